@@ -1,0 +1,57 @@
+# `make demo` and `make test` need nothing but Python 3.11 or later, gcc, git and a package index: they set up .venv
+# themselves. The second call finds it ready; a changed pyproject.toml updates it.
+
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CODE := orchestrator planners policies workers
+ARGS ?=
+
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types imports architecture format bench clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
+
+$(READY): pyproject.toml scripts/setup.sh
+	@VENV="$(VENV)" scripts/setup.sh && touch "$@"
+
+setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu to choose)
+
+demo: $(READY) ## Solve a few puzzles serially, by a vote and by reasoning threads, on a real engine
+	@$(BIN)/plait demo $(ARGS)
+
+test: $(READY) ## Run the tests but the slow ones and those for a GPU (ARGS="tests/core -x" to choose)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint types imports architecture ## Run every check of the code itself
+
+lint: $(READY)
+	@echo "── ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY)
+	@echo "── pyright"
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: $(READY)
+	@echo "── import-linter"
+	@PYTHONPATH=. $(BIN)/lint-imports --no-cache
+
+architecture: $(READY)
+	@echo "── architecture tests"
+	@$(BIN)/python -m pytest tests/test_architecture.py
+
+format: $(READY) ## Format the code and mend what ruff can
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## Run the benchmarks
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## Remove the virtual environment and everything made
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache

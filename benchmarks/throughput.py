@@ -1,0 +1,102 @@
+"""Tokens a second through the orchestrator, in process and through a Ray actor, beside the raw engine.
+
+The raw engine is vLLM's own `LLMEngine`, stepped by a plain loop with the same settings and the same prompts, at the same
+number of requests in flight. All contenders decode the same greedy tokens; only one of them works at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from orchestrator import AsyncOrchestrator, Budget, Join, Plan, Sampling, Step, Think
+from orchestrator.core import Worker
+from orchestrator.runtime.config import Config
+from orchestrator.runtime.plugins import Plugins
+
+from .measure import Row, interleave
+from .problems import held_out
+
+WIDTHS, ROUNDS = (8, 32, 128), 5
+MAX_TOKENS = 256
+
+
+def prompts(count: int) -> list[str]:
+    """Return prompts of different problems, so that no cache helps one contender over another."""
+    from orchestrator.tasks.countdown import Countdown
+
+    return [Countdown(text=str(problem)).render("serial", 8) for problem in held_out(count, seed=5)]
+
+
+class Raw:
+    """vLLM's engine with nothing around it."""
+
+    def __init__(self, model: str, slots: int) -> None:
+        from vllm import EngineArgs, LLMEngine  # the baseline is vLLM itself
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        args = EngineArgs(
+            model=model, enforce_eager=True, dtype="bfloat16", kv_cache_memory_bytes=256 << 20, max_num_seqs=slots,
+            block_size=32, disable_log_stats=True, enable_prefix_caching=True,
+        )  # fmt: skip
+        self.engine: Any = LLMEngine.from_engine_args(args)
+        self.params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY)
+        self.number = 0
+
+    async def rate(self, texts: list[str], width: int) -> float:
+        """Generate for all texts, `width` in flight; tokens a second."""
+        todo, tokens, running = list(texts), 0, 0
+        start = time.perf_counter()
+        while todo or running:
+            while todo and running < width:
+                self.number += 1
+                self.engine.add_request(str(self.number), todo.pop(), self.params)
+                running += 1
+            for output in self.engine.step():
+                if output.finished:
+                    running -= 1
+                    tokens += len(output.outputs[0].token_ids)
+        return tokens / (time.perf_counter() - start)
+
+
+async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int) -> float:
+    """Generate for all texts as one plan, `width` in flight; tokens a second."""
+    sampling = Sampling(max_tokens=MAX_TOKENS)
+    steps = [Step(name=f"t{i}", op=Think(prompt=text, sampling=sampling)) for i, text in enumerate(texts)]
+    join = Step(name="all", op=Join(), needs=tuple(step.name for step in steps))
+    plan = Plan(steps=(*steps, join), output="all", budget=Budget(width=width))
+    start = time.perf_counter()
+    answer = await orchestrator.run(plan=plan)
+    seconds = time.perf_counter() - start
+    assert answer.status == "done", answer.failure
+    return answer.total_tokens / seconds
+
+
+async def run() -> list[Row]:
+    """Measure and return the table's rows."""
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    config = Config.load()
+    plugins = Plugins()
+    slots = max(WIDTHS)
+    local: Worker = plugins.worker("engine", model=config.model, slots=slots, kv_cache_memory_bytes=256 << 20, threads=2)
+    rows: list[Row] = []
+    async with (
+        AsyncOrchestrator(workers=[local]) as inside,
+        AsyncOrchestrator(worker="ray", slots=slots, kv_cache_mib=256, threads=2) as ray,
+    ):
+        raw = Raw(config.model, slots)
+        for width in WIDTHS:
+            texts = prompts(max(2 * width, 64))
+            contenders = {
+                "raw": lambda texts=texts, width=width: raw.rate(texts, width),
+                "in process": lambda texts=texts, width=width: through(inside, texts, width),
+                "ray": lambda texts=texts, width=width: through(ray, texts, width),
+            }
+            figures = await interleave(contenders, ROUNDS)
+            base = figures.spread("raw")
+            for name in ("in process", "ray"):
+                ours, ratio = figures.spread(name), figures.ratio(name, "raw")
+                row = Row(f"{width} in flight, {name}", f"{ours} tok/s", f"raw {base} tok/s", str(ratio), "≥ 0.95")
+                rows.append(row)
+    return rows

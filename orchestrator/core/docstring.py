@@ -1,0 +1,65 @@
+"""Reads a Google-style docstring: its text, and what its `Args:` section says of each argument.
+
+Decides how a docstring is cut up. It does not know what the pieces are for, and checks nothing against the signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_SECTION = re.compile(
+    r"(Args|Arguments|Parameters|Params|Returns|Return|Yields|Raises|Examples?|Notes?|Warnings?|See Also):\s*"
+)
+_ARGUMENT = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+
+
+class Docstring(NamedTuple):
+    """A docstring, Google style: its text with what is said of the return value, and a description of each argument."""
+
+    text: str
+    arguments: dict[str, str]
+
+    @classmethod
+    def of(cls, fn: object) -> Docstring:
+        lines = (inspect.getdoc(fn) or "").splitlines() if hasattr(fn, "__name__") else []
+        sections: dict[str, list[str]] = {"": []}
+        current = sections[""]
+        for line in lines:
+            if heading := _SECTION.fullmatch(line):
+                current = sections.setdefault(heading.group(1), [])
+            elif line and not line[0].isspace() and current is not sections[""]:
+                current = sections[""]  # text again
+                current.append(line)
+            else:
+                current.append(line)
+        text = "\n".join(sections[""]).strip()
+        for key in ("Returns", "Return"):
+            if returned := " ".join(" ".join(sections.get(key, ())).split()):
+                text = f"{text}\nReturns: {returned}".strip()
+        arguments: dict[str, str] = {}
+        for key in ("Args", "Arguments", "Parameters", "Params"):
+            arguments.update(_described(sections.get(key, ())))
+        return cls(text, arguments)
+
+
+def _described(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield (argument, description) of an `Args:` section; what stands deeper than its first line continues an item."""
+    indent: int | None = None
+    item: tuple[str, list[str]] | None = None
+    for line in lines:
+        if not line.strip():
+            continue
+        depth = len(line) - len(line.lstrip())
+        indent = depth if indent is None else indent
+        found = _ARGUMENT.fullmatch(line.strip()) if depth <= indent else None
+        if found:
+            if item:
+                yield item[0], " ".join(item[1]).strip()
+            item = (found.group(1), [found.group(2)])
+        elif item:
+            item[1].append(line.strip())
+    if item:
+        yield item[0], " ".join(item[1]).strip()

@@ -1,0 +1,148 @@
+"""The exception tree, and nothing else.
+
+    PlaitError
+    ├── UsageError               the caller's mistake: nothing was run
+    │   ├── PlanError            a cycle, an unknown step, a step that leads nowhere
+    │   ├── PluginError          no such planner, policy, merge, task or worker; wrong options; a plugin that raised
+    │   ├── ToolSchemaError      a function that cannot be a tool
+    │   ├── ConfigError          a setting that cannot be read or makes no sense
+    │   └── TaskError            a request that the task cannot read
+    ├── WorldError               the world's side: it was run, and did not work
+    │   ├── WorkerError          an engine or tool host that cannot start or broke
+    │   │   ├── EngineError      the model engine: no model, no memory, a rejected request
+    │   │   ├── WorkerLost       it went away while it held work
+    │   │   └── NoWorker         nothing serves this kind of step
+    │   ├── ToolError            a tool raised, hung, or returned something that is not JSON
+    │   ├── PlannerError         a planner could not make a plan of what it was given
+    │   ├── BudgetExceeded       tokens, seconds, attempts, width, cost or steps are used up
+    │   ├── DeadlineExceeded     a join's deadline passed with too few branches
+    │   ├── DependencyFailed     a step it needs did not end in a value
+    │   └── RunFailed            raised by `answer.unwrap()` only: the run has no answer
+    └── InvariantError           a bug of ours
+        ├── InvalidTransition    a step was moved where the table of moves does not allow; carries its story
+        └── ReplayDiverged       a journal's actions are not what the machine does now
+
+Inside a run a failed step is data (`orchestrator.core.ir.Failure`, whose `kind` is a name from this tree); only
+`answer.unwrap()` raises it. Every exception here is picklable: `args` holds all that `__init__` takes.
+"""
+
+from __future__ import annotations
+
+from .ir import Failure
+
+
+class PlaitError(Exception):
+    """Base of all errors raised by this package."""
+
+    retryable = False
+
+
+class UsageError(PlaitError):
+    """The caller's mistake; nothing was run."""
+
+
+class PlanError(UsageError):
+    """A plan that is not a DAG in which every step leads to the output."""
+
+
+class PluginError(UsageError):
+    """A plugin that cannot be found, configured, or that raised inside the machine."""
+
+
+class ToolSchemaError(UsageError):
+    """A function whose signature cannot be put into a JSON schema."""
+
+
+class ConfigError(UsageError):
+    """A setting that cannot be read or makes no sense."""
+
+
+class TaskError(UsageError):
+    """A request that the task cannot read."""
+
+
+class WorldError(PlaitError):
+    """It was run, and did not work."""
+
+
+class WorkerError(WorldError):
+    """A worker that cannot start, or that broke."""
+
+
+class EngineError(WorkerError):
+    """The model engine: no model, no memory, a rejected request."""
+
+
+class WorkerLost(WorkerError):
+    """The worker went away while it held work."""
+
+    retryable = True
+
+
+class NoWorker(WorkerError):
+    """No worker serves this kind of step, and none is coming back."""
+
+
+class ToolError(WorldError):
+    """A tool raised, hung, or returned something that is not JSON."""
+
+
+class PlannerError(WorldError):
+    """A planner could not make a plan of what it was given."""
+
+
+class BudgetExceeded(WorldError):
+    """A hard limit of a budget is used up."""
+
+
+class DeadlineExceeded(WorldError):
+    """A join's deadline passed with too few branches done."""
+
+
+class DependencyFailed(WorldError):
+    """A step that this one needs did not end in a value."""
+
+
+class RunFailed(WorldError):
+    """The run ended without an answer. `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return f"{self.failure.kind}: {self.failure.message}"
+
+
+class InvariantError(PlaitError):
+    """A bug in plait itself; please report it with the journal."""
+
+
+class InvalidTransition(InvariantError):
+    """A step was moved against the table of legal moves. `story` is its causal log, oldest first."""
+
+    def __init__(self, step: str, start: str, finish: str, story: tuple[str, ...]) -> None:
+        super().__init__(step, start, finish, story)
+        self.step, self.start, self.finish, self.story = step, start, finish, story
+
+    def __str__(self) -> str:
+        lines = "\n  ".join(self.story)
+        return f"step {self.step!r} cannot move from {self.start} to {self.finish}; its story:\n  {lines}"
+
+
+class ReplayDiverged(InvariantError):
+    """Event `index` of a journal led to other actions than were recorded."""
+
+    def __init__(self, index: int, recorded: str, replayed: str) -> None:
+        super().__init__(index, recorded, replayed)
+        self.index, self.recorded, self.replayed = index, recorded, replayed
+
+    def __str__(self) -> str:
+        return f"first divergence at event {self.index}:\n  recorded {self.recorded}\n  replayed {self.replayed}"
+
+
+def as_failure(error: BaseException) -> Failure:
+    """Turn an exception into the data that a failed step carries."""
+    message = str(error) or repr(error)
+    lost = isinstance(error, WorkerLost)
+    return Failure(kind=type(error).__name__, message=message, retryable=getattr(error, "retryable", False), lost=lost)

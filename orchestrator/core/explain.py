@@ -1,0 +1,56 @@
+"""What was wrong with an input, in words: pydantic's complaints as one clause each, and near matches of a name.
+
+Decides the wording only. It does not know what was being read or which exception its words will stand in.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message."""
+    return str(error).strip().partition("\n")[0]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` if something known looks like `name`, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.6)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def json_path(loc: Iterable[int | str]) -> str:
+    """Return a pydantic location as people write it: `replies[2].finish`."""
+    path = ""
+    for part in loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def first_of_each(error: ValidationError) -> list[ErrorDetails]:
+    """Return the first complaint about each top-level field (a union has one for each of its members)."""
+    seen: dict[int | str, ErrorDetails] = {}
+    for detail in error.errors(include_url=False):
+        seen.setdefault(detail["loc"][0] if detail["loc"] else "", detail)
+    return list(seen.values())
+
+
+def explain(subject: str, detail: ErrorDetails) -> str:
+    """Return one complaint of pydantic as a clause about `subject`: what was expected and what came."""
+    message = detail["msg"]
+    if detail["type"] in ("value_error", "assertion_error"):
+        return f"{subject}: {message.partition(', ')[2]}"
+    if detail["type"] == "missing":
+        return f"{subject} is missing"
+    if detail["type"] == "extra_forbidden":
+        return f"{subject} is not known here"
+    expected = message.removeprefix("Input ") if message.startswith("Input ") else f"is wrong: {message}"
+    got = repr(detail["input"])
+    return f"{subject} {expected} (got {got if len(got) <= 80 else got[:77] + '...'})"

@@ -1,0 +1,96 @@
+"""What must be true of a machine between any two events. Slow (it walks everything): for tests, simulation and replay.
+
+Decides nothing; raises `InvariantError` with the step and the rule that is broken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .errors import InvariantError
+from .ir import Think
+from .machine import Machine
+from .nodes import Node, State
+
+
+def check(machine: Machine) -> None:
+    """Raise `InvariantError` unless slots, accounts, readers and the queue are as they must be."""
+    _check_slots(machine)
+    _check_queue(machine)
+    for run in machine.runs.values():
+        live = sum(attempt.node.run is run for attempt in machine.attempts.values())
+        _demand(live == run.live, run.id, f"counts {run.live} attempts, {live} exist")
+        for node in run.nodes:
+            _check_readers(node)
+            _check_needs(node)
+            _check_accounts(node)
+    for node in machine.nodes.values():
+        _demand(node.run.id in machine.runs, node.id, "outlives its run")
+    for attempt in machine.attempts.values():
+        _demand(attempt.node.run.id in machine.runs, attempt.node.id, "has an attempt that outlives its run")
+
+
+def check_not_stuck(machine: Machine) -> None:
+    """Raise `InvariantError` if a run can only wait for ever: nothing runs, nothing is asked of a planner, no timer is
+    set and no worker is coming back."""
+    for run in machine.runs.values():
+        waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
+        returning = any(host.returning for host in machine.fleet.hosts.values())
+        _demand(bool(waits or returning or machine.timers.pending(run)), run.id, "is stuck")
+
+
+def _check_slots(machine: Machine) -> None:
+    held = Counter(attempt.host.name for attempt in machine.attempts.values())
+    for host in machine.fleet.hosts.values():
+        _demand(host.running == held[host.name], host.name, f"counts {host.running} slots taken, {held[host.name]} are")
+        _demand(not host.up or host.running <= host.slots, host.name, f"runs {host.running} on {host.slots} slots")
+
+
+def _check_queue(machine: Machine) -> None:
+    for kind in ("think", "call"):
+        node = machine.fleet.peek(kind)
+        if node is not None:
+            _demand(machine.fleet.least_loaded(kind) is None, node.id, "is ready beside an idle slot")
+
+
+def _check_readers(node: Node) -> None:
+    if node.ended:
+        return
+    scope = node.scope
+    kept = int(scope.open or scope.output is node)
+    readers = kept + sum(not each.ended and not each.let_go for each in node.dependants)
+    _demand(readers == node.readers, node.id, f"counts {node.readers} readers, has {readers}")
+    _demand(readers > 0, node.id, "is live and nobody reads it")
+    owner = scope.owner
+    _demand(owner is None or not owner.ended, node.id, "is live in the expansion of a step that has ended")
+
+
+def _check_needs(node: Node) -> None:
+    if node.state is State.WAITING and not node.let_go:
+        out = sum(not dep.ended for dep in node.deps)
+        own = int(node.after_own and node.after is not None and node.after.own is None)
+        _demand(node.pending == out + own, node.id, f"waits for {node.pending} needs, {out + own} are out")
+    if node.state is State.RUNNING:
+        _demand(node.attempt is not None and node.attempt.state == "live", node.id, "runs without a live attempt")
+    else:
+        _demand(node.attempt is None, node.id, f"is {node.state} and has a live attempt")
+
+
+def _check_accounts(node: Node) -> None:
+    if node.account is None:
+        return
+    for account in node.account.chain():
+        limit = account.budget
+        if limit.tokens is not None and isinstance(node.step.op, Think):
+            spent = account.tokens + account.reserved
+            _demand(spent <= limit.tokens, account.owner, f"spent {spent} of {limit.tokens} tokens")
+        if limit.attempts is not None:
+            _demand(account.attempts <= limit.attempts, account.owner, f"made {account.attempts} attempts")
+        if limit.width is not None:
+            _demand(account.running <= limit.width, account.owner, f"runs {account.running} wide")
+        _demand(account.reserved >= 0 and account.running >= 0, account.owner, "gave back more than it took")
+
+
+def _demand(holds: bool, who: str, what: str) -> None:
+    if not holds:
+        raise InvariantError(f"{who} {what}")

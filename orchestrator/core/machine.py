@@ -1,0 +1,361 @@
+"""The machine: events in, actions out. It decides what runs when, what is given up, and what a run ends in.
+
+Theory of operation
+-------------------
+`handle` takes one event, changes the records, and returns the actions that follow from it; nothing else changes them.
+Every handler does its own small part and, where a step ends, puts it on a list; `_advance` then works through that list
+until nothing moves (`lifecycle.py`):
+
+* A step that ends tells its dependants. One whose needs are all met becomes ready; a join counts its branches; any other
+  dependant of a step without a value ends without one itself. So failure travels downstream as data until a join
+  tolerates it.
+* A step that ends lets go of what it needed. Each step counts its readers (dependants that have not ended, and its scope
+  while that keeps it); at none it is cancelled, and lets go in turn. Early stop, quorum, failure, budgets and the user's
+  Ctrl-C all reduce to this one rule, upstream.
+* Ready steps go to free slots in order of (priority, rank, arrival) as far as their budgets admit.
+
+A dispatch makes an *attempt* with a fresh id. Cancelling a step ends the step at once and asks the attempt to stop; the
+attempt keeps its slot and its token reservation until the worker has answered (or its grace is over). News of an attempt
+that is gone is counted in `late` and otherwise ignored, so duplicates and stragglers do no harm.
+
+A step that expands owns a *scope*. While the scope is open more patches may come and its steps are kept even if nobody
+reads them yet; when it closes only its output is kept, and the output's end is the end of the expanding step.
+
+A run finishes once: when its output step has ended and none of its attempts is left.
+
+What this file does not know: clocks, tasks, threads, randomness, workers beyond their names and slots, and what a
+planner will say next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from . import budget
+from .base import Plugins, Policy
+from .ends import finish
+from .errors import BudgetExceeded, PlaitError, as_failure
+from .events import (
+    Action,
+    Cancelled,
+    Event,
+    Expand,
+    Expanded,
+    Failed,
+    Finish,
+    Progressed,
+    Stopped,
+    Submitted,
+    Succeeded,
+    Tick,
+    WakeAt,
+    WorkerDown,
+    WorkerUp,
+)
+from .insert import insert
+from .ir import Failure, Join, Plan, Think, Usage
+from .joins import judge_at_deadline
+from .lifecycle import Lifecycle
+from .nodes import Attempt, Node, Run, Scope, State
+from .view import StepView, View
+
+
+class Machine(Lifecycle):
+    """All state of all runs. `grace` is how many seconds a worker has to confirm a cancel, `lease` how many an attempt may
+    be silent before its worker is taken to have lost it (`None`: for ever)."""
+
+    def __init__(self, plugins: Plugins, *, grace: float = 10.0, lease: float | None = None) -> None:
+        super().__init__(plugins, grace=grace, lease=lease)
+        self.late = 0
+        """News of attempts, steps and runs that were already over."""
+        self.retired: list[Run] = []
+        """Runs that finished in the last `handle`."""
+        self._finished: set[str] = set()
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take one event and return what to do about it, in order."""
+        self._out, self.moves, self.retired = [], [], []
+        self.now = max(self.now, event.at)
+        subject: Node | None = None
+        match event:
+            case Succeeded():
+                subject = self._on_succeeded(event)
+            case Progressed():
+                subject = self._on_progressed(event)
+            case Failed():
+                subject = self._on_failed(event)
+            case Stopped():
+                self._on_stopped(event)
+            case Expanded():
+                self._on_expanded(event)
+            case Submitted():
+                self._on_submitted(event)
+            case Tick():
+                self._on_tick()
+            case WorkerUp():
+                self.fleet.up(event.worker, event.slots, event.serves)
+            case WorkerDown():
+                self._on_worker_down(event)
+            case Cancelled():
+                self._on_cancelled(event)
+            case _:
+                assert_never(event)
+        self._advance()
+        if subject is not None and subject.run.reviewers:
+            self._review(event, subject)
+        while self._closing:
+            self._finish_if_over(self._closing.pop())
+        wake = self.timers.arm()
+        if wake is not None:
+            self._out.append(WakeAt(at=wake))
+        return self._out
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def _on_submitted(self, event: Submitted) -> None:
+        if event.run in self.runs or event.run in self._finished:
+            self.late += 1
+            return
+        request = event.request
+        try:
+            run = Run(event.run, request, self._plugins.task(request.task, request.text))
+            policies = [self._plugins.policy(spec) for spec in request.policies]
+            run.rankers = tuple(each for each in policies if type(each).rank is not Policy.rank)
+            run.placers = tuple(each for each in policies if type(each).place is not Policy.place)
+            run.reviewers = tuple(each for each in policies if type(each).review is not Policy.review)
+            run.root = scope = Scope(run, None, None, f"{run.id}:")
+            account = budget.open_account(request.budget, f"run {run.id}", None, self.now)
+            nodes = self._insert(event.plan, scope, account)
+        except PlaitError as error:
+            self._finished.add(event.run)
+            self._out.append(Finish(run=event.run, status="failed", failure=as_failure(error)))
+            return
+        if account is not None:
+            self._arm_deadline(account, run)
+        self.runs[run.id] = run
+        self._start(nodes)
+        self._close_scope(scope)
+
+    def _on_succeeded(self, event: Succeeded) -> Node | None:
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None:
+            self.late += 1
+            return None
+        read = attempt.state == "live"
+        self._gone(attempt, event.result.usage, read)
+        if not read:
+            return None
+        node, result = attempt.node, event.result
+        if attempt.truncated and result.finish == "length":
+            node.cut = True
+        if node.cut and not result.partial:
+            result = result.model_copy(update={"partial": True})
+        node.own = result
+        node.path_own = node.path_before + result.usage.completion
+        if node.step.expands:
+            self._expand(node, result)
+        else:
+            self._done(node, result, node.path_own)
+        return node
+
+    def _on_progressed(self, event: Progressed) -> Node | None:
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None:
+            self.late += 1
+            return None
+        attempt.heard_at = self.now
+        attempt.tokens += event.tokens
+        node = attempt.node
+        if attempt.state != "live":
+            return None
+        if event.text:
+            attempt.text.append(event.text)
+            if node.step.expands and isinstance(node.step.op, Think) and node.step.op.stream:
+                self._out.append(Expand(step=node.id, attempt=attempt.id, delta=event.text))
+        return node
+
+    def _on_failed(self, event: Failed) -> Node | None:
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None:
+            self.late += 1
+            return None
+        live = attempt.state == "live"
+        usage = event.usage if event.usage.completion else Usage(completion=attempt.tokens)
+        self._gone(attempt, usage, read=False)
+        if not live:
+            return None
+        self._retry_or_fail(attempt.node, event.failure)
+        return attempt.node
+
+    def _on_stopped(self, event: Stopped) -> None:
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None:
+            self.late += 1
+            return
+        live = attempt.state == "live"
+        self._gone(attempt, event.result.usage, read=False)
+        if live:
+            message = f"{attempt.host.name} stopped this attempt though nobody had asked it to"
+            self._retry_or_fail(attempt.node, Failure(kind="WorkerLost", message=message, lost=True))
+
+    def _on_worker_down(self, event: WorkerDown) -> None:
+        self.fleet.down(event.worker, event.returning)
+        for attempt in [each for each in self.attempts.values() if each.host.name == event.worker]:
+            live = attempt.state == "live"
+            self._gone(attempt, Usage(completion=attempt.tokens), read=False)
+            if live:
+                message = f"worker {event.worker} went away while it ran this step"
+                self._retry_or_fail(attempt.node, Failure(kind="WorkerLost", message=message, lost=True))
+
+    def _on_expanded(self, event: Expanded) -> None:
+        node = self.nodes.get(event.step)
+        if node is None or node.generation != event.attempt or node.state not in (State.RUNNING, State.EXPANDING):
+            self.late += 1
+            return
+        if event.failure is not None:
+            self._fail(node, event.failure)
+            return
+        if event.patch is not None:
+            if node.inner is None:
+                prefix = f"{node.id}/" if node.tries <= 1 else f"{node.id}~{node.tries}/"
+                node.inner = Scope(node.run, node, node.scope, prefix)
+            try:
+                added = self._insert(event.patch, node.inner, node.account)
+            except PlaitError as error:
+                self._fail(node, as_failure(error))
+                return
+            self._start(added)
+        if event.closed and node.state is State.EXPANDING:
+            self._close_expansion(node)
+
+    def _on_cancelled(self, event: Cancelled) -> None:
+        run = self.runs.get(event.run)
+        if run is None:
+            self.late += 1
+            return
+        run.cancelled = run.cancelled or event.reason
+        self._cancel_all(run, event.reason)
+
+    def _on_tick(self) -> None:
+        for timer in self.timers.due(self.now):
+            match timer.subject:
+                case Node() as node if timer.kind == "retry":
+                    if node.state is State.WAITING:
+                        self._ready(node)
+                case Node() as node:
+                    if node.state is State.WAITING:
+                        node.cut = True
+                        self._obey(node, judge_at_deadline(node))
+                case Attempt() as attempt if timer.kind == "lease":
+                    self._lease_over(attempt)
+                case Attempt() as attempt:
+                    if attempt.state == "stopping":
+                        self._gone(attempt, Usage(completion=attempt.tokens), read=False)
+                case (account, run):
+                    if run.id in self.runs:
+                        self._seconds_over(account, run)
+
+    # -- plans -------------------------------------------------------------------------------------------------------
+
+    def _insert(self, plan: Plan, scope: Scope, account: budget.Account | None) -> Sequence[Node]:
+        owner = scope.owner
+        added = insert(plan, scope, account, self.now, self._plugins.merge)
+        for each in added.accounts:
+            self._arm_deadline(each, scope.run)
+        before = 0
+        if owner is not None:
+            generated = owner.attempt.tokens if owner.attempt else owner.own.usage.completion if owner.own else 0
+            before = owner.path_before + generated
+        for node in added.nodes:
+            self.nodes[node.id] = node
+            node.path_before = before
+            if isinstance(node.step.op, Join) and node.step.op.deadline is not None:
+                self.timers.add(self.now + node.step.op.deadline, "deadline", node)
+        return added.nodes
+
+    def _start(self, nodes: Sequence[Node]) -> None:
+        """Start what is ready among new steps, and end what needs something that has already ended badly."""
+        for node in nodes:
+            if node.state is not State.WAITING:
+                continue
+            if node.merge is not None:
+                node.branches_done = sum(dep.state is State.DONE for dep in node.deps)
+                node.branches_failed = sum(dep.state is State.FAILED for dep in node.deps)
+                self._judge(node, arrived=node.branches_done > 0)
+                continue
+            bad = next((dep for dep in node.deps if dep.state in (State.FAILED, State.CANCELLED)), None)
+            if bad is not None:
+                self._end_like(node, bad)
+            elif node.pending == 0:
+                self._ready(node)
+
+    def _close_expansion(self, node: Node) -> None:
+        assert node.own is not None
+        scope = node.inner
+        if scope is None or scope.output is None:
+            self._done(node, node.own, node.path_own)
+            return
+        self._move(node, State.EXPANDED)
+        self._close_scope(scope)
+        if scope.output.ended:
+            self._output_ended(scope, scope.output)
+
+    def _close_scope(self, scope: Scope) -> None:
+        """Keep only the output from now on."""
+        scope.open = False
+        for node in list(scope.names.values()):
+            if node is not scope.output:
+                self._let_go(node)
+
+    # -- limits, policies, ends ----------------------------------------------------------------------------------------
+
+    def _lease_over(self, attempt: Attempt) -> None:
+        assert self._lease is not None
+        if attempt.state != "live":
+            return
+        if attempt.heard_at + self._lease > self.now:
+            self.timers.add(attempt.heard_at + self._lease, "lease", attempt)
+            return
+        message = f"worker {attempt.host.name} has been silent about this step for {self._lease:g} s"
+        self._stop_attempt(attempt.node, message)
+        self._retry_or_fail(attempt.node, Failure(kind="WorkerLost", message=message, lost=True))
+
+    def _arm_deadline(self, account: budget.Account, run: Run) -> None:
+        if account.deadline is not None:
+            self.timers.add(account.deadline, "seconds", (account, run))
+
+    def _seconds_over(self, account: budget.Account, run: Run) -> None:
+        """Fail the work under an account whose time is up; joins stay, and make what they can of what is done."""
+        message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
+        for node in run.nodes:
+            if node.ended or node.merge is not None or node.state is State.EXPANDED:
+                continue
+            if node.account is not None and any(each is account for each in node.account.chain()):
+                self._fail(node, Failure(kind=BudgetExceeded.__name__, message=message))
+
+    def _review(self, event: Event, subject: Node) -> None:
+        run = subject.run
+        for policy in run.reviewers:
+            try:
+                stops = policy.review(event, View(self, StepView(subject)))
+            except Exception as error:
+                self._break(run, policy, error)
+                break
+            for stop in stops:
+                node = self.nodes.get(stop.step)
+                if node is not None and node.run is run:
+                    self._cancel(node, stop.reason)
+            self._advance()
+        self._advance()
+
+    def _finish_if_over(self, run: Run) -> None:
+        output = run.root.output if run.root is not None else None
+        if output is None or not output.ended or run.live or run.id in self._finished:
+            return
+        self._finished.add(run.id)
+        del self.runs[run.id]
+        for node in run.nodes:
+            del self.nodes[node.id]
+        self.retired.append(run)
+        self._out.append(finish(run, output))

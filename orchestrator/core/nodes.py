@@ -1,0 +1,215 @@
+"""The machine's mutable records (runs, scopes, nodes, attempts) and the table of a step's legal moves.
+
+Private to `orchestrator.core`: only the machine and its helpers write to them, everyone else sees them through
+`view.py`. Nothing is decided here but which moves are legal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+from .errors import InvalidTransition
+from .ir import Failure, Request, Result, Step, Text, Tokens, Usage
+
+if TYPE_CHECKING:
+    from .base import Merge, Policy, Task
+    from .budget import Account
+    from .fleet import Host
+
+
+class State(StrEnum):
+    """Where a step stands. That a worker has not yet heard of a cancel is never a state of a step, only of an attempt."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    RUNNING = "running"
+    EXPANDING = "expanding"
+    EXPANDED = "expanded"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the step will not move any more."""
+        return not MOVES[self]
+
+
+_GIVE_UP = (State.FAILED, State.CANCELLED)
+
+MOVES: dict[State, tuple[State, ...]] = {
+    State.WAITING: (State.READY, State.EXPANDING, State.DONE, *_GIVE_UP),
+    State.READY: (State.RUNNING, *_GIVE_UP),
+    State.RUNNING: (State.READY, State.WAITING, State.EXPANDING, State.DONE, *_GIVE_UP),
+    State.EXPANDING: (State.EXPANDED, State.DONE, *_GIVE_UP),
+    State.EXPANDED: (State.DONE, *_GIVE_UP),
+    State.DONE: (),
+    State.FAILED: (),
+    State.CANCELLED: (),
+}
+"""Legal moves of a step. A join goes from waiting straight to its end, or to expanding; a retry goes from running back
+to ready, or to waiting while its backoff lasts."""
+
+
+Move = tuple[float, str, str, str, str]
+"""When, which step, from, to, why. A plain tuple of atoms, which the garbage collector need not follow: a plan of 100,000
+steps has 300,000 of them."""
+
+
+def tell(move: Move) -> str:
+    """Return a move as a line for people."""
+    at, _, start, finish, reason = move
+    return f"{at:.6f} {start} -> {finish}" + (f" ({reason})" if reason else "")
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A step in the plan of a run."""
+
+    id: str
+    run: Run
+    step: Step
+    scope: Scope
+    account: Account | None
+    merge: Merge | None = None
+    state: State = State.WAITING
+    ended: bool = False
+    """Whether `state` is one that a step does not leave."""
+    deps: list[Node] = field(default_factory=list["Node"])
+    """Steps whose values it needs (and the one whose context it continues, unless that is an expander around it)."""
+    after: Node | None = None
+    after_own: bool = False
+    """It continues what an expander around it generated itself, not the value that this expansion will give."""
+    dependants: list[Node] = field(default_factory=list["Node"])
+    own_waiters: list[Node] | None = None
+    """Steps of its own expansion that continue what it generated."""
+    pending: int = 0
+    """Needs that have not ended (for a join: branches)."""
+    branches_done: int = 0
+    branches_failed: int = 0
+    readers: int = 0
+    """Dependants that have not ended, and one more while its scope keeps it."""
+    let_go: bool = False
+    """It no longer reads its needs (a join that has its verdict and now expands)."""
+    inner: Scope | None = None
+    """What it expands into."""
+    attempt: Attempt | None = None
+    """The live attempt."""
+    generation: int = 0
+    """Id of the last attempt; patches to any other are late."""
+    tries: int = 0
+    lost: int = 0
+    prompt: tuple[Text | Tokens, ...] = ()
+    """Resolved prompt of the last attempt, for servers that return no token ids."""
+    own: Result | None = None
+    """What its own attempt (or merge) ended in."""
+    result: Result | None = None
+    """Its value to others: its own, or that of its expansion."""
+    failure: Failure | None = None
+    cut: bool = False
+    """A budget or deadline cut something that it was made from."""
+    rank: tuple[float, ...] = ()
+    ticket: int = 0
+    """Its place in the ready queue; 0 when it is not queued."""
+    height: float = 0.0
+    """Longest way from its start to the output, in tokens that may be generated."""
+    path_before: int = 0
+    """Most generated tokens along any chain that leads to its own start."""
+    path_own: int = 0
+    """`path_before` and its own tokens."""
+    path: int = 0
+    """Most generated tokens along any chain that its value was made from."""
+    story: list[Move] = field(default_factory=list[Move])
+
+    def move(self, finish: State, at: float, reason: str = "") -> Move:
+        """Move to a state and note it in the story, or raise `InvalidTransition`."""
+        if finish not in MOVES[self.state]:
+            raise InvalidTransition(self.id, self.state, finish, tuple(map(tell, self.story)))
+        move = (at, self.id, self.state.value, finish.value, reason)
+        self.state = finish
+        self.ended = not MOVES[finish]
+        self.story.append(move)
+        return move
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """The names a step can see: the steps of one plan and its later patches, then those of the plans around it."""
+
+    run: Run
+    owner: Node | None
+    """The step that expands into this; `None` for the first plan of a run."""
+    parent: Scope | None
+    prefix: str
+    open: bool = True
+    """More patches may come; until then its steps are kept even if nothing reads them yet."""
+    names: dict[str, Node] = field(default_factory=dict[str, Node])
+    output: Node | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One dispatch of a step to a worker. Its slot is held until the worker has answered."""
+
+    id: int
+    node: Node
+    host: Host
+    reserved: int
+    state: Literal["live", "stopping", "gone"] = "live"
+    tokens: int = 0
+    text: list[str] = field(default_factory=list[str])
+    truncated: bool = False
+    heard_at: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Meter:
+    """Running sum of usage."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    cancelled: int = 0
+    cost: float = 0.0
+
+    def add(self, usage: Usage, read: bool) -> None:
+        """Add an attempt's usage; `read` is whether its tokens went into a step's value."""
+        self.prompt += usage.prompt
+        self.cached += usage.cached
+        self.completion += usage.completion
+        self.cost += usage.cost
+        if not read:
+            self.cancelled += usage.completion
+
+    def usage(self) -> Usage:
+        """Return the sum."""
+        return Usage(
+            prompt=self.prompt,
+            cached=self.cached,
+            completion=self.completion,
+            cancelled=self.cancelled,
+            cost=self.cost,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One request on its way to an answer."""
+
+    id: str
+    request: Request
+    task: Task
+    rankers: tuple[Policy, ...] = ()
+    placers: tuple[Policy, ...] = ()
+    reviewers: tuple[Policy, ...] = ()
+    root: Scope | None = None
+    nodes: list[Node] = field(default_factory=list[Node])
+    live: int = 0
+    """Attempts that are not gone."""
+    meter: Meter = field(default_factory=lambda: Meter())
+    cancelled: str | None = None
+    """Why the user gave it up."""
+    broken: Failure | None = None
+    """A policy raised."""

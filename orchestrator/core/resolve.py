@@ -1,0 +1,60 @@
+"""What a step needs becomes what a worker gets: references put in, contexts continued, limits applied.
+
+Values are put in once and never read again. A continued context is carried as token ids where the engine gave them, and
+as text where it did not. Knows nothing of scheduling.
+"""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from .ir import Call, Ref, Text, Think, Tokens, as_text, json_references, substitute
+from .nodes import Node
+
+
+def resolve(node: Node, tokens: int) -> Think | Call:
+    """Return a step's operation with all that its needs gave, generating at most `tokens` if it is a think step."""
+    op = node.step.op
+    if isinstance(op, Think):
+        return _think(node, op, tokens)
+    assert isinstance(op, Call)
+    if not node.deps or not op.args or not any(True for _ in json_references(op.args)):
+        return op
+    values = _values(node)
+    args = {key: substitute(value, values) for key, value in op.args.items()}
+    return Call(tool=op.tool, args=args)
+
+
+def _think(node: Node, op: Think, tokens: int) -> Think:
+    sampling = op.sampling
+    if tokens < sampling.max_tokens:
+        sampling = sampling.model_copy(update={"max_tokens": tokens})
+    if node.after is None and not node.deps and sampling is op.sampling:
+        return op
+    values = _values(node)
+    parts: list[Text | Tokens] = list(context(node.after, node.after_own)) if node.after is not None else []
+    for part in op.prompt:
+        parts.append(Text(text=as_text(values[part.step])) if isinstance(part, Ref) else part)
+    return Think(prompt=tuple(parts), chat=op.chat, sampling=sampling, stream=op.stream)
+
+
+def context(step: Node, own: bool) -> tuple[Text | Tokens, ...]:
+    """Return the context that a step ended with: its prompt and its output.
+
+    With `own` that is what the step generated itself; else, where it expanded, that of its output.
+    """
+    if not own:
+        while step.inner is not None and step.inner.output is not None:
+            inner = step.inner.output
+            if inner.step.op.kind != "think" and inner.inner is None:
+                break
+            step = inner
+    result = step.own
+    assert result is not None
+    if result.prompt_ids:
+        return (Tokens(ids=result.prompt_ids + result.token_ids),)
+    return (*step.prompt, Text(text=result.text))
+
+
+def _values(node: Node) -> dict[str, JsonValue]:
+    return {dep.step.name: dep.result.value for dep in node.deps if dep.result is not None}

@@ -1,0 +1,50 @@
+"""Makes the workers that a configuration asks for. Knows their options by their constructors' signatures alone."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.base import Worker
+from ..core.errors import ConfigError
+from .config import Config
+from .plugins import Plugins
+
+
+def workers(config: Config, plugins: Plugins) -> list[Worker]:
+    """Return the model workers of a configuration, not started.
+
+    `ray` hosts one engine in each of `engines` Ray actors; any other name is a worker plugin that runs in this process.
+    """
+    options = settings(config)
+    if config.worker == "ray":
+        pool = importlib.import_module("workers.ray_pool").pool
+        return list(pool(config.engines, "workers.engine:Engine", options))
+    if config.engines != 1:
+        raise ConfigError(f"{config.engines} engines need the worker `ray`; {config.worker!r} runs one in this process")
+    return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Return the options of a model worker that the configuration sets."""
+    options: dict[str, Any] = {
+        "model": config.model,
+        "script": config.script,
+        "slots": config.slots,
+        "threads": config.threads,
+        "max_model_len": config.max_model_len,
+        "kv_cache_memory_bytes": None if config.kv_cache_mib is None else config.kv_cache_mib << 20,
+        "seed": config.seed,
+    }
+    if config.worker != "scripted":
+        del options["script"]
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _accepted(cls: Callable[..., object], options: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(cls).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return dict(options)
+    return {key: value for key, value in options.items() if key in parameters}

@@ -1,0 +1,347 @@
+"""The SDK's client: requests in, answers out. Async; `sync.py` is a façade over it.
+
+Puts together what a configuration names (workers, planner, journal), hands requests to the driver, and reads answers out
+of finished runs. It decides nothing about how a run goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import JsonValue
+
+from ..core.base import Brief, Task, Worker
+from ..core.errors import TaskError, UsageError, as_failure
+from ..core.events import Action, Event, Finish, Progressed, Submitted
+from ..core.graph import validate
+from ..core.ir import Budget, Plan, Plugin, Request, as_text
+from ..core.machine import Machine
+from ..core.nodes import Node, Run
+from ..core.tool import Tool
+from .answer import Answer, AnswerNews, News, StepNews, TextNews
+from .build import workers as build_workers
+from .config import Config
+from .driver import Driver
+from .expander import Expander
+from .journal import Journal
+from .plugins import Plugins, parse_plugin
+from .report import report
+
+ToolLike = Tool[..., Any] | Callable[..., Any]
+Name = str | Plugin
+
+
+class AsyncOrchestrator:
+    """Plans, runs and answers requests over one set of workers.
+
+    Use it as `async with AsyncOrchestrator(model="…") as orchestrator`, or call `close()` yourself; workers start with the
+    first run. Any number of runs may be under way at once; they share workers and prefix caches.
+
+    Args:
+        model: folder or name of the model; the bundled one if left out.
+        worker: `ray` (engines in Ray actors), `engine` (in this process), `scripted`, or a third party's `pkg.mod:Class`.
+        tools: functions that steps may call.
+        workers: ready-made workers to use in place of what the configuration names.
+        config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
+        settings: single settings of `Config`, by name.
+
+    Raises `ConfigError` for settings that make no sense and `PluginError` for workers that are not there; `start` (or the
+    first run) raises `WorkerError` for those that cannot start.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        worker: str | None = None,
+        tools: Iterable[ToolLike] = (),
+        workers: Sequence[Worker] | None = None,
+        config: Config | None = None,
+        **settings: Any,
+    ) -> None:
+        self.config = config or Config.load(model=model, worker=worker, **settings)
+        self.plugins = Plugins()
+        self._given = list(workers) if workers is not None else None
+        self._tools: Any = self.plugins.worker("tools", tools=tools, file=self.config.tools)
+        self._driver: Driver | None = None
+        self._expander = Expander()
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the workers, if that has not been done."""
+        async with self._starting:
+            if self._closed:
+                raise UsageError("this orchestrator was closed; make a new one")
+            if self._driver is None:
+                await self._start()
+
+    async def _start(self) -> None:
+        model_workers = self._given if self._given is not None else build_workers(self.config, self.plugins)
+        given = {worker.name for worker in model_workers}
+        all_workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
+        machine = Machine(self.plugins)
+        journal = Journal(self.config.journal) if self.config.journal is not None else None
+        driver = Driver(machine, all_workers, self._expander, journal)
+        try:
+            await driver.start()
+        except BaseException:
+            if journal is not None:
+                journal.close()
+            raise
+        self._driver = driver
+
+    async def close(self) -> None:
+        """Give up what still runs and free engine, actors and journal. May be called twice."""
+        self._closed = True
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.close()
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    async def run(self, text: str = "", **options: Any) -> Answer:
+        """Run one request to its end and return the answer; options as for `submit`.
+
+        A run that fails returns an answer that says so. Cancelling the awaiting task gives the run up.
+        """
+        handle = await self.submit(text, **options)
+        return await handle
+
+    async def stream(self, text: str = "", **options: Any) -> AsyncIterator[News]:
+        """Run one request and yield its news as they come: steps that move, text, and last the answer.
+
+        Options as for `submit`. Leaving the iteration early gives the run up.
+        """
+        handle = await self.submit(text, watch=True, **options)
+        async for news in handle.news():
+            yield news
+
+    async def submit(
+        self,
+        text: str = "",
+        *,
+        task: Name = "plain",
+        planner: Name | None = None,
+        plan: Plan | None = None,
+        policies: Iterable[Name] | None = None,
+        merge: Name | None = None,
+        budget: Budget | None = None,
+        tokens: int | None = None,
+        seconds: float | None = None,
+        n: int | None = None,
+        tools: Iterable[ToolLike] = (),
+        seed: int | None = None,
+        watch: bool = False,
+    ) -> Handle:
+        """Start one request and return its handle at once.
+
+        Args:
+            text: what is asked.
+            task: what the text means.
+            planner: how the work is split; the configuration's if left out. A string may carry options
+                (`sample:n=16,temperature=0.8`).
+            plan: a finished plan to run in place of a planner's.
+            policies: order, placement and pruning, by name; first answer wins.
+            merge: for planners that have this option, how branches become one answer.
+            budget: hard limits; `tokens` and `seconds` set those two alone.
+            n: for planners that have this option, how many branches.
+            tools: functions that this and later requests may call, besides the orchestrator's own.
+            seed: of all sampling.
+            watch: keep news for `Handle.news`.
+
+        Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run, `WorkerError`
+        for workers that cannot start.
+        """
+        self._tools.add(tools)
+        request = self._request(text, task, planner, policies, merge, budget, tokens, seconds, n, seed)
+        bound = self.plugins.task(request.task, text)
+        brief = Brief(request=request, task=bound, tools=tuple(self._tools.specs))
+        planner_object = None if plan is not None else self.plugins.planner(request.planner)
+        run = secrets.token_hex(4)
+        await self.start()
+        assert self._driver is not None
+        if plan is None:
+            event = self._expander.start(run, planner_object, brief, self._driver.now())
+        else:
+            event = Submitted(at=self._driver.now(), run=run, request=request, plan=plan)
+        validate(event.plan, tools=[spec.name for spec in brief.tools])
+        return Handle(self._driver, event, bound, watch)
+
+    def _request(
+        self,
+        text: str,
+        task: Name,
+        planner: Name | None,
+        policies: Iterable[Name] | None,
+        merge: Name | None,
+        budget: Budget | None,
+        tokens: int | None,
+        seconds: float | None,
+        n: int | None,
+        seed: int | None,
+    ) -> Request:
+        config = self.config
+        planner_spec = _spec(planner if planner is not None else config.planner)
+        options = dict(planner_spec.options)
+        for key, value in (("n", n if n is not None else config.n), ("merge", merge or config.merge)):
+            if value is not None:
+                options[self._option(planner_spec, key)] = _json_option(value)
+        limits = (budget or Budget()).model_dump()
+        for key, value in (("tokens", tokens or config.tokens), ("seconds", seconds or config.seconds)):
+            limits[key] = value if value is not None else limits[key]
+        return Request(
+            text=text,
+            task=_spec(task),
+            planner=Plugin(name=planner_spec.name, options=options),
+            policies=tuple(_spec(each) for each in (policies if policies is not None else config.policies)),
+            budget=Budget(**limits),
+            seed=seed if seed is not None else config.seed,
+        )
+
+    def _option(self, planner: Plugin, name: str) -> str:
+        """Return the planner's own name for a general option, or raise `UsageError` if it has none."""
+        fields = set(self.plugins.planner_class(planner.name).model_fields)
+        own = next((each for each in (name, {"n": "width"}.get(name, name)) if each in fields), None)
+        if own is None:
+            raise UsageError(f"the planner {planner.name!r} has no option {name!r}; it has {', '.join(sorted(fields))}")
+        return own
+
+
+class Handle:
+    """One run under way. Await it for the answer."""
+
+    def __init__(self, driver: Driver, event: Submitted, task: Task, watch: bool) -> None:
+        self.run = event.run
+        """Id of the run."""
+        self._driver = driver
+        self._task = task
+        self._began = event.at
+        self._seen = 0
+        self._news: asyncio.Queue[News] | None = asyncio.Queue() if watch else None
+        if watch:
+            driver.watchers.append(self._watch)
+        self._finish = asyncio.ensure_future(self._answer(driver.submit(event)))
+
+    def __await__(self) -> Any:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Answer:
+        try:
+            return await asyncio.shield(self._finish)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    def cancel(self, reason: str = "cancelled by the user") -> None:
+        """Give the run up; awaiting it then returns what was done."""
+        self._driver.cancel(self.run, reason)
+
+    async def news(self) -> AsyncIterator[News]:
+        """Yield the run's news, the answer last. Only for a handle made with `watch=True`, and once."""
+        if self._news is None:
+            raise UsageError("submit with watch=True to follow a run's news")
+        try:
+            while True:
+                item = await self._news.get()
+                yield item
+                if isinstance(item, AnswerNews):
+                    return
+        finally:
+            if not self._finish.done():
+                self.cancel()
+
+    async def _answer(self, future: asyncio.Future[tuple[Finish, Run | None]]) -> Answer:
+        try:
+            finish, run = await future
+        finally:
+            if self._news is not None:
+                with contextlib.suppress(ValueError):
+                    self._driver.watchers.remove(self._watch)
+        ended = self._driver.now()
+        answer = read_answer(finish, run, self._task, self._began, ended)
+        if self._news is not None:
+            self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
+        return answer
+
+    def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
+        assert self._news is not None
+        run = machine.runs.get(self.run) or next((each for each in machine.retired if each.id == self.run), None)
+        if run is None:
+            return
+        at = event.at - self._began
+        for node in run.nodes[self._seen :]:
+            self._news.put_nowait(_step_news(node, at))
+        self._seen = len(run.nodes)
+        nodes = machine.nodes if run.id in machine.runs else {node.id: node for node in run.nodes}
+        for _, step, _, state, reason in machine.moves:
+            node = nodes.get(step)
+            if node is not None and node.run is run:
+                self._news.put_nowait(_step_news(node, at, state, reason))
+        if isinstance(event, Progressed):
+            attempt = machine.attempts.get(event.attempt)
+            if attempt is not None and attempt.node.run is run:
+                news = TextNews(at=at, step=attempt.node.id, text=event.text, tokens=attempt.tokens)
+                self._news.put_nowait(news)
+
+
+def _step_news(node: Node, at: float, state: str | None = None, reason: str = "") -> StepNews:
+    owner = node.scope.owner
+    return StepNews(
+        at=at,
+        step=node.id,
+        name=node.step.name,
+        owner=owner.id if owner is not None else None,
+        op=node.step.op.kind,
+        label=node.step.label,
+        state=state or node.state.value,
+        reason=reason,
+        tokens=node.attempt.tokens if node.attempt else node.own.usage.completion if node.own else 0,
+        value=node.own.value if node.own is not None else None,
+    )
+
+
+def read_answer(finish: Finish, run: Run | None, task: Task, began: float, ended: float) -> Answer:
+    """Return the answer that a finished run holds, as its task reads it."""
+    result, answer, verified = finish.result, None, None
+    failure = finish.failure
+    if result is not None and result.value is not None:
+        try:
+            answer = task.extract(as_text(result.value))
+            verified = task.verify(answer) if answer is not None else None
+        except Exception as error:
+            failure = as_failure(TaskError(f"{type(task).__name__} could not read the output: {error}"))
+    return Answer(
+        run=finish.run,
+        status=finish.status,
+        answer=answer,
+        verified=verified,
+        value=result.value if result is not None else None,
+        why=result.why if result is not None else "",
+        failure=failure,
+        partial=finish.partial,
+        report=report(finish, run, began, ended),
+    )
+
+
+def _spec(name: Name) -> Plugin:
+    return name if isinstance(name, Plugin) else parse_plugin(name)
+
+
+def _json_option(value: Name | int) -> JsonValue:
+    return value.model_dump() if isinstance(value, Plugin) else value
+

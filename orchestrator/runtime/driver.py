@@ -1,0 +1,240 @@
+"""The only asyncio loop: one inbox, the real clock, a task per job.
+
+It carries events to the machine and the machine's actions to workers and planners' readers, and writes both to the journal
+in between. It decides nothing: what runs, what is given up and what a run ends in is the machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from ..core.base import Progress, Worker
+from ..core.errors import WorkerError, as_failure
+from ..core.events import (
+    Action,
+    Cancel,
+    Cancelled,
+    Dispatch,
+    Event,
+    Expand,
+    Failed,
+    Finish,
+    Job,
+    Progressed,
+    Stopped,
+    Submitted,
+    Succeeded,
+    Tick,
+    WakeAt,
+    WorkerDown,
+    WorkerUp,
+)
+from ..core.ir import Failure, Result
+from ..core.machine import Machine
+from ..core.nodes import Run
+from .expander import Expander
+from .journal import Journal
+
+log = logging.getLogger("plait.driver")
+
+Watcher = Callable[[Event, Machine, list[Action]], None]
+"""Called after each event, with the machine as it then is and the actions that followed. Must not block."""
+
+
+class Driver:
+    """Runs a machine on the running event loop, with the given workers."""
+
+    def __init__(
+        self, machine: Machine, workers: Iterable[Worker], expander: Expander, journal: Journal | None = None
+    ) -> None:
+        self.machine = machine
+        self.watchers: list[Watcher] = []
+        self._workers = {worker.name: worker for worker in workers}
+        self._expander = expander
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Event] = deque()
+        self._scheduled = False
+        self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, asyncio.Future[tuple[Finish, Run | None]]] = {}
+        self._wake: asyncio.TimerHandle | None = None
+        self._broken: BaseException | None = None
+
+    def now(self) -> float:
+        """Return the time in seconds, on the event loop's monotonic clock."""
+        return self._loop.time()
+
+    # -- the outside -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start all workers side by side; raise the first `WorkerError`, with the others closed again."""
+        starts = [asyncio.ensure_future(worker.start()) for worker in self._workers.values()]
+        try:
+            await asyncio.gather(*starts)
+        except BaseException:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            await self._close_workers()
+            raise
+        for worker in self._workers.values():
+            self._up(worker)
+            self._spawn(self._follow(worker))
+
+    def submit(self, event: Submitted) -> asyncio.Future[tuple[Finish, Run | None]]:
+        """Hand in a run and return the future of its `Finish` and its records (`None` if it was refused at once)."""
+        if self._broken is not None:
+            raise WorkerError(f"the driver broke down: {self._broken}") from self._broken
+        future: asyncio.Future[tuple[Finish, Run | None]] = self._loop.create_future()
+        self._waiting[event.run] = future
+        self._post(event)
+        return future
+
+    def cancel(self, run: str, reason: str = "cancelled by the user") -> None:
+        """Give a run up. Its future still resolves, with what was done."""
+        self._post(Cancelled(at=self.now(), run=run, reason=reason))
+
+    async def close(self) -> None:
+        """Give up what still runs, then free workers and journal. May be called twice."""
+        for run in list(self._waiting):
+            self.cancel(run, "the orchestrator was closed")
+        if self._waiting:
+            await asyncio.wait(list(self._waiting.values()), timeout=15)
+        if self._wake is not None:
+            self._wake.cancel()
+        tasks = [*self._tasks, *self._jobs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._close_workers()
+        if self._journal is not None:
+            self._journal.close()
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def _post(self, event: Event) -> None:
+        self._inbox.append(event)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        """Take in all that has arrived: written down first, then handled, then acted on."""
+        try:
+            while self._inbox:
+                batch = list(self._inbox)
+                self._inbox.clear()
+                first = self._journal.append(batch) if self._journal is not None else 0
+                for number, event in enumerate(batch, first):
+                    actions = self.machine.handle(event)
+                    if self._journal is not None:
+                        self._journal.acted(number, actions)
+                    for watch in self.watchers:
+                        watch(event, self.machine, actions)
+                    for action in actions:
+                        self._perform(action)
+        except Exception as error:  # a bug of ours or a full disk: nothing can be trusted after it, so everyone is told
+            self._broken = error
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(error)
+            self._waiting.clear()
+            log.exception("the driver broke down")
+        finally:
+            self._scheduled = False
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Dispatch():
+                task = self._loop.create_task(self._work(self._workers[action.worker], action.job))
+                self._jobs[action.job.attempt] = task
+            case Expand():
+                self._inbox.extend(self._expander.expand(action, self.machine, self.now()))
+            case Cancel():
+                if action.attempt is not None and action.worker is not None:
+                    self._spawn(self._cancel(self._workers[action.worker], action.attempt))
+            case WakeAt():
+                if self._wake is not None:
+                    self._wake.cancel()
+                self._wake = self._loop.call_at(action.at, self._tick)
+            case Finish():
+                self._expander.forget(action.run)
+                future = self._waiting.pop(action.run, None)
+                if future is not None and not future.done():
+                    record = next((run for run in self.machine.retired if run.id == action.run), None)
+                    future.set_result((action, record))
+            case _:
+                assert_never(action)
+
+    def _tick(self) -> None:
+        self._wake = None
+        self._post(Tick(at=self.now()))
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    async def _work(self, worker: Worker, job: Job) -> None:
+        """Run one job and post its news: any number of `Progressed`, then exactly one end."""
+        attempt = job.attempt
+        end: Result | Failure | None = None
+        try:
+            async for item in worker.run(job):
+                if isinstance(item, Progress):
+                    self._post(
+                        Progressed(
+                            at=self.now(), attempt=attempt, text=item.text, tokens=item.tokens, logprob=item.logprob
+                        )
+                    )
+                else:
+                    end = item
+        except Exception as error:
+            end = as_failure(error)
+        finally:
+            self._jobs.pop(attempt, None)
+        if end is None:
+            end = Failure(kind="WorkerError", message=f"{worker.name} ended this job without a result")
+        if isinstance(end, Failure):
+            self._post(Failed(at=self.now(), attempt=attempt, failure=end))
+        elif end.finish == "cancelled":
+            self._post(Stopped(at=self.now(), attempt=attempt, result=end))
+        else:
+            self._post(Succeeded(at=self.now(), attempt=attempt, result=end))
+
+    async def _cancel(self, worker: Worker, attempt: int) -> None:
+        try:
+            await worker.cancel(attempt)
+        except Exception as error:  # the machine's grace for this attempt covers it
+            log.warning("%s could not cancel attempt %d: %s", worker.name, attempt, error)
+
+    async def _follow(self, worker: Worker) -> None:
+        """Report a worker's health until it is gone."""
+        up = True
+        try:
+            async for healthy in worker.health():
+                if healthy and not up:
+                    self._up(worker)
+                elif up and not healthy:
+                    self._post(WorkerDown(at=self.now(), worker=worker.name, returning=True))
+                up = healthy
+        except Exception as error:
+            log.warning("%s lost: %s", worker.name, error)
+        self._post(WorkerDown(at=self.now(), worker=worker.name))
+
+    def _up(self, worker: Worker) -> None:
+        self._post(WorkerUp(at=self.now(), worker=worker.name, slots=worker.slots, serves=worker.serves))
+
+    async def _close_workers(self) -> None:
+        for worker in self._workers.values():
+            with contextlib.suppress(Exception):
+                await worker.close()
+
+    def _spawn(self, coroutine: object) -> None:
+        assert asyncio.iscoroutine(coroutine)
+        task: asyncio.Task[None] = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

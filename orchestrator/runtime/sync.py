@@ -1,0 +1,104 @@
+"""A synchronous façade over the async client, on an event loop of its own in a background thread.
+
+Because the loop is its own, it also works where a loop is already running, as in a notebook. Adds nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections.abc import Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from .answer import Answer, News
+from .client import AsyncOrchestrator, Handle
+
+T = TypeVar("T")
+
+
+class Orchestrator:
+    """Plans, runs and answers requests; every method blocks until it is done.
+
+    Takes what `AsyncOrchestrator` takes. Use it in a `with` statement or call `close()`; what is forgotten is closed when the
+    process ends. Ctrl-C during `run` gives that run up before `KeyboardInterrupt` is raised.
+
+        with Orchestrator() as plait:
+            answer = plait.run("3 5 7 11 -> 24", task="countdown", planner="threads")
+    """
+
+    def __init__(self, model: str | None = None, **options: Any) -> None:
+        self._inner = AsyncOrchestrator(model, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="plait-loop", daemon=True)
+        self._thread.start()
+        self._end = weakref.finalize(self, _close, self._inner, self._loop, self._thread)
+
+    def __enter__(self) -> Self:
+        try:
+            self._do(self._inner.start())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up what still runs and free everything. May be called twice."""
+        self._end()
+
+    def run(self, text: str = "", **options: Any) -> Answer:
+        """Run one request to its end; options as for `AsyncOrchestrator.submit`."""
+        return self._await(self._do(self._inner.submit(text, **options)))
+
+    def map(self, texts: list[str], **options: Any) -> list[Answer]:
+        """Run many requests side by side and return their answers in order."""
+        handles = [self._do(self._inner.submit(text, **options)) for text in texts]
+        return [self._await(handle) for handle in handles]
+
+    def stream(self, text: str = "", **options: Any) -> Iterator[News]:
+        """Run one request and yield its news as they come, the answer last; leaving early gives the run up."""
+        handle = self._do(self._inner.submit(text, watch=True, **options))
+        news = handle.news()
+        try:
+            while True:
+                try:
+                    yield self._do(anext(news))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._do(news.aclose())  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _await(self, handle: Handle) -> Answer:
+        try:
+            return self._do(_wait(handle))
+        except KeyboardInterrupt:
+            self._loop.call_soon_threadsafe(handle.cancel)
+            with contextlib.suppress(Exception):
+                self._do(asyncio.wait_for(_wait(handle), 15))
+            raise
+
+    def _do(self, work: Coroutine[Any, Any, T] | Any) -> T:
+        return asyncio.run_coroutine_threadsafe(_as_coroutine(work), self._loop).result()
+
+
+async def _as_coroutine(work: Any) -> Any:
+    return await work
+
+
+async def _wait(handle: Handle) -> Answer:
+    return await handle
+
+
+def _close(inner: AsyncOrchestrator, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    if not loop.is_closed():
+        asyncio.run_coroutine_threadsafe(inner.close(), loop).result(timeout=60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=10)
+        loop.close()

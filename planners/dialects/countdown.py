@@ -1,0 +1,78 @@
+"""The dialect of the bundled Countdown model, as training/FORMAT.md describes it.
+
+Knows the words, the legal steps and what is left after one. It does not know whether an answer is right.
+"""
+
+from __future__ import annotations
+
+import re
+
+from . import Block, Dialect, fill
+
+__all__ = ["DIALECT"]
+
+_MAX_VALUE = 127
+_PROMPT = re.compile(r"\bT(\d{1,3})((?: \d{1,3})+) <go>")
+
+
+class Countdown(Dialect):
+    """Items are `a op b = c | x y`: a first step and the two numbers left beside its result."""
+
+    def begin(self, fields: dict[str, str], prompt: str) -> str | None:
+        """Return `<child> T n1 n2 n3 <go>`, or `None` for an illegal step or one on numbers that are not there."""
+        problem = _PROMPT.search(prompt)
+        if problem is None:
+            return None
+        a, b, c, x, y = (int(fields[name]) for name in "abcxy")
+        if sorted(map(int, problem[2].split())) != sorted((a, b, x, y)) or _apply(a, fields["op"], b) != c:
+            return None
+        numbers = " ".join(map(str, sorted((c, x, y), reverse=True)))
+        return fill(self.header, {"target": problem[1], "numbers": numbers})
+
+
+def _apply(a: int, op: str, b: int) -> int | None:
+    """Return `a op b`, or `None` where the model's rules forbid it: the larger number stands first, division is exact
+    and not by 1, and every result lies in 1..127."""
+    if a < b:
+        return None
+    match op:
+        case "+":
+            value = a + b
+        case "-":
+            value = a - b
+        case "*":
+            value = a * b
+        case _:
+            if b < 2 or a % b:
+                return None
+            value = a // b
+    return value if 1 <= value <= _MAX_VALUE else None
+
+
+# What is written between is set off by a space, for servers that are sent texts put together and not token ids; to the
+# model's tokenizer it is nothing.
+DIALECT = Countdown(
+    fork="<wait>",
+    stop=("<end>",),
+    open="<spawn>",
+    separator=";",
+    item=r"(?P<step>(?P<a>\d{1,3}) (?P<op>[-+*/]) (?P<b>\d{1,3}) = (?P<c>\d{1,3})) \| (?P<x>\d{1,3}) (?P<y>\d{1,3})",
+    words=True,
+    holes=True,
+    echo="{step}",
+    header=" <child> T{target} {numbers} <go>",
+    fresh=True,
+    child_stop=("<end>",),
+    join=Block(
+        head=" <join> ",
+        hit="<hit> {item} ; {answer}",
+        none="<none>",
+        separator=" | ",
+        tail=" <go>",
+        goal=r"<hit> (?P<answer>\d[^<>|]*?)(?: <end>)?$",
+        words=True,
+    ),
+    rounds=3,
+    parent_tokens=96,
+    child_tokens=240,
+)

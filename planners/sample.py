@@ -1,0 +1,77 @@
+"""Planner `sample`: n independent samples of one prompt, made into one answer by a merge.
+
+It decides how many and how varied. It does not know how votes are counted (the merge) nor when to stop early: with
+`early` the join closes itself, with the policy `consensus` the same is decided from outside.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from orchestrator.core.base import Brief, Planner
+from orchestrator.core.ir import Join, Plan, Plugin, Sampling, Step, Text, Think
+
+from ._seeds import derive
+
+__all__ = ["Sample"]
+
+
+def _as_plugin(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Sample(Planner):
+    """Self-consistency (Wang et al., arXiv 2203.11171) with `merge="majority"`, best-of-n with `merge="best-of"`.
+
+    Samples that fail are left out of the vote; the run fails only if all of them do.
+    """
+
+    n: int = Field(default=8, ge=1)
+    """Samples, each a model call of its own, so that each can be stopped alone."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """0 is greedy, and makes all samples the same."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Sample from the most likely tokens that together have this probability."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Most tokens to generate in one sample."""
+    style: Literal["serial", "direct"] = "serial"
+    """Mode of answering that the prompt asks for."""
+    width: int = Field(default=8, ge=1)
+    """Branches that one sample may try, where the task's prompt says so."""
+    merge: Annotated[Plugin, BeforeValidator(_as_plugin)] = Plugin(name="majority")
+    """The merge, by name (`majority`, `best-of`) or as `{"name": …, "options": {…}}`."""
+    early: bool = False
+    """Close the join as soon as the merge says that its verdict is certain, and stop the samples still out. Off by
+    default: the policy `consensus` does it too, for the plans of any planner."""
+    logprobs: bool = False
+    """Ask for log-probabilities: the majority then breaks ties by them, not by order."""
+    stream: bool = False
+    """Send the samples' text while it is being written."""
+
+    def start(self, brief: Brief) -> Plan:
+        """Return `sample-1` … `sample-n` and their join `vote`."""
+        prompt = (Text(text=brief.task.render(self.style, self.width)),)
+        chat = brief.task.chat()
+        names = tuple(f"sample-{i}" for i in range(1, self.n + 1))
+        samples = [
+            Step(
+                name=name,
+                op=Think(prompt=prompt, chat=chat, sampling=self._sampling(brief.request.seed, i), stream=self.stream),
+                label=f"sample {i} of {self.n}",
+            )
+            for i, name in enumerate(names, 1)
+        ]
+        vote = Join(merge=self.merge, tolerate="best-effort", early=self.early)
+        join = Step(name="vote", op=vote, needs=names, label=f"{self.merge.name} of {self.n}")
+        return Plan(steps=(*samples, join), output="vote")
+
+    def _sampling(self, seed: int, index: int) -> Sampling:
+        return Sampling(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=derive(seed, "sample", index) if self.temperature else None,
+            logprobs=self.logprobs,
+        )

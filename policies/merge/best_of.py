@@ -1,0 +1,69 @@
+"""Merge `best-of`: the first answer that the task's verifier finds right.
+
+What right means the task says; where it cannot tell, this merge says so and takes the most frequent answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.view import Branch
+
+__all__ = ["BestOf"]
+
+
+class BestOf(Merge):
+    """Best-of-n with a verifier.
+
+    The value is the answer (as the task extracted it) of the first branch in the join's order whose answer is verified.
+    Failing that, the most frequent of the answers that the verifier cannot judge (the earliest among equals), and `why`
+    says that it is not verified. Answers found wrong are never returned: with nothing else the value is `null`.
+    """
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has how many answers were right, wrong and not judged."""
+        unsure: dict[str, tuple[Branch, JsonValue, int]] = {}
+        first: tuple[Branch, JsonValue] | None = None
+        right = wrong = silent = 0
+        for branch, answer in _answers(branches, task):
+            truth = None if answer is None else task.verify(answer)
+            if answer is None:
+                silent += 1
+            elif truth is True:
+                right += 1
+                first = first or (branch, answer)
+            elif truth is False:
+                wrong += 1
+            else:
+                key = task.key(answer)
+                who, what, votes = unsure.get(key, (branch, answer, 0))
+                unsure[key] = who, what, votes + 1
+        total = sum(votes for _, _, votes in unsure.values())
+        done = right + wrong + silent + total
+        counts = f"of {done} done, {right} right, {wrong} wrong, {total} not judged, {silent} without an answer"
+        if done < len(branches):
+            counts += f"; {len(branches) - done} of {len(branches)} branches did not end in a value"
+        if first is not None:
+            return Verdict(value=first[1], why=f"verified; {counts}", winner=first[0].name)
+        if unsure:
+            branch, answer, votes = max(unsure.values(), key=lambda each: each[2])
+            return Verdict(value=answer, why=f"not verified, {votes} of {total} votes; {counts}", winner=branch.name)
+        return Verdict(value=None, why=f"no answer that could be right; {counts}")
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether some branch's answer is verified: any further one would be no more right."""
+        if outstanding <= 0:
+            return True
+        return any(answer is not None and task.verify(answer) is True for _, answer in _answers(branches, task))
+
+
+def _answers(branches: Sequence[Branch], task: Task) -> list[tuple[Branch, JsonValue]]:
+    """Return each branch that is done with the answer it claims, or `None`."""
+    return [
+        (branch, None if branch.result.value is None else task.extract(branch.result.text))
+        for branch in branches
+        if branch.done and branch.result is not None
+    ]

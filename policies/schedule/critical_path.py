@@ -1,0 +1,19 @@
+"""Policy `critical-path`: the step with the longest way to the output runs first.
+
+It does not know how long steps really take: a height is the tokens that may be generated, not those that will be.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.base import Policy
+from orchestrator.core.view import StepView, View
+
+__all__ = ["CriticalPath"]
+
+
+class CriticalPath(Policy):
+    """List scheduling by highest level first (Hu 1961; Graham 1969: at most 2 − 1/m times the optimum on m slots)."""
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        """Return minus the step's height, in tokens."""
+        return (-step.height,)

@@ -1,0 +1,16 @@
+"""Policy `fifo`: steps run in the order in which they became ready. The machine's own order, named."""
+
+from __future__ import annotations
+
+from orchestrator.core.base import Policy
+from orchestrator.core.view import StepView, View
+
+__all__ = ["Fifo"]
+
+
+class Fifo(Policy):
+    """First ready, first run. As a policy it says that this is wanted, and is the baseline to compare others with."""
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        """Return the same key for every step: the machine breaks ties by order of arrival."""
+        return ()

@@ -1,0 +1,28 @@
+"""What every test shares: fixed seeds for hypothesis, no telemetry, no network hub, and the checkout's root.
+
+Knows nothing of what is tested; fixtures of one area stand in that area's folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before any test imports an engine: nothing is fetched or reported.
+os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1")
+
+# `ci` gives the same examples at every run. `HYPOTHESIS_PROFILE=explore` looks further, with new ones each time.
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", settings.get_profile("ci"), derandomize=False, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,186 @@
+"""Drives a planner's plans through the real machine, with a function in the place of the model and no clock.
+
+Tokens are words. The model is asked with the words of its whole context and says how it would go on for ever; what the
+step's stop words and token limit leave of that is its output.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.core.base import Brief, Merge, Planner, Policy, Reader, Task
+from orchestrator.core.events import (
+    Action,
+    Cancel,
+    Dispatch,
+    Event,
+    Expand,
+    Expanded,
+    Failed,
+    Finish,
+    Job,
+    Stopped,
+    Submitted,
+    Succeeded,
+    WorkerUp,
+)
+from orchestrator.core.ir import Failure, Plugin, Request, Result, Text, Think, Tokens, Usage
+from orchestrator.core.machine import Machine
+
+Model = Callable[[list[str], Job], str | Failure]
+Pick = Callable[[Sequence[Job]], int]
+
+
+def load(package: str, spec: Plugin, kind: type, **more: object):
+    module = importlib.import_module(f"{package}.{spec.name.replace('-', '_')}")
+    (cls,) = (getattr(module, name) for name in module.__all__ if issubclass(getattr(module, name), kind))
+    return cls(**spec.options, **more)
+
+
+class Plugins:
+    def policy(self, spec: Plugin) -> Policy:
+        package = "prune" if spec.name == "consensus" else "schedule"
+        return load(f"policies.{package}", spec, Policy)
+
+    def merge(self, spec: Plugin) -> Merge:
+        return load("policies.merge", spec, Merge)
+
+    def task(self, spec: Plugin, text: str) -> Task:
+        return load("orchestrator.tasks", spec, Task, text=text)
+
+
+@dataclass
+class Words:
+    """A word-level tokenizer that learns words as it meets them."""
+
+    words: list[str] = field(default_factory=list)
+    ids: dict[str, int] = field(default_factory=dict)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        for word in text.split():
+            if word not in self.ids:
+                self.ids[word] = len(self.words)
+                self.words.append(word)
+        return tuple(self.ids[word] for word in text.split())
+
+    def decode(self, ids: Sequence[int]) -> list[str]:
+        return [self.words[i] for i in ids]
+
+
+@dataclass
+class Outcome:
+    finish: Finish
+    contexts: dict[str, list[str]] = field(default_factory=dict)
+    """Prompt and output of every step that ran to its end, in words, by step id."""
+    prompts: dict[str, list[str]] = field(default_factory=dict)
+    """Prompt of every step that was dispatched."""
+    cancelled: dict[str, str] = field(default_factory=dict)
+    """Steps that were given up, with the reason."""
+    late: int = 0
+
+
+def drive(
+    planner: Planner,
+    request: Request,
+    model: Model,
+    *,
+    pick: Pick = lambda jobs: 0,
+    slots: int = 64,
+    ids: bool = True,
+) -> Outcome:
+    """Run a request to its end. `pick` says which of the running jobs ends next; without `ids` the server is one that
+    returns no token ids."""
+    plugins, words = Plugins(), Words()
+    machine = Machine(plugins)
+    brief = Brief(request, plugins.task(request.task, request.text))
+    running: list[Job] = []
+    readers: dict[tuple[str, int], Reader] = {}
+    outcome = Outcome(Finish(run="r", status="failed"))
+    steps = planner.start(brief)
+    known = {step.name: step for step in steps.steps}
+    events: list[Event] = [
+        WorkerUp(at=0, worker="w", slots=slots, serves=("think",)),
+        Submitted(at=0, run="r", request=request, plan=steps),
+    ]
+
+    def expand(action: Expand) -> None:
+        key = (action.step, action.attempt)
+        if key not in readers:
+            readers[key] = planner.reader(known[action.step.replace(":", "/").rsplit("/", 1)[1]], brief)
+        assert action.result is not None, "nothing here streams"
+        patch = readers[key].close(action.result)
+        known.update({step.name: step for step in patch.steps} if patch else {})
+        events.append(Expanded(at=0, step=action.step, attempt=action.attempt, patch=patch, closed=True))
+
+    def act(action: Action) -> None:
+        match action:
+            case Dispatch(job=job):
+                running.append(job)
+                outcome.prompts[job.step] = _words(job, words)
+            case Cancel(step=step, attempt=attempt):
+                outcome.cancelled[step] = action.reason
+                if attempt is not None:
+                    running[:] = [job for job in running if job.attempt != attempt]
+                    events.append(Stopped(at=0, attempt=attempt))
+            case Expand():
+                expand(action)
+            case Finish():
+                outcome.finish = action
+            case _:
+                pass
+
+    for _ in range(10_000):
+        if events:
+            for action in machine.handle(events.pop(0)):
+                act(action)
+        elif running:
+            job = running.pop(pick(running))
+            events.append(_answer(job, model, words, outcome, ids))
+        else:
+            break
+    outcome.late = machine.late
+    assert not machine.runs and not machine.attempts, "work outlived its run"
+    return outcome
+
+
+def _words(job: Job, words: Words) -> list[str]:
+    assert isinstance(job.op, Think)
+    out: list[str] = []
+    for part in job.op.prompt:
+        match part:
+            case Text(text=text):
+                out += words.decode(words.encode(text))
+            case Tokens(ids=ids):
+                out += words.decode(ids)
+            case _:
+                raise AssertionError(part)
+    return out
+
+
+def _answer(job: Job, model: Model, words: Words, outcome: Outcome, ids: bool) -> Event:
+    assert isinstance(job.op, Think)
+    prompt = outcome.prompts[job.step]
+    said = model(prompt, job)
+    if isinstance(said, Failure):
+        return Failed(at=0, attempt=job.attempt, failure=said)
+    sampling = job.op.sampling
+    out: list[str] = []
+    finish = "stop"
+    for word in said.split():
+        if len(out) == sampling.max_tokens:
+            finish = "length"
+            break
+        out.append(word)
+        if word in sampling.stop:
+            break
+    outcome.contexts[job.step] = prompt + out
+    result = Result(
+        value=" ".join(out),
+        prompt_ids=words.encode(" ".join(prompt)) if ids else (),
+        token_ids=words.encode(" ".join(out)) if ids else (),
+        usage=Usage(prompt=len(prompt), completion=len(out)),
+        finish=finish,
+    )
+    return Succeeded(at=0, attempt=job.attempt, result=result)

@@ -1,0 +1,368 @@
+"""The rules of the tree that no linter knows: sizes, purity, what a plugin file holds, what is shipped.
+
+Reads the sources as text or syntax trees, and imports them only where the rule is about importing. The import rules
+between packages are import-linter's (pyproject.toml); here stand those that it cannot say.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core import base
+
+ROOT = Path(__file__).resolve().parent.parent
+SHIPPED = ("orchestrator", "planners", "policies", "workers")
+CORE = "orchestrator/core"
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 120
+TOO_LONG: frozenset[str] = frozenset()  # stays empty: what is too long holds two ideas
+
+# Where plugins live and what each file must export one of. A worker is a protocol, so it is known by its methods.
+PLUGINS: dict[str, type] = {
+    "planners": base.Planner,
+    "policies/schedule": base.Policy,
+    "policies/prune": base.Policy,
+    "policies/merge": base.Merge,
+    "orchestrator/tasks": base.Task,
+    "workers": base.Worker,
+}
+HEAVY = ("ray", "torch", "transformers", "vllm")
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """Paths of what git tracks or would track, relative to the root."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    paths = sorted({name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()})
+    assert "pyproject.toml" in paths
+    return tuple(paths)
+
+
+@cache
+def tree(path: str) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=path)
+
+
+def sources(*folders: str) -> list[str]:
+    """Python files under the folders, all of them where none is named."""
+    below = tuple(f"{folder}/" for folder in folders)
+    return [path for path in tracked() if path.endswith(".py") and path.startswith(below or "")]
+
+
+def plugin_files() -> list[str]:
+    """One path a plugin; a leading underscore marks what several of them share."""
+    return [
+        path for path in sources(*SHIPPED) if str(Path(path).parent) in PLUGINS and not Path(path).name.startswith("_")
+    ]
+
+
+def imports(path: str) -> Iterator[tuple[str, int]]:
+    """Absolute names of the modules that a file imports anywhere in it, with the line."""
+    package = Path(path).with_suffix("").parts[:-1]
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join((*above, *([node.module] if node.module else [])))
+            for alias in node.names:
+                yield (stem if (node.module or not node.level) else f"{stem}.{alias.name}"), node.lineno
+
+
+def is_within(module: str, package: str) -> bool:
+    """Whether a dotted name is a package or inside it."""
+    return module == package or module.startswith(package + ".")
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter at the root."""
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sources())
+def test_files_and_functions_stay_short(path: str) -> None:
+    lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_FILE_LINES or path in TOO_LONG, f"{path} has {lines} lines, more than {MAX_FILE_LINES}"
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES or f"{path}:{node.name}" in TOO_LONG, (
+                f"{path}:{node.lineno} {node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
+            )
+
+
+@pytest.mark.parametrize("path", sources(*SHIPPED))
+def test_every_shipped_file_says_what_it_is(path: str) -> None:
+    # An __init__.py that only marks a package has nothing to say.
+    assert ast.get_docstring(tree(path)) or not tree(path).body, f"{path} has no module docstring"
+
+
+# --- purity of the core ----------------------------------------------------------------------------------------------
+
+# What tells the time, draws numbers, reads the machine, or waits.
+IMPURE = frozenset(
+    [
+        "asyncio",
+        "concurrent",
+        "contextvars",
+        "datetime",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "platform",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "signal",
+        "socket",
+        "sqlite3",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "uuid",
+    ]
+)
+CORE_MAY_IMPORT = frozenset(sys.stdlib_module_names - IMPURE) | {
+    "networkx",
+    "pydantic",
+    "pydantic_core",
+    "typing_extensions",
+}
+
+
+@pytest.mark.parametrize("path", sources(CORE))
+def test_core_imports_only_what_is_pure(path: str) -> None:
+    for module, line in imports(path):
+        pure = module.split(".")[0] in CORE_MAY_IMPORT or is_within(module, "orchestrator.core")
+        assert pure, f"{path}:{line} imports {module}"
+
+
+@pytest.mark.parametrize("path", sources(CORE))
+def test_core_has_no_any(path: str) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module in {"typing", "typing_extensions"}:
+            assert "Any" not in {alias.name for alias in node.names}, f"{path}:{node.lineno} imports Any"
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "Any", f"{path}:{node.lineno} uses Any"
+
+
+@pytest.mark.parametrize("path", sources(CORE, "policies"))
+def test_pure_code_depends_on_no_order_of_a_set_and_no_hash(path: str) -> None:
+    """A set of strings is iterated in another order under another PYTHONHASHSEED, and replay diverges."""
+    hashers = [node for node in ast.walk(tree(path)) if getattr(node, "name", "") == "__hash__"]
+    may_hash = {call for hasher in hashers for call in ast.walk(hasher)}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.For | ast.comprehension):
+            where = f"{path}:{node.iter.lineno}"
+            assert not isinstance(node.iter, ast.Set | ast.SetComp), f"{where} iterates over a set"
+            if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name):
+                assert node.iter.func.id not in {"set", "frozenset"}, f"{where} iterates over a set"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node not in may_hash:
+            assert node.func.id not in {"hash", "id", "open", "print", "input"}, (
+                f"{path}:{node.lineno} calls {node.func.id}()"
+            )
+
+
+# --- who imports what ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sources("planners", "policies", "workers", "orchestrator/tasks"))
+def test_plugins_import_only_the_core_of_ours(path: str) -> None:
+    own = "orchestrator.tasks" if path.startswith("orchestrator/") else path.split("/")[0]
+    for module, line in imports(path):
+        if module.split(".")[0] in SHIPPED:
+            allowed = is_within(module, "orchestrator.core") or is_within(module, own)
+            assert allowed, f"{path}:{line} imports {module}; a plugin may import orchestrator.core only"
+
+
+@pytest.mark.parametrize("path", sources(*SHIPPED))
+def test_imports_inside_a_package_are_relative(path: str) -> None:
+    own = path.split("/")[0]
+    for node in ast.walk(tree(path)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        for name in names:
+            assert not is_within(name, own), f"{path}:{node.lineno} imports {name}: write it relative"
+
+
+@pytest.mark.parametrize("path", sources(*SHIPPED))
+def test_the_engine_adapter_alone_imports_vllm(path: str) -> None:
+    for module, line in imports(path):
+        heavy = module.split(".")[0]
+        assert heavy != "vllm" or path == "workers/engine.py", f"{path}:{line} imports {module}"
+        assert heavy != "ray" or path.startswith("workers/"), f"{path}:{line} imports {module}"
+        assert not is_within(module, "vllm.entrypoints"), f"{path}:{line} imports {module}"
+
+
+def test_nothing_shipped_imports_what_is_not() -> None:
+    for path in sources(*SHIPPED):
+        for module, line in imports(path):
+            assert module.split(".")[0] not in {"tests", "training", "benchmarks", "examples"}, (
+                f"{path}:{line} imports {module}, which is not shipped"
+            )
+
+
+def test_every_library_that_is_imported_is_required() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {normalised(name) for name in project["dependencies"]}
+    optional = {"torch", "vllm"}  # with the engine, an extra
+    distributions = importlib.metadata.packages_distributions()
+    for path in sources(*SHIPPED):
+        for module, line in imports(path):
+            top = module.split(".")[0]
+            if top in sys.stdlib_module_names or top in SHIPPED or top in optional:
+                continue
+            providers = {normalised(name) for name in distributions.get(top, [top])}
+            providers |= {"pydantic"} & {top.removesuffix("_core")}  # its other half
+            assert providers & required, f"{path}:{line} imports {top}, which pyproject.toml does not require"
+
+
+def normalised(requirement: str) -> str:
+    """The name in a requirement, as the package index spells it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;]", requirement)[0]).lower()
+
+
+BLOCK = f"""
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {HEAVY!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}} (blocked)", name=name)
+
+sys.meta_path.insert(0, Block())
+"""
+
+
+def test_core_can_be_imported_without_the_engine_and_plugins() -> None:
+    done = run_python(
+        BLOCK + "import orchestrator.core, pkgutil, importlib\n"
+        "for module in pkgutil.iter_modules(orchestrator.core.__path__):\n"
+        "    importlib.import_module(f'orchestrator.core.{module.name}')\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'planners', 'policies', 'workers'}))"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
+
+
+def test_everything_can_be_imported_without_the_engine() -> None:
+    modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources(*SHIPPED)]
+    modules = [name for name in modules if not name.endswith("__main__")]
+    done = run_python(BLOCK + f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)")
+    assert done.returncode == 0, done.stderr
+
+
+# --- plugins ---------------------------------------------------------------------------------------------------------
+
+
+def is_plugin(thing: object, kind: type, module: str) -> bool:
+    """Whether a name exported by a module is a plugin of the kind, made in that module."""
+    if not isinstance(thing, type) or thing.__module__ != module:
+        return False
+    if kind is base.Worker:
+        return all(callable(getattr(thing, name, None)) for name in ("start", "run", "cancel", "health", "close"))
+    return issubclass(thing, kind)
+
+
+def test_every_kind_of_plugin_is_there() -> None:
+    assert {str(Path(path).parent) for path in plugin_files()} == set(PLUGINS)
+
+
+@pytest.mark.parametrize("path", plugin_files())
+def test_a_plugin_file_exports_one_plugin(path: str) -> None:
+    name = path.removesuffix(".py").replace("/", ".")
+    module = importlib.import_module(name)
+    exported = [
+        public for public in module.__all__ if is_plugin(getattr(module, public), PLUGINS[str(Path(path).parent)], name)
+    ]
+    assert len(exported) == 1, f"{path} exports {exported or 'no plugin'} in __all__, not one plugin"
+    plugin = getattr(module, exported[0])
+    assert plugin.__doc__, f"{path}: {plugin.__name__} has no docstring"
+    if issubclass(plugin, base.Frozen):
+        assert plugin.model_config.get("frozen")
+        for option, field in plugin.model_fields.items():
+            assert field.description, f"{path}: the option {option} has no docstring under it"
+
+
+# --- what is written and shipped -------------------------------------------------------------------------------------
+
+TEXT = (".py", ".md", ".toml", ".sh", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".cfg", ".ini", "Makefile", ".ci/run")
+HOME = re.compile(r"(?<![\w.<~])/(?:home|root|work|Users)/\w")
+INDEX = re.compile("|".join(rf"\b{name}\.{top}\b" for name, top in [("pypi", "org"), ("pythonhosted", "org")]), re.I)
+
+
+@pytest.mark.parametrize("path", [path for path in tracked() if path.endswith(TEXT)])
+def test_no_file_names_a_machine(path: str) -> None:
+    for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+        assert not HOME.search(line), f"{path}:{number} has an absolute path of somebody's machine: {line.strip()}"
+        assert not INDEX.search(line), f"{path}:{number} names a package index's host: {line.strip()}"
+
+
+def test_the_commands_of_the_documents_are_in_the_makefile() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    said: set[str] = set()
+    for document in [path for path in tracked() if path.endswith(".md")]:
+        commands = re.findall(r"(?:^\s*(?:\$ )?|`)make ([a-z]+)", (ROOT / document).read_text(), re.M)
+        assert set(commands) <= targets, f"{document}: no such target: {sorted(set(commands) - targets)}"
+        said |= set(commands) if document == "README.md" else set()
+    assert said >= {"demo", "test"}
+
+
+def test_every_package_is_listed_and_typed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {str(Path(path).parent).replace("/", ".") for path in sources(*SHIPPED) if path.endswith("/__init__.py")}
+    assert found == set(listed)
+    holders = {str(Path(path).parent).replace("/", ".") for path in sources(*SHIPPED)}
+    assert holders == found, "a folder with Python files and no __init__.py"
+    for package in SHIPPED:  # a marker holds for the packages below it, too
+        assert f"{package}/py.typed" in tracked()
+
+
+def test_the_wheel_holds_the_packages_and_the_model_and_nothing_else(tmp_path: Path) -> None:
+    copy = tmp_path / "source"
+    for path in tracked():  # a build writes into its source
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path).write_bytes((ROOT / path).read_bytes())
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, copy],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("plait-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        metadata = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        assert "plait = orchestrator.apps.cli:main" in archive.read(metadata).decode()
+    expected = {
+        path
+        for path in tracked()
+        if path.startswith(tuple(f"{package}/" for package in SHIPPED)) and not path.endswith((".pyi", "FORMAT.md"))
+    }
+    assert names == expected
+    assert any(name.endswith(".safetensors") for name in names)

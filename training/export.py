@@ -1,0 +1,140 @@
+"""Writes the trained model as a folder that Hugging Face's transformers and vLLM load by path: weights,
+config, tokenizer.
+
+Weights are stored in bfloat16 (training multiplies in bfloat16 too, so nothing is lost in the matrices).
+Files are written beside their place and renamed, so that a reader never sees half a file. The model card is
+written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+
+from training.model import Block, Llama, ModelConfig
+from training.vocab import END, ID, PAD, VOCAB_SIZE
+
+SPECIAL = ("<pad>", "<unk>", "<end>")
+
+
+def hf_config(config: ModelConfig) -> dict[str, Any]:
+    """config.json of the exported model."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": config.d,
+        "intermediate_size": config.ff,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "head_dim": config.d // config.heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": config.eps,
+        "rope_theta": config.rope_theta,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.02,
+        "pad_token_id": PAD,
+        "bos_token_id": None,
+        "eos_token_id": END,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+    }
+
+
+def hf_weights(model: Llama) -> dict[str, Tensor]:
+    """The weights under the names of LlamaForCausalLM, bfloat16; the head is the embedding (tied)."""
+    out: dict[str, Tensor] = {"model.embed_tokens.weight": model.embedding, "model.norm.weight": model.norm}
+    for i, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        at = f"model.layers.{i}."
+        out[at + "input_layernorm.weight"] = block.attention_norm
+        out[at + "post_attention_layernorm.weight"] = block.mlp_norm
+        for name, weight in zip("qkv", block.qkv, strict=True):
+            out[f"{at}self_attn.{name}_proj.weight"] = weight
+        out[at + "self_attn.o_proj.weight"] = block.o
+        for name, weight in zip(("gate", "up"), block.gate_up, strict=True):
+            out[f"{at}mlp.{name}_proj.weight"] = weight
+        out[at + "mlp.down_proj.weight"] = block.down
+    return {name: w.detach().to("cpu", torch.bfloat16).clone().contiguous() for name, w in out.items()}
+
+
+def build_tokenizer() -> Tokenizer:
+    """Words separated by white space, one token each; unknown words become `<unk>`."""
+    tokenizer = Tokenizer(WordLevel(dict(ID), unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIAL])
+    return tokenizer
+
+
+def tokenizer_config(context: int) -> dict[str, Any]:
+    """tokenizer_config.json."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+        "add_bos_token": False,
+        "add_eos_token": False,
+        "eos_token": "<end>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "padding_side": "left",
+    }
+
+
+def export(model: Llama, folder: Path, facts: dict[str, Any] | None = None) -> None:
+    """Write the model folder; `facts` (tokens, seconds, …) are kept beside it in training.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".writing-{os.getpid()}"
+    temporary.mkdir()
+    texts: dict[str, Any] = {
+        "config.json": hf_config(model.config),
+        "generation_config.json": {"eos_token_id": END, "pad_token_id": PAD, "do_sample": False},
+        "tokenizer_config.json": tokenizer_config(model.config.context),
+    }
+    if facts is not None:
+        texts["training.json"] = facts
+    for name, content in texts.items():
+        (temporary / name).write_text(json.dumps(content, indent=2) + "\n")
+    build_tokenizer().save(str(temporary / "tokenizer.json"))
+    save_file(hf_weights(model), str(temporary / "model.safetensors"), metadata={"format": "pt"})
+    for path in sorted(temporary.iterdir()):
+        os.replace(path, folder / path.name)
+    temporary.rmdir()
+
+
+def load(folder: Path, device: torch.device | None = None) -> Llama:
+    """The exported model as our own network, in float32."""
+    raw = json.loads((folder / "config.json").read_text())
+    config = ModelConfig(
+        d=raw["hidden_size"], layers=raw["num_hidden_layers"], heads=raw["num_attention_heads"],
+        ff=raw["intermediate_size"], context=raw["max_position_embeddings"], rope_theta=raw["rope_theta"],
+        eps=raw["rms_norm_eps"],
+    )  # fmt: skip
+    model = Llama(config)
+    weights = {name: w.float() for name, w in load_file(str(folder / "model.safetensors")).items()}
+    with torch.no_grad():
+        model.embedding.copy_(weights["model.embed_tokens.weight"])
+        model.norm.copy_(weights["model.norm.weight"])
+        for i, block in enumerate(model.blocks):
+            assert isinstance(block, Block)
+            at = f"model.layers.{i}."
+            block.attention_norm.copy_(weights[at + "input_layernorm.weight"])
+            block.mlp_norm.copy_(weights[at + "post_attention_layernorm.weight"])
+            block.qkv.copy_(torch.stack([weights[f"{at}self_attn.{n}_proj.weight"] for n in "qkv"]))
+            block.o.copy_(weights[at + "self_attn.o_proj.weight"])
+            block.gate_up.copy_(torch.stack([weights[f"{at}mlp.{n}_proj.weight"] for n in ("gate", "up")]))
+            block.down.copy_(weights[at + "mlp.down_proj.weight"])
+    return model.to(device or torch.device("cpu"))

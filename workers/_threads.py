@@ -1,0 +1,64 @@
+"""Daemon threads for functions that may never return.
+
+Unlike with `concurrent.futures`, a function that hangs keeps neither the next one waiting (the pool grows by a thread)
+nor the process alive at exit. Knows nothing of what it runs and hands nothing back: the function does that itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+IDLE_SECONDS = 10.0
+"""An idle thread ends after this."""
+
+
+Inbox = SimpleQueue[Callable[[], None] | None]
+
+
+class Threads:
+    """Runs functions on threads that are used again while they last. `submit` is called from one thread only."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._idle: list[Inbox] = []
+        self._started = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run `work`, which must not raise, on an idle thread or a new one."""
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is None:
+            self._started += 1
+            inbox = Inbox()
+            name = f"{self._name}-{self._started}"
+            threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
+        inbox.put(work)
+
+    def close(self) -> None:
+        """End the idle threads; a busy one ends when its function does."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for inbox in idle:
+            inbox.put(None)
+
+    def _serve(self, inbox: Inbox) -> None:
+        work = inbox.get()
+        while work is not None:
+            work()
+            del work  # keep nothing of it alive while idle
+            with self._lock:
+                self._idle.append(inbox)
+            work = self._next(inbox)
+
+    def _next(self, inbox: Inbox) -> Callable[[], None] | None:
+        try:
+            return inbox.get(timeout=IDLE_SECONDS)
+        except Empty:
+            with self._lock:
+                if inbox in self._idle:
+                    self._idle.remove(inbox)
+                    return None
+            return inbox.get()  # it was taken for a job at the last moment
