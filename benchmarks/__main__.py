@@ -26,7 +26,9 @@ def main() -> None:
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
     console = Console()
-    console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores. Figures: median (lowest–highest) over rounds.")
+    console.print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores. Figures: median (lowest–highest) over rounds."
+    )
     written: dict[str, list[dict[str, str]]] = {}
     for name in options.names or NAMES:
         module = importlib.import_module(f"{__package__}.{name}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
+from collections.abc import Callable
 
 from orchestrator.core import Call, Join, Plan, Request, Result, Step
 from orchestrator.core.events import Dispatch, Submitted, Succeeded, WorkerUp
 from orchestrator.core.machine import Machine
 from orchestrator.runtime.plugins import Plugins
 
-from .measure import Row, Rounds, interleave
+from .measure import Rounds, Row, interleave
 
 ROUNDS = 5
 
@@ -70,13 +71,12 @@ async def run() -> list[Row]:
     """Measure and return the table's rows."""
     plans = {size: fan(size) for size in (10_000, 100_000)}
 
-    async def measured(size: int, contender: object, collect: bool) -> float:
-        assert callable(contender)
+    async def measured(size: int, contender: Callable[[Plan], float], collect: bool) -> float:
         gc.collect()
         if not collect:
             gc.disable()
         try:
-            return float(contender(plans[size]))
+            return contender(plans[size])
         finally:
             gc.enable()
 

@@ -56,8 +56,8 @@ def spread(values: list[float]) -> Spread:
 
 
 async def interleave(contenders: Mapping[str, Contender], rounds: int, warmup: int = 1) -> Rounds:
-    """Run all contenders in turn, `rounds` times after `warmup` rounds that do not count. Every other round runs them in
-    reverse order, so that none always comes after the same one."""
+    """Run all contenders in turn, `rounds` times after `warmup` rounds that do not count. Every other round runs them
+    in reverse order, so that none always comes after the same one."""
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(-warmup, rounds):
         order = list(contenders.items())

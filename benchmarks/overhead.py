@@ -10,7 +10,7 @@ import time
 
 from orchestrator import AsyncOrchestrator, Call, Join, Plan, Step, tool
 
-from .measure import Row, Rounds, interleave
+from .measure import Rounds, Row, interleave
 
 WIDTH, DEPTH, ROUNDS = 1000, 200, 15
 

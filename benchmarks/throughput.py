@@ -1,7 +1,7 @@
 """Tokens a second through the orchestrator, in process and through a Ray actor, beside the raw engine.
 
-The raw engine is vLLM's own `LLMEngine`, stepped by a plain loop with the same settings and the same prompts, at the same
-number of requests in flight. All contenders decode the same greedy tokens; only one of them works at a time.
+The raw engine is vLLM's own `LLMEngine`, stepped by a plain loop with the same settings and the same prompts, at the
+same number of requests in flight. All contenders decode the same greedy tokens; only one of them works at a time.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import os
 import time
 from typing import Any
 
-from orchestrator import AsyncOrchestrator, Budget, Join, Plan, Sampling, Step, Think
-from orchestrator.core import Worker
+from orchestrator import AsyncOrchestrator, Budget, Join, Plan, Plugin, Sampling, Step, Think
+from orchestrator.apps.problems import draw
+from orchestrator.core import Text, Worker
 from orchestrator.runtime.config import Config
 from orchestrator.runtime.plugins import Plugins
 
 from .measure import Row, interleave
-from .problems import held_out
 
 WIDTHS, ROUNDS = (8, 32, 128), 5
 MAX_TOKENS = 256
@@ -24,9 +24,8 @@ MAX_TOKENS = 256
 
 def prompts(count: int) -> list[str]:
     """Return prompts of different problems, so that no cache helps one contender over another."""
-    from orchestrator.tasks.countdown import Countdown
-
-    return [Countdown(text=str(problem)).render("serial", 8) for problem in held_out(count, seed=5)]
+    task = Plugin(name="countdown")
+    return [Plugins().task(task, problem.text).render("serial") for problem in draw(count, seed=5)]
 
 
 class Raw:
@@ -63,7 +62,7 @@ class Raw:
 async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int) -> float:
     """Generate for all texts as one plan, `width` in flight; tokens a second."""
     sampling = Sampling(max_tokens=MAX_TOKENS)
-    steps = [Step(name=f"t{i}", op=Think(prompt=text, sampling=sampling)) for i, text in enumerate(texts)]
+    steps = [Step(name=f"t{i}", op=Think(prompt=(Text(text=text),), sampling=sampling)) for i, text in enumerate(texts)]
     join = Step(name="all", op=Join(), needs=tuple(step.name for step in steps))
     plan = Plan(steps=(*steps, join), output="all", budget=Budget(width=width))
     start = time.perf_counter()
@@ -79,7 +78,8 @@ async def run() -> list[Row]:
     config = Config.load()
     plugins = Plugins()
     slots = max(WIDTHS)
-    local: Worker = plugins.worker("engine", model=config.model, slots=slots, kv_cache_memory_bytes=256 << 20, threads=2)
+    cache = 256 << 20
+    local: Worker = plugins.worker("engine", model=config.model, slots=slots, kv_cache_memory_bytes=cache, threads=2)
     rows: list[Row] = []
     async with (
         AsyncOrchestrator(workers=[local]) as inside,

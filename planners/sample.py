@@ -6,7 +6,7 @@ It decides how many and how varied. It does not know how votes are counted (the 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -27,6 +27,8 @@ class Sample(Planner):
 
     Samples that fail are left out of the vote; the run fails only if all of them do.
     """
+
+    n_option: ClassVar[str | None] = "n"
 
     n: int = Field(default=8, ge=1)
     """Samples, each a model call of its own, so that each can be stopped alone."""

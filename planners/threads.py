@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -23,6 +24,7 @@ from .dialects import Dialect, Item, load
 __all__ = ["Threads"]
 
 _NAME = re.compile(r"(?:child-(\d+(?:\.\d+)*)(?:-round-(\d+))?|round-(\d+))")
+_JOIN = re.compile(r"join-((?:\d+\.)*)(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,22 @@ class _Place:
         path = tuple(map(int, found[1].split("."))) if found[1] else ()
         return cls(path, int(found[2] or found[3] or 1))
 
+    @classmethod
+    def of_join(cls, name: str) -> _Place | None:
+        """Read the place that a join stands after, or `None` if the name is not a join's."""
+        found = _JOIN.fullmatch(name)
+        return cls(tuple(map(int, found[1].split(".")[:-1])), int(found[2])) if found else None
+
+    @property
+    def spawn(self) -> str:
+        """The place's spawn list, as part of names: `1`, `3.1.2`."""
+        return ".".join(map(str, (*self.path, self.round)))
+
+    @property
+    def next(self) -> _Place:
+        """Where the line goes on after the join."""
+        return _Place(self.path, self.round + 1)
+
     @property
     def name(self) -> str:
         """The step's name: `round-2`, `child-3`, `child-3.1-round-2`."""
@@ -53,11 +71,14 @@ class Threads(Planner):
     """Spawn and join over any engine that takes token ids, after ThreadWeaver (arXiv 2512.07843) and APR (2504.15466).
 
     Steps: `round-1` is the parent up to its first spawn list; it expands into `child-1` … `child-k`, `join-1` and
-    `round-2`, which continues `round-1` with the join's text, and so on. The answer is the text of the last round.
+    `round-2`, which continues `round-1` with the join's text, and so on. The answer is the text of the last round, or,
+    with `settle`, of `answer-i` as soon as a thread's claim is verified.
     Contexts are carried as token ids; only what is written between (prompt, headers, join blocks) is text. A thread
     that fails, is cut off or writes nonsense is read by its parent as one that found nothing. Of a thread that spawned
     threads itself the parent reads the last leg.
     """
+
+    n_option: ClassVar[str | None] = "width"
 
     dialect: str | Dialect = "countdown"
     """The model's dialect by name, or a table of your own."""
@@ -79,6 +100,9 @@ class Threads(Planner):
     """A thread continues its parent's context; otherwise it sees only its own header, where the dialect has that."""
     early: bool = True
     """Stop a round's other threads as soon as one has reached the goal, in a dialect that can tell."""
+    settle: bool = True
+    """When the task's verifier finds a thread's claim right, that is the answer; the parent is not asked to write it
+    down again. Off: the parent always has the last word. No difference where the task has no verifier."""
     deadline: float | None = Field(default=None, gt=0)
     """Seconds after which a round closes with the threads that are done."""
     parallel: bool = True
@@ -113,7 +137,10 @@ class Threads(Planner):
         return Plan(steps=(leg,), output=leg.name)
 
     def reader(self, step: Step, brief: Brief) -> Reader:
-        """Return a reader that waits for a leg's end."""
+        """Return a reader that waits for the end of a leg or join."""
+        joined = _Place.of_join(step.name)
+        if joined is not None and isinstance(step.op, Join):
+            return _JoinReader(self, joined, step, brief)
         return _LegReader(self, _Place.of(step.name), brief)
 
     def patch(self, place: _Place, text: str, brief: Brief) -> Plan | None:
@@ -131,19 +158,37 @@ class Threads(Planner):
             entries.append({"item": item.echo, "branch": child.name if child else None})
             if child is not None:
                 children.append(child)
-        after = _Place(place.path, place.round + 1)
         if not children:
-            leg = self._leg(after, brief, (Text(text=table.nothing(items)),), after=place.name)
+            leg = self._leg(place.next, brief, (Text(text=table.nothing(items)),), after=place.name)
             return Plan(steps=(leg,), output=leg.name)
         merge = Plugin(name="splice", options={**table.join.model_dump(mode="json"), "entries": entries})
+        settle = self.settle and table.join.goal is not None and bool(table.join.separator)
         join = Step(
-            name=f"join-{'.'.join(map(str, (*place.path, place.round)))}",
+            name=f"join-{place.spawn}",
             op=Join(merge=merge, tolerate="best-effort", early=self.early, deadline=self.deadline),
             needs=tuple(child.name for child in children),
+            expands=settle,
             label=f"join of {len(children)}",
         )
-        leg = self._leg(after, brief, (Ref(step=join.name),), after=place.name)
+        if settle:
+            return Plan(steps=(*children, join), output=join.name)
+        leg = self._leg(place.next, brief, (Ref(step=join.name),), after=place.name)
         return Plan(steps=(*children, join, leg), output=leg.name)
+
+    def resume(self, place: _Place, join: Step, block: str, brief: Brief) -> Plan:
+        """Return what follows a join: the first claim that is verified, or the parent's next leg."""
+        assert isinstance(join.op, Join)
+        table, task = self.table.join, brief.task
+        entries = block.removeprefix(table.head).removesuffix(table.tail).split(table.separator)
+        claim = next((entry for entry in entries if entry != table.none), None)
+        answer = None if claim is None else task.extract(claim)
+        if answer is not None and task.verify(answer) is True:
+            merge = Plugin(name="splice", options={**join.op.merge.options, "pick": True})
+            op = Join(merge=merge, tolerate="best-effort")
+            step = Step(name=f"answer-{place.spawn}", op=op, needs=join.needs, label="verified")
+        else:
+            step = self._leg(place.next, brief, (Text(text=block),), after=place.name)
+        return Plan(steps=(step,), output=step.name)
 
     def _child(self, place: _Place, parent: str, item: Item, brief: Brief) -> Step:
         header = item.header or ""
@@ -208,3 +253,19 @@ class _LegReader:
 
     def close(self, result: Result) -> Plan | None:
         return self.planner.patch(self.place, result.text, self.brief)
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinReader:
+    """Reads a join's block when it is written."""
+
+    planner: Threads
+    place: _Place
+    step: Step
+    brief: Brief
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        return ()
+
+    def close(self, result: Result) -> Plan | None:
+        return self.planner.resume(self.place, self.step, result.text, self.brief)

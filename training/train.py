@@ -1,6 +1,6 @@
 """The training loop: seeded, resumable, with checkpoints, a progress bar and a loss curve as JSON lines.
 
-Decides the schedule (warm-up, flat, decay over the last quarter) and the learning rates. A run that was
+Decides the schedule (warm-up, flat, decay over the second half) and the learning rates. A run that was
 stopped and resumed gives the same weights as one that was not: batches depend only on the seed and their
 number. It does not know what the traces mean.
 """
@@ -37,7 +37,7 @@ class TrainConfig:
     matrix_rate: float = 0.02
     other_rate: float = 3e-3
     warmup: int = 200
-    decay_share: float = 0.3
+    decay_share: float = 0.48
     save_every: int = 250
     pool: int = 768
     compile: bool = False  # fuse the forward pass; about 10 % faster, needs a C++ compiler

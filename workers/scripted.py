@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -96,7 +96,7 @@ class Scripted(Worker):
 
     def __init__(
         self,
-        replies: Iterable[Reply] | None = None,
+        replies: Sequence[Reply] | None = None,
         *,
         script: str | Path | None = None,
         slots: int = 128,

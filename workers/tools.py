@@ -13,7 +13,6 @@ import difflib
 import functools
 import inspect
 import logging
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -67,13 +66,23 @@ class Tools(Worker):
         self.abandoned = 0
         """Calls given up while they still ran."""
         self._tools: dict[str, AnyTool] = {}
-        for each in (*tools, *(load_tools(file) if file is not None else ())):
-            made = cast("AnyTool", each if isinstance(each, Tool) else tool(each))
-            if self._tools.setdefault(made.name, made) is not made:
-                raise ToolSchemaError(f"two tools are named {made.name!r}: give one another name with @tool(name=…)")
+        self.add((*tools, *(load_tools(file) if file is not None else ())))
         self._running: dict[int, _Running] = {}
         self._threads = Threads(f"plait-{name}")
         self._closed = asyncio.Event()
+
+    def add(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> None:
+        """Add tools, or functions to make tools of: all of them, or none if one does not fit. One that is there
+        already is left as it is.
+
+        Raises `ToolSchemaError` for another tool of the same name or a function that cannot be a tool.
+        """
+        known = dict(self._tools)
+        for each in tools:
+            made = cast("AnyTool", each if isinstance(each, Tool) else tool(each))
+            if known.setdefault(made.name, made).fn is not made.fn:
+                raise ToolSchemaError(f"two tools are named {made.name!r}: give one another name with @tool(name=…)")
+        self._tools = known
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -258,11 +267,11 @@ def _run_here(running: _Running, context: contextvars.Context, work: Callable[[]
 def _raised(the_tool: AnyTool, error: BaseException) -> Failure:
     try:
         said = str(error)
-        retryable = bool(getattr(error, "retryable", False))
+        retryable = bool(getattr(error, "retryable", False)) and not the_tool.side_effects
     except Exception as worse:  # an exception whose own methods raise
         said, retryable = f"(its message cannot be read: {type(worse).__name__})", False
     message = f"tool {the_tool.name!r} raised {type(error).__name__}" + (f": {said}" if said else "")
-    log.debug("%s\n%s", message, "".join(traceback.format_exception(error)))
+    log.debug("%s", message, exc_info=error)
     return Failure(kind="ToolError", message=message, retryable=retryable)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -73,6 +73,9 @@ class Reader(Protocol):
 class Planner(Frozen):
     """Turns a request into plans and patches. It runs outside the machine: what it says is journalled, so replay never
     calls it. It may raise anything; that fails the run (`start`) or the step (`reader`) and nothing else."""
+
+    n_option: ClassVar[str | None] = None
+    """Name of the field that says how many branches there are, for planners that have one: what `n=` of a run sets."""
 
     def start(self, brief: Brief) -> Plan:
         """Return the first plan, whose output is the run's answer."""

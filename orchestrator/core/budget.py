@@ -8,15 +8,15 @@ know steps, workers or time beyond the deadline it is given.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from .ir import Budget
+from .nodes import Queued, is_current
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from .nodes import Node
 
 
 @dataclass(slots=True, eq=False)
@@ -34,8 +34,8 @@ class Account:
     running: int = 0
     cost: float = 0.0
     steps: int = 0
-    held: list[Node] = field(default_factory=list["Node"])
-    """Ready steps that wait for something under this account to end."""
+    held: list[Queued] = field(default_factory=list[Queued])
+    """Heap of ready steps that wait for something under this account to end."""
 
     def chain(self) -> Iterator[Account]:
         """Yield this account and those around it, innermost first."""
@@ -114,9 +114,9 @@ def reserve(account: Account | None, tokens: int) -> None:
             each.running += 1
 
 
-def settle(account: Account | None, reserved: int, tokens: int, cost: float) -> list[Node]:
-    """Charge the end of an attempt; return the held steps that may be asked about again, in the order they came."""
-    released: list[Node] = []
+def settle(account: Account | None, reserved: int, tokens: int, cost: float) -> list[Account]:
+    """Charge the end of an attempt; return the accounts that hold steps back and may now admit one."""
+    holders: list[Account] = []
     if account is not None:
         for each in account.chain():
             each.reserved -= reserved
@@ -124,9 +124,22 @@ def settle(account: Account | None, reserved: int, tokens: int, cost: float) -> 
             each.running -= 1
             each.cost += cost
             if each.held:
-                released.extend(each.held)
-                each.held.clear()
-    return released
+                holders.append(each)
+    return holders
+
+
+def hold(account: Account, entry: Queued) -> None:
+    """Keep a step back until something under the account ends."""
+    heapq.heappush(account.held, entry)
+
+
+def unhold(account: Account) -> Queued | None:
+    """Take out the first step (by priority, rank, arrival) that an account holds back and that still is ready."""
+    while account.held:
+        entry = heapq.heappop(account.held)
+        if is_current(entry):
+            return entry
+    return None
 
 
 def enter(account: Account | None, steps: int) -> str | None:

@@ -40,6 +40,11 @@ def retry_delay(node: Node, failure: Failure) -> float | Failure:
     return failure
 
 
+def is_over(run: Run) -> bool:
+    """Whether a run's output step has ended; attempts may still have to be stopped."""
+    return run.root is not None and run.root.output is not None and run.root.output.ended
+
+
 def finish(run: Run, output: Node) -> Finish:
     """Return the one `Finish` of a run whose output step has ended and that has no attempt left."""
     partial = {node.id: node.own.value for node in run.nodes if node.own is not None and node.merge is None}

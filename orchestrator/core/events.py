@@ -25,7 +25,8 @@ class Job(Frozen):
     step: str
     """Step id."""
     op: Think | Call
-    """`Think.prompt` holds only text and tokens, `Think.after` is resolved into leading tokens, `Call.args` are values."""
+    """`Think.prompt` holds only text and tokens, `Think.after` is resolved into leading tokens, `Call.args` are
+    values."""
     seconds: float | None = None
     """Time left by the nearest budget, for a worker that can pass it on. The machine keeps the limit itself."""
 

@@ -10,7 +10,9 @@ import heapq
 from dataclasses import dataclass, field
 
 from .ir import Kind
-from .nodes import Node, State
+from .nodes import Node, Queued, is_current
+
+_SPARE = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +26,8 @@ class Host:
     returning: bool = False
     running: int = 0
     """Attempts on it that are not gone."""
+    carried: int = 0
+    """Attempts on it when its slots were last counted: they may be more than it now has slots for."""
 
     @property
     def free(self) -> int:
@@ -36,19 +40,16 @@ class Fleet:
     """All workers, and the steps that are ready for them."""
 
     hosts: dict[str, Host] = field(default_factory=dict[str, Host])
-    queues: dict[Kind, list[tuple[int, tuple[float, ...], int, Node]]] = field(
-        default_factory=lambda: {"think": [], "call": []}
-    )
+    queues: dict[Kind, list[Queued]] = field(default_factory=lambda: {"think": [], "call": []})
     _idle: dict[Kind, list[tuple[int, str, Host]]] = field(default_factory=lambda: {"think": [], "call": []})
-    """Heaps of (running, name, host), with stale entries; one true entry for each host that has a free slot."""
+    """Heaps of (running, name, host), with stale entries; at least one true entry for each host with a free slot."""
     _expected: dict[Kind, bool] = field(default_factory=lambda: {"think": False, "call": False})
     _tickets: int = 0
 
     def up(self, name: str, slots: int, serves: tuple[Kind, ...]) -> None:
-        """Enter a worker, or bring one back."""
-        running = self.hosts[name].running if name in self.hosts else 0
+        """Enter a worker, bring one back, or change what one offers."""
         host = self.hosts.setdefault(name, Host(name, slots, serves))
-        host.slots, host.serves, host.up, host.returning, host.running = slots, serves, True, False, running
+        host.slots, host.serves, host.up, host.returning, host.carried = slots, serves, True, False, host.running
         self._offer(host)
         self._see_who_serves()
 
@@ -69,24 +70,27 @@ class Fleet:
             )
 
     def push(self, node: Node, rank: tuple[float, ...]) -> None:
-        """Queue a ready step."""
-        self._tickets += 1
-        node.rank, node.ticket = rank, self._tickets
-        heapq.heappush(self.queues[node.step.op.kind], (node.step.priority, rank, self._tickets, node))
+        """Queue a step that has become ready."""
+        step = node.step
+        self._tickets = node.ticket = self._tickets + 1
+        heapq.heappush(self.queues[step.op.kind], (step.priority, rank, node.ticket, node))
+
+    def put_back(self, entry: Queued) -> None:
+        """Queue a step that was taken out, where it stood."""
+        heapq.heappush(self.queues[entry[3].step.op.kind], entry)
 
     def peek(self, kind: Kind) -> Node | None:
         """Return the next ready step of a kind without taking it."""
         queue = self.queues[kind]
         while queue:
-            _, _, ticket, node = queue[0]
-            if node.ticket == ticket and node.state is State.READY:
-                return node
+            if is_current(queue[0]):
+                return queue[0][3]
             heapq.heappop(queue)
         return None
 
-    def take(self, node: Node) -> None:
-        """Take a step out of the queue."""
-        node.ticket = 0
+    def take(self, kind: Kind) -> Queued:
+        """Take out the step that `peek` has just returned."""
+        return heapq.heappop(self.queues[kind])
 
     def least_loaded(self, kind: Kind) -> Host | None:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
@@ -109,7 +113,14 @@ class Fleet:
         self._offer(host)
 
     def _offer(self, host: Host) -> None:
-        if host.free > 0:
-            for kind in host.serves:
-                if kind in self._idle:
-                    heapq.heappush(self._idle[kind], (host.running, host.name, host))
+        if not host.up or host.running >= host.slots:
+            return
+        for kind in host.serves:
+            heap = self._idle.get(kind)
+            if heap is None:
+                continue
+            heapq.heappush(heap, (host.running, host.name, host))
+            if len(heap) > 4 * len(self.hosts) + _SPARE:  # mostly stale by now
+                free = [each for each in self.hosts.values() if each.free > 0 and kind in each.serves]
+                heap[:] = [(each.running, each.name, each) for each in free]
+                heapq.heapify(heap)

@@ -1,18 +1,22 @@
 """The shape of a plan: is it a DAG that leads to its output, how deep and wide is it, what does it look like.
 
-Pure functions of one plan, and the only file that imports networkx (loaded when first needed). Decides what a legal plan
-is before anything runs; it does not know what steps expand into, nor how long they really take.
+Pure functions of one plan, and the only file that imports networkx (when first needed). Decides what a legal plan is
+before anything runs; it does not know what steps expand into, nor how long they really take.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .errors import PlanError
 from .explain import did_you_mean
 from .ir import Call, Join, Plan, Step, Think
+from .matching import maximum_matching
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Weight = Callable[[Step], float]
 
@@ -26,7 +30,7 @@ class Chain:
 
 
 def tokens_at_most(step: Step) -> float:
-    """The weight that the machine's heights are made of: tokens a think step may generate, 1 for a call, 0 for a join."""
+    """Return the weight that heights are made of: tokens a think step may generate, 1 for a call, 0 for a join."""
     match step.op:
         case Think(sampling=sampling):
             return float(sampling.max_tokens)
@@ -45,8 +49,8 @@ def needs(step: Step) -> tuple[str, ...]:
 
 
 def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
-    """Raise `PlanError` unless the plan can be run: its output and references are steps of it, `after` names a step that
-    has a context, there is no cycle, every step leads to the output, and (if `tools` is given) every tool is known.
+    """Raise `PlanError` unless the plan can be run: its output and references are steps of it, `after` names a step
+    that has a context, there is no cycle, every step leads to the output, and every tool is one of `tools`, if given.
 
     Time is linear in steps and needs.
     """
@@ -81,14 +85,12 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
 
 def waves(plan: Plan) -> list[list[str]]:
     """Return the steps by depth, in plan order: those of one wave need nothing but steps of the waves before it."""
-    depth: dict[str, int] = {}
+    import networkx as nx
+
     edges = _edges(plan)
-    for name in _acyclic(edges):
-        depth[name] = 1 + max((depth[dep] for dep in edges[name]), default=-1)
-    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for step in plan.steps:
-        layers[depth[step.name]].append(step.name)
-    return layers
+    _acyclic(edges)
+    place = {step.name: i for i, step in enumerate(plan.steps)}
+    return [sorted(layer, key=place.__getitem__) for layer in nx.topological_generations(_digraph(edges))]
 
 
 def critical_path(plan: Plan, weight: Weight = tokens_at_most) -> Chain:
@@ -126,8 +128,8 @@ def lower_bound(plan: Plan, slots: int, weight: Weight = tokens_at_most) -> floa
 def width(plan: Plan) -> int:
     """Return the size of the largest set of steps none of which needs another: the most that can ever run at once.
 
-    By Dilworth's theorem that is the number of steps less a maximum matching between steps and steps that (transitively)
-    need them; Hopcroft and Karp (1973) on bit sets, for the closure of a deep plan has quadratically many pairs.
+    By Dilworth's theorem that is the number of steps less a maximum matching between steps and those that need them,
+    directly or not.
     """
     edges = _edges(plan)
     order = _acyclic(edges)
@@ -137,12 +139,12 @@ def width(plan: Plan) -> int:
         i = index[name]
         for dep in edges[name]:
             above[index[dep]] |= above[i] | 1 << i
-    return len(order) - _matching(above)
+    return len(order) - maximum_matching(above)
 
 
 def mermaid(plan: Plan) -> str:
-    """Return the plan as a Mermaid flowchart: rounded think steps, boxed calls, hexagonal joins; a thick arrow continues
-    a context, a dashed border marks a step that expands."""
+    """Return the plan as a Mermaid flowchart: rounded think steps, boxed calls, hexagonal joins. A thick arrow
+    continues a context, a dashed border marks a step that expands, a thick one the output."""
     ids = {step.name: f"s{i}" for i, step in enumerate(plan.steps)}
     shapes = {"think": ("(", ")"), "call": ("[[", "]]"), "join": ("{{", "}}")}
     lines = ["flowchart TD"]
@@ -248,10 +250,19 @@ def _cycle(edges: dict[str, tuple[str, ...]]) -> list[str]:
     """Return the names along one cycle, the first one again at the end."""
     import networkx as nx
 
+    around: list[tuple[str, str]] = list(nx.find_cycle(_digraph(edges)))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    heads = [head for head, _ in reversed(around)]  # edges run from need to reader, the sentence the other way
+    return [*heads, heads[0]]
+
+
+def _digraph(edges: dict[str, tuple[str, ...]]) -> nx.DiGraph[str]:
+    """Return the plan's graph, an edge from each need to each step that has it."""
+    import networkx as nx
+
     graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_edges_from((name, dep) for name, deps in edges.items() for dep in deps)
-    around: list[tuple[str, str]] = list(nx.find_cycle(graph))
-    return [around[0][0], *(head for _, head in around)]
+    graph.add_nodes_from(edges)
+    graph.add_edges_from((dep, name) for name, deps in edges.items() for dep in deps)
+    return graph
 
 
 def _not_leading_to(output: str, edges: dict[str, tuple[str, ...]]) -> list[str]:
@@ -263,77 +274,6 @@ def _not_leading_to(output: str, edges: dict[str, tuple[str, ...]]) -> list[str]
                 read.add(dep)
                 todo.append(dep)
     return [name for name in edges if name not in read]
-
-
-# -- matching ----------------------------------------------------------------------------------------------------------
-
-
-def _matching(options: Sequence[int]) -> int:
-    """Return the size of a maximum matching where left i may be matched with the right ones in the bit set options[i]."""
-    size = len(options)
-    partner: list[int | None] = [None] * size  # of a left one
-    owner: list[int | None] = [None] * size  # of a right one
-    matched = 0
-    while layers := _layers(options, partner, owner):
-        free = list(layers)
-        found = sum(_augment(i, options, partner, owner, free) for i in range(size) if partner[i] is None)
-        if not found:
-            break
-        matched += found
-    return matched
-
-
-def _layers(options: Sequence[int], partner: list[int | None], owner: list[int | None]) -> list[int]:
-    """Return, by distance from the unmatched left ones, the bit sets of right ones first reached there; empty if no
-    unmatched right one is reached."""
-    unseen = (1 << len(options)) - 1
-    layers: list[int] = []
-    frontier = [i for i, mate in enumerate(partner) if mate is None]
-    while frontier:
-        reached = 0
-        for i in frontier:
-            reached |= options[i] & unseen
-        if not reached:
-            return []
-        unseen &= ~reached
-        layers.append(reached)
-        owners = [owner[j] for j in _bits(reached)]
-        if None in owners:
-            return layers
-        frontier = [i for i in owners if i is not None]
-    return []
-
-
-def _augment(
-    start: int, options: Sequence[int], partner: list[int | None], owner: list[int | None], free: list[int]
-) -> bool:
-    """Flip a shortest augmenting path from a left one through the layers, if there is one; use up what is tried."""
-    path: list[tuple[int, int]] = []
-    at = start
-    while True:
-        candidates = options[at] & free[len(path)] if len(path) < len(free) else 0
-        if not candidates:
-            if not path:
-                return False
-            at, _ = path.pop()
-            continue
-        j = (candidates & -candidates).bit_length() - 1
-        free[len(path)] ^= 1 << j
-        path.append((at, j))
-        mate = owner[j]
-        if mate is None:
-            for left, right in path:
-                partner[left], owner[right] = right, left
-            return True
-        at = mate
-
-
-def _bits(value: int) -> Iterable[int]:
-    digits = bin(value)[:1:-1]
-    at = digits.find("1")
-    while at >= 0:
-        yield at
-        at = digits.find("1", at + 1)
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

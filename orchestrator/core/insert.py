@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from .base import Merge
 from .budget import Account, enter, open_account
 from .errors import BudgetExceeded, PlanError
-from .ir import Join, Plan, Plugin, Step, Think
-from .nodes import Node, Scope
+from .ir import Plan, Plugin, Step
+from .nodes import Node, Scope, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,20 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
     run = scope.run
     group = open_account(plan.budget, f"the group of {scope.prefix or run.id}", account, now)
     nodes: dict[str, Node] = {}
+    prefix, taken = scope.prefix, scope.names
     for step in plan.steps:
-        if step.name in scope.names:
-            raise PlanError(f"{scope.prefix}{step.name}: this name is already taken in its scope")
-        merger = merge(step.op.merge) if isinstance(step.op, Join) else None
-        nodes[step.name] = Node(scope.prefix + step.name, run, step, scope, group, merger)
+        name, op = step.name, step.op
+        if name in taken:
+            raise PlanError(f"{prefix}{name}: this name is already taken in its scope")
+        merger = merge(op.merge) if op.kind == "join" else None
+        nodes[name] = Node(prefix + name, run, step, scope, group, merger)
     output = _output(plan, scope, nodes)
+    in_order = True
     for node in nodes.values():
-        _resolve(node, nodes)
-    order = _topological(list(nodes.values()))
+        in_order &= _resolve(node, nodes)
+    order = list(nodes.values())
+    if not in_order:
+        order = _topological(order)
     if scope.owner is not None:
         _refuse_outer_cycles(nodes.values(), scope)
     message = enter(group, len(nodes))
@@ -60,6 +65,14 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
     return Inserted(list(nodes.values()), accounts)
 
 
+def repeats(patch: Plan, scope: Scope) -> bool:
+    """Whether a patch says nothing but what its scope already has: it came a second time."""
+    if not patch.steps or (patch.output is not None and scope.names.get(patch.output) is not scope.output):
+        return False
+    known = (scope.names.get(step.name) for step in patch.steps)
+    return all(node is not None and node.step == step for node, step in zip(known, patch.steps, strict=True))
+
+
 def _output(plan: Plan, scope: Scope, nodes: dict[str, Node]) -> Node | None:
     if plan.output is None:
         if scope.owner is None:
@@ -73,28 +86,34 @@ def _output(plan: Plan, scope: Scope, nodes: dict[str, Node]) -> Node | None:
     return output
 
 
-def _resolve(node: Node, local: dict[str, Node]) -> None:
-    """Find the steps that a node refers to and set its `deps`, `after` and `after_own`."""
+def _resolve(node: Node, local: dict[str, Node]) -> bool:
+    """Find the steps that a node refers to and set its `deps`, `after` and `after_own`; also take note, as its first
+    reader, that its scope keeps it. Return whether those of its own plan stand before it."""
     seen: dict[str, Node] = {}
-    for name in node.step.references():
-        if name in seen:
-            continue
-        dep, is_owner = _lookup(name, node, local)
+    step, op = node.step, node.step.op
+    plain = op.kind == "join" or (op.kind == "call" and not op.args)
+    for name in step.needs if plain else step.references():
+        dep, is_owner = local.get(name), False
+        if dep is None or dep is node:
+            dep, is_owner = _lookup(name, node, local)
         if is_owner:
             raise PlanError(
                 f"{node.id} needs the value of {dep.id}, which expands into it and waits for it; "
                 "continue its context with `after` instead"
             )
         seen[name] = dep
-    op = node.step.op
-    if isinstance(op, Think) and op.after is not None:
+    if op.kind == "think" and op.after is not None:
         dep, node.after_own = _lookup(op.after, node, local)
         if dep.step.op.kind == "call" or (dep.step.op.kind == "join" and not dep.step.expands):
             raise PlanError(f"{node.id} is `after` {dep.id}, a {dep.step.op.kind}: only a think step has a context")
         node.after = dep
         if not node.after_own:
             seen.setdefault(op.after, dep)
+    elif op.kind == "join" and (op.quorum or 0) > len(seen):
+        raise PlanError(f"{node.id} needs {op.quorum} branches done and has {len(seen)}: it could never close")
     node.deps = list(seen.values())
+    node.readers = 1  # its scope, until that closes or, for the output, to the end
+    return all(dep.readers for dep in node.deps)
 
 
 def _lookup(name: str, node: Node, local: dict[str, Node]) -> tuple[Node, bool]:
@@ -161,23 +180,25 @@ def _cycle(nodes: list[Node], missing: list[int]) -> list[str]:
 
 def _refuse_outer_cycles(nodes: Iterable[Node], scope: Scope) -> None:
     """Refuse a reference to a step outside the scope that itself waits for an expander around the scope."""
-    owners: list[Node] = []
+    owners: set[str] = set()
     owner = scope.owner
     while owner is not None:
-        owners.append(owner)
+        owners.add(owner.id)
         owner = owner.scope.owner
+    seen: set[str] = set()
     for node in nodes:
         for dep in node.deps:
-            if dep.scope is not scope and not dep.ended and _waits_for(dep, owners):
+            if dep.scope is not scope and not dep.ended and _waits_for(dep, owners, seen):
                 raise PlanError(f"{node.id} needs {dep.id}, which itself waits for {scope.prefix[:-1]} to end")
 
 
-def _waits_for(start: Node, targets: list[Node]) -> bool:
-    seen = {start.id}
-    todo = [start]
+def _waits_for(start: Node, targets: set[str], seen: set[str]) -> bool:
+    """Whether a step's end waits for one of `targets`; `seen` are ids known not to, and grows."""
+    todo = [start] if start.id not in seen else []
+    seen.add(start.id)
     while todo:
         node = todo.pop()
-        if node in targets:
+        if node.id in targets:
             return True
         more = [dep for dep in node.deps if not dep.ended]
         if node.inner is not None:
@@ -203,26 +224,29 @@ def _connect(order: list[Node], scope: Scope) -> None:
     owner = scope.owner
     above = owner.height - _weight(owner.step) if owner is not None else 0.0
     for node in order:
-        node.readers += 1  # its scope keeps it until the scope closes or, for the output, to the end
         for dep in node.deps:
             if not dep.ended:
                 dep.dependants.append(node)
-                node.pending += 1
                 dep.readers += 1
+                node.pending += 1
+            elif dep.state is State.DONE:
+                node.branches_done += 1
+            elif dep.state is State.FAILED:
+                node.branches_failed += 1
         if node.after_own and node.after is not None and node.after.own is None:
             node.pending += 1
             waiters = node.after.own_waiters = node.after.own_waiters or []
             waiters.append(node)
     for node in reversed(order):
-        below = max((reader.height for reader in node.dependants), default=above)
+        below = 0.0 if node.dependants else above
+        for reader in node.dependants:
+            if reader.height > below:
+                below = reader.height
         node.height = _weight(node.step) + below
 
 
 def _weight(step: Step) -> float:
-    match step.op:
-        case Think(sampling=sampling):
-            return float(sampling.max_tokens)
-        case Join():
-            return 0.0
-        case _:
-            return 1.0
+    op = step.op
+    if op.kind == "think":
+        return float(op.sampling.max_tokens)
+    return 1.0 if op.kind == "call" else 0.0

@@ -31,19 +31,22 @@ def check(machine: Machine) -> None:
 
 
 def check_not_stuck(machine: Machine) -> None:
-    """Raise `InvariantError` if a run can only wait for ever: nothing runs, nothing is asked of a planner, no timer is
-    set and no worker is coming back."""
+    """Raise `InvariantError` if a run can only wait for ever: nothing of it runs, nothing is asked of a planner, no timer
+    is set, and what is ready waits neither for a slot that another run holds nor for a worker that is coming back."""
+    hosts = machine.fleet.hosts.values()
+    room = any(host.returning or (host.up and host.running) for host in hosts)
     for run in machine.runs.values():
         waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
-        returning = any(host.returning for host in machine.fleet.hosts.values())
-        _demand(bool(waits or returning or machine.timers.pending(run)), run.id, "is stuck")
+        queued = room and any(node.state is State.READY for node in run.nodes)
+        _demand(bool(waits or queued or machine.timers.pending(run)), run.id, "is stuck")
 
 
 def _check_slots(machine: Machine) -> None:
     held = Counter(attempt.host.name for attempt in machine.attempts.values())
     for host in machine.fleet.hosts.values():
         _demand(host.running == held[host.name], host.name, f"counts {host.running} slots taken, {held[host.name]} are")
-        _demand(not host.up or host.running <= host.slots, host.name, f"runs {host.running} on {host.slots} slots")
+        most = max(host.slots, host.carried)
+        _demand(not host.up or host.running <= most, host.name, f"runs {host.running} on {host.slots} slots")
 
 
 def _check_queue(machine: Machine) -> None:
@@ -70,6 +73,11 @@ def _check_needs(node: Node) -> None:
         out = sum(not dep.ended for dep in node.deps)
         own = int(node.after_own and node.after is not None and node.after.own is None)
         _demand(node.pending == out + own, node.id, f"waits for {node.pending} needs, {out + own} are out")
+    if node.state is State.WAITING and node.merge is not None:
+        done = sum(dep.state is State.DONE for dep in node.deps)
+        failed = sum(dep.state is State.FAILED for dep in node.deps)
+        counted = (node.branches_done, node.branches_failed)
+        _demand(counted == (done, failed), node.id, f"counts {counted} branches done and failed, not {(done, failed)}")
     if node.state is State.RUNNING:
         _demand(node.attempt is not None and node.attempt.state == "live", node.id, "runs without a live attempt")
     else:

@@ -189,7 +189,8 @@ class Step(Frozen):
     """Unique among the steps of its plan (and of the other patches to the same expanding step)."""
     op: Op
     needs: tuple[StepName, ...] = ()
-    """Steps that must be done first; for a join, its branches in order. References and `after` are needs by themselves."""
+    """Steps that must be done first; for a join, its branches in order. References and `after` are needs by
+    themselves."""
     expands: bool = False
     """When it has its value, ask the planner for more plan, whose output then stands in for that value."""
     budget: Budget | None = None
@@ -220,7 +221,8 @@ class Step(Frozen):
 
 
 class Plan(Frozen):
-    """Steps and the name of the one whose value is the plan's. A patch is a plan that stands in for one step's value."""
+    """Steps and the name of the one whose value is the plan's. A patch is a plan that stands in for one step's
+    value."""
 
     steps: tuple[Step, ...]
     output: StepName | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .errors import DeadlineExceeded, DependencyFailed
-from .ir import Failure, Join, Result
+from .ir import Failure, Result
 from .nodes import Node, State
 from .view import branch_of
 
@@ -29,7 +29,7 @@ def judge(node: Node, arrived: bool) -> Ruling:
     Asks the merge whether it is certain if the join may close early; what the merge raises comes out.
     """
     op = node.step.op
-    assert isinstance(op, Join) and node.merge is not None
+    assert op.kind == "join" and node.merge is not None
     done, out = node.branches_done, node.pending
     if op.tolerate == "all" and node.branches_failed:
         return _fail_like(next(dep for dep in node.deps if dep.state is State.FAILED))
@@ -39,7 +39,7 @@ def judge(node: Node, arrived: bool) -> Ruling:
             return CLOSE
         if done + out < quorum:
             return _short(node, f"needs {quorum} branches and can get no more than {done + out}")
-        return WAIT
+        out = quorum - done  # as many more will be heard
     if out == 0:
         return CLOSE if done else _short(node, "got a value from none of its branches")
     if op.early and arrived and node.merge.decided([branch_of(dep) for dep in node.deps], out, node.run.task):
@@ -50,7 +50,7 @@ def judge(node: Node, arrived: bool) -> Ruling:
 def judge_at_deadline(node: Node) -> Ruling:
     """Say what a join whose deadline has come does with the branches that are done."""
     op = node.step.op
-    assert isinstance(op, Join)
+    assert op.kind == "join"
     enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1}[op.tolerate]
     if node.branches_done >= enough:
         return CLOSE

@@ -12,13 +12,14 @@ from . import budget
 from .base import Merge, Plugins, Policy
 from .ends import is_cut, retry_delay
 from .errors import PluginError
-from .events import Action, Cancel, Dispatch, Expand, Job
+from .events import Action, Cancel, Expand
 from .fleet import Fleet, Host
-from .ir import Failure, Kind, Result, Think, Usage
+from .ir import Failure, Kind, Result, Usage
 from .joins import Ruling, conclude, dependency_failed, judge
 from .nodes import Attempt, Move, Node, Run, Scope, State
 from .resolve import resolve
 from .timers import Timers
+from .trusted import dispatch
 from .view import StepView, View
 
 _WORK: tuple[Kind, ...] = ("think", "call")
@@ -71,8 +72,10 @@ class Lifecycle:
         if not node.let_go:
             for dep in node.deps:
                 self._let_go(dep)
+        if node.woken is not None:
+            self._passed_on(node)
         if node.inner is not None:
-            for each in list(node.inner.names.values()):
+            for each in node.inner.names.values():
                 self._cancel(each, f"{node.id}, which expanded into it, has ended")
         if node.scope.output is node and not node.scope.open:
             self._output_ended(node.scope, node)
@@ -91,11 +94,11 @@ class Lifecycle:
             node.path_before = max(node.path_before, node.after.path_own)
         self._move(node, State.READY)
         rank: tuple[float, ...] = ()
-        if node.run.rankers:
+        for policy in node.run.rankers:
             try:
-                rank = node.run.rankers[0].rank(StepView(node), View(self, StepView(node)))
+                rank += tuple(map(float, policy.rank(StepView(node), View(self, StepView(node)))))
             except Exception as error:
-                self._break(node.run, node.run.rankers[0], error)
+                self._break(node.run, policy, error)
                 return
         self.fleet.push(node, rank)
 
@@ -150,7 +153,7 @@ class Lifecycle:
             return
         owner.cut = owner.cut or output.cut
         if output.result is not None:
-            self._done(owner, output.result, output.path)
+            self._done(owner, output.result, max(output.path, owner.path_own))
         elif output.failure is not None:
             self._fail(owner, output.failure)
         else:
@@ -187,7 +190,7 @@ class Lifecycle:
             self._fail(node, raised(node.merge, error))
             return
         node.own, node.cut = result, result.partial
-        node.path_own = max((dep.path for dep in node.deps if dep.state is State.DONE), default=node.path_before)
+        node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is State.DONE)])
         if not node.step.expands:
             self._done(node, result, node.path_own)
             return
@@ -200,37 +203,57 @@ class Lifecycle:
 
     def _dispatch_ready(self, kind: Kind) -> None:
         fleet = self.fleet
-        while fleet.queues[kind] and (node := fleet.peek(kind)) is not None:
+        while (node := fleet.peek(kind)) is not None:
             host = fleet.least_loaded(kind)
             if host is None:
                 if fleet.expects(kind):
                     return
-                fleet.take(node)
+                fleet.take(kind)
                 message = f"no worker serves {kind} steps; start one, or check why it ended"
                 self._fail(node, Failure(kind="NoWorker", message=message))
                 continue
             op = node.step.op
-            tokens = op.sampling.max_tokens if isinstance(op, Think) else 0
+            tokens = op.sampling.max_tokens if op.kind == "think" else 0
             answer = budget.admit(node.account, tokens, self.now)
-            fleet.take(node)
+            entry = fleet.take(kind)
             match answer:
                 case budget.Grant():
                     if node.run.placers:
                         host = self._place(node, host)
                     self._dispatch(node, host, answer)
-                case budget.Hold():
-                    answer.account.held.append(node)
+                    self._passed_on(node)
+                case budget.Hold(account):
+                    budget.hold(account, entry)
+                    if node.woken is account:
+                        node.woken = None
+                    self._passed_on(node)
                 case budget.Refusal():
                     self._fail(node, Failure(kind="BudgetExceeded", message=answer.message))
+
+    def _passed_on(self, node: Node) -> None:
+        """Let the next step be asked about that the account holds back which had let this one be asked about.
+
+        An account lets one step go when something under it ends, and the next when that one did not stay with it: so a
+        budget that holds thousands back costs one question an attempt, not thousands.
+        """
+        account, node.woken = node.woken, None
+        if account is not None:
+            self._wake(account)
+
+    def _wake(self, account: budget.Account) -> None:
+        entry = budget.unhold(account)
+        if entry is not None:
+            entry[3].woken = account
+            self.fleet.put_back(entry)
 
     def _place(self, node: Node, default: Host) -> Host:
         for policy in node.run.placers:
             try:
                 name = policy.place(StepView(node), View(self, StepView(node)))
+                host = self.fleet.hosts.get(name) if name is not None else None
             except Exception as error:
                 self._break(node.run, policy, error)
                 return default
-            host = self.fleet.hosts.get(name) if name is not None else None
             if host is not None and host.free > 0 and node.step.op.kind in host.serves:
                 return host
         return default
@@ -245,16 +268,15 @@ class Lifecycle:
         node.attempt, node.generation = attempt, attempt.id
         node.tries += 1
         node.run.live += 1
-        if isinstance(op, Think):
-            node.prompt = op.prompt  # pyright: ignore[reportAttributeAccessIssue]
+        if op.kind == "think":
+            node.prompt = tuple(part for part in op.prompt if part.kind != "ref")
         budget.reserve(node.account, grant.tokens)
         self.fleet.occupy(host)
         self._move(node, State.RUNNING, host.name)
         if self._lease is not None:
             self.timers.add(self.now + self._lease, "lease", attempt)
         seconds = budget.seconds_left(node.account, self.now)
-        job = Job(attempt=attempt.id, run=node.run.id, step=node.id, op=op, seconds=seconds)
-        self._out.append(Dispatch(worker=host.name, job=job))
+        self._out.append(dispatch(host.name, attempt.id, node.run.id, node.id, op, seconds))
 
     def _stop_attempt(self, node: Node, reason: str) -> bool:
         """Ask the worker to stop a step's live attempt, if it has one."""
@@ -266,9 +288,17 @@ class Lifecycle:
         self._out.append(Cancel(step=node.id, attempt=attempt.id, worker=attempt.host.name, reason=reason))
         return True
 
-    def _gone(self, attempt: Attempt, usage: Usage, read: bool) -> None:
-        """Take note that an attempt is over: its slot and its reservation are free again."""
+    def _gone(self, attempt: Attempt, usage: Usage | None, read: bool = False) -> None:
+        """Take note that an attempt is over: its slot and its reservation are free again.
+
+        Without `usage` nobody knows what it generated: the meter counts what was heard of, and the accounts are charged
+        all that it might have generated, since a limit is hard.
+        """
         node, run = attempt.node, attempt.node.run
+        least = attempt.reserved if usage is None else 0
+        usage = usage or Usage()
+        if usage.completion < attempt.tokens:
+            usage = usage.model_copy(update={"completion": attempt.tokens})
         attempt.state = "gone"
         del self.attempts[attempt.id]
         if node.attempt is attempt:
@@ -276,16 +306,17 @@ class Lifecycle:
         run.live -= 1
         run.meter.add(usage, read)
         self.fleet.release(attempt.host)
-        for held in budget.settle(node.account, attempt.reserved, usage.completion, usage.cost):
-            if held.state is State.READY and held.ticket == 0:
-                self.fleet.push(held, held.rank)
+        if node.account is not None:
+            charge = max(usage.completion, least)
+            for holder in budget.settle(node.account, attempt.reserved, charge, usage.cost):
+                self._wake(holder)
         if run.live == 0:
             self._closing.append(run)
 
     def _retry_or_fail(self, node: Node, failure: Failure) -> None:
         """Try a step again if its failure and its kind allow it, else let it fail."""
         if node.inner is not None:  # patches to the failed attempt are void
-            for each in list(node.inner.names.values()):
+            for each in node.inner.names.values():
                 self._cancel(each, f"{node.id}, which expanded into it, is tried again")
             node.inner, node.own_waiters = None, None
         match retry_delay(node, failure):

@@ -34,7 +34,7 @@ from typing import assert_never
 
 from . import budget
 from .base import Plugins, Policy
-from .ends import finish
+from .ends import finish, is_over
 from .errors import BudgetExceeded, PlaitError, as_failure
 from .events import (
     Action,
@@ -53,8 +53,8 @@ from .events import (
     WorkerDown,
     WorkerUp,
 )
-from .insert import insert
-from .ir import Failure, Join, Plan, Think, Usage
+from .insert import insert, repeats
+from .ir import Failure, Plan, Think, Usage
 from .joins import judge_at_deadline
 from .lifecycle import Lifecycle
 from .nodes import Attempt, Node, Run, Scope, State
@@ -102,7 +102,7 @@ class Machine(Lifecycle):
             case _:
                 assert_never(event)
         self._advance()
-        if subject is not None and subject.run.reviewers:
+        if subject is not None and subject.run.reviewers and not is_over(subject.run):
             self._review(event, subject)
         while self._closing:
             self._finish_if_over(self._closing.pop())
@@ -143,7 +143,7 @@ class Machine(Lifecycle):
             self.late += 1
             return None
         read = attempt.state == "live"
-        self._gone(attempt, event.result.usage, read)
+        self._gone(attempt, event.result.usage, read=read)
         if not read:
             return None
         node, result = attempt.node, event.result
@@ -181,8 +181,8 @@ class Machine(Lifecycle):
             self.late += 1
             return None
         live = attempt.state == "live"
-        usage = event.usage if event.usage.completion else Usage(completion=attempt.tokens)
-        self._gone(attempt, usage, read=False)
+        known = event.usage != Usage() or not event.failure.lost
+        self._gone(attempt, event.usage if known else None)
         if not live:
             return None
         self._retry_or_fail(attempt.node, event.failure)
@@ -194,19 +194,21 @@ class Machine(Lifecycle):
             self.late += 1
             return
         live = attempt.state == "live"
-        self._gone(attempt, event.result.usage, read=False)
+        self._gone(attempt, event.result.usage)
         if live:
             message = f"{attempt.host.name} stopped this attempt though nobody had asked it to"
             self._retry_or_fail(attempt.node, Failure(kind="WorkerLost", message=message, lost=True))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
         self.fleet.down(event.worker, event.returning)
-        for attempt in [each for each in self.attempts.values() if each.host.name == event.worker]:
-            live = attempt.state == "live"
-            self._gone(attempt, Usage(completion=attempt.tokens), read=False)
-            if live:
-                message = f"worker {event.worker} went away while it ran this step"
-                self._retry_or_fail(attempt.node, Failure(kind="WorkerLost", message=message, lost=True))
+        message = f"worker {event.worker} went away while it ran this step"
+        lost = [each for each in self.attempts.values() if each.host.name == event.worker]
+        live = [each.node for each in lost if each.state == "live"]
+        for attempt in lost:
+            self._gone(attempt, None)
+        for node in live:
+            if node.state is State.RUNNING:  # else it ended as part of another that was lost
+                self._retry_or_fail(node, Failure(kind="WorkerLost", message=message, lost=True))
 
     def _on_expanded(self, event: Expanded) -> None:
         node = self.nodes.get(event.step)
@@ -220,12 +222,15 @@ class Machine(Lifecycle):
             if node.inner is None:
                 prefix = f"{node.id}/" if node.tries <= 1 else f"{node.id}~{node.tries}/"
                 node.inner = Scope(node.run, node, node.scope, prefix)
-            try:
-                added = self._insert(event.patch, node.inner, node.account)
-            except PlaitError as error:
-                self._fail(node, as_failure(error))
-                return
-            self._start(added)
+            if repeats(event.patch, node.inner):
+                self.late += 1
+            else:
+                try:
+                    added = self._insert(event.patch, node.inner, node.account)
+                except PlaitError as error:
+                    self._fail(node, as_failure(error))
+                    return
+                self._start(added)
         if event.closed and node.state is State.EXPANDING:
             self._close_expansion(node)
 
@@ -234,8 +239,9 @@ class Machine(Lifecycle):
         if run is None:
             self.late += 1
             return
-        run.cancelled = run.cancelled or event.reason
-        self._cancel_all(run, event.reason)
+        if run.cancelled is None and not is_over(run):
+            run.cancelled = event.reason
+            self._cancel_all(run, event.reason)
 
     def _on_tick(self) -> None:
         for timer in self.timers.due(self.now):
@@ -251,7 +257,7 @@ class Machine(Lifecycle):
                     self._lease_over(attempt)
                 case Attempt() as attempt:
                     if attempt.state == "stopping":
-                        self._gone(attempt, Usage(completion=attempt.tokens), read=False)
+                        self._gone(attempt, None)
                 case (account, run):
                     if run.id in self.runs:
                         self._seconds_over(account, run)
@@ -270,8 +276,9 @@ class Machine(Lifecycle):
         for node in added.nodes:
             self.nodes[node.id] = node
             node.path_before = before
-            if isinstance(node.step.op, Join) and node.step.op.deadline is not None:
-                self.timers.add(self.now + node.step.op.deadline, "deadline", node)
+            op = node.step.op
+            if op.kind == "join" and op.deadline is not None:
+                self.timers.add(self.now + op.deadline, "deadline", node)
         return added.nodes
 
     def _start(self, nodes: Sequence[Node]) -> None:
@@ -280,15 +287,16 @@ class Machine(Lifecycle):
             if node.state is not State.WAITING:
                 continue
             if node.merge is not None:
-                node.branches_done = sum(dep.state is State.DONE for dep in node.deps)
-                node.branches_failed = sum(dep.state is State.FAILED for dep in node.deps)
-                self._judge(node, arrived=node.branches_done > 0)
+                if node.pending < len(node.deps):
+                    self._judge(node, arrived=node.branches_done > 0)
                 continue
-            bad = next((dep for dep in node.deps if dep.state in (State.FAILED, State.CANCELLED)), None)
-            if bad is not None:
-                self._end_like(node, bad)
-            elif node.pending == 0:
-                self._ready(node)
+            for dep in node.deps:
+                if dep.ended and dep.state is not State.DONE:
+                    self._end_like(node, dep)
+                    break
+            else:
+                if node.pending == 0:
+                    self._ready(node)
 
     def _close_expansion(self, node: Node) -> None:
         assert node.own is not None
@@ -304,7 +312,7 @@ class Machine(Lifecycle):
     def _close_scope(self, scope: Scope) -> None:
         """Keep only the output from now on."""
         scope.open = False
-        for node in list(scope.names.values()):
+        for node in scope.names.values():
             if node is not scope.output:
                 self._let_go(node)
 
@@ -338,24 +346,24 @@ class Machine(Lifecycle):
         run = subject.run
         for policy in run.reviewers:
             try:
-                stops = policy.review(event, View(self, StepView(subject)))
+                stops = [(stop.step, stop.reason) for stop in policy.review(event, View(self, StepView(subject)))]
             except Exception as error:
                 self._break(run, policy, error)
                 break
-            for stop in stops:
-                node = self.nodes.get(stop.step)
+            for step, reason in stops:
+                node = self.nodes.get(step)
                 if node is not None and node.run is run:
-                    self._cancel(node, stop.reason)
+                    self._cancel(node, reason)
             self._advance()
         self._advance()
 
     def _finish_if_over(self, run: Run) -> None:
-        output = run.root.output if run.root is not None else None
-        if output is None or not output.ended or run.live or run.id in self._finished:
+        if run.live or run.id in self._finished or not is_over(run):
             return
+        assert run.root is not None and run.root.output is not None
         self._finished.add(run.id)
         del self.runs[run.id]
         for node in run.nodes:
             del self.nodes[node.id]
         self.retired.append(run)
-        self._out.append(finish(run, output))
+        self._out.append(finish(run, run.root.output))

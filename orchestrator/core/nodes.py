@@ -42,7 +42,7 @@ _GIVE_UP = (State.FAILED, State.CANCELLED)
 MOVES: dict[State, tuple[State, ...]] = {
     State.WAITING: (State.READY, State.EXPANDING, State.DONE, *_GIVE_UP),
     State.READY: (State.RUNNING, *_GIVE_UP),
-    State.RUNNING: (State.READY, State.WAITING, State.EXPANDING, State.DONE, *_GIVE_UP),
+    State.RUNNING: (State.WAITING, State.EXPANDING, State.DONE, *_GIVE_UP),
     State.EXPANDING: (State.EXPANDED, State.DONE, *_GIVE_UP),
     State.EXPANDED: (State.DONE, *_GIVE_UP),
     State.DONE: (),
@@ -50,7 +50,10 @@ MOVES: dict[State, tuple[State, ...]] = {
     State.CANCELLED: (),
 }
 """Legal moves of a step. A join goes from waiting straight to its end, or to expanding; a retry goes from running back
-to ready, or to waiting while its backoff lasts."""
+to waiting, where it stays while its backoff lasts."""
+
+_NAMES: dict[State, str] = {state: state.value for state in State}
+"""Plain strings, which the garbage collector need not follow (a member of an enumeration it must)."""
 
 
 Move = tuple[float, str, str, str, str]
@@ -110,9 +113,10 @@ class Node:
     failure: Failure | None = None
     cut: bool = False
     """A budget or deadline cut something that it was made from."""
-    rank: tuple[float, ...] = ()
     ticket: int = 0
-    """Its place in the ready queue; 0 when it is not queued."""
+    """Its place by arrival in the ready queue; an entry with another ticket is stale."""
+    woken: Account | None = None
+    """The account that had held it back and lets it be asked about again now."""
     height: float = 0.0
     """Longest way from its start to the output, in tokens that may be generated."""
     path_before: int = 0
@@ -121,17 +125,27 @@ class Node:
     """`path_before` and its own tokens."""
     path: int = 0
     """Most generated tokens along any chain that its value was made from."""
-    story: list[Move] = field(default_factory=list[Move])
+    story: tuple[Move, ...] = ()
 
     def move(self, finish: State, at: float, reason: str = "") -> Move:
         """Move to a state and note it in the story, or raise `InvalidTransition`."""
         if finish not in MOVES[self.state]:
             raise InvalidTransition(self.id, self.state, finish, tuple(map(tell, self.story)))
-        move = (at, self.id, self.state.value, finish.value, reason)
+        move = (at, self.id, _NAMES[self.state], _NAMES[finish], reason)
         self.state = finish
         self.ended = not MOVES[finish]
-        self.story.append(move)
+        self.story = (*self.story, move)
         return move
+
+
+Queued = tuple[int, tuple[float, ...], int, Node]
+"""A ready step in a queue: its priority, its rank, its ticket, itself."""
+
+
+def is_current(entry: Queued) -> bool:
+    """Whether an entry still stands for a step that is ready."""
+    _, _, ticket, node = entry
+    return node.ticket == ticket and node.state is State.READY
 
 
 @dataclass(slots=True, eq=False)

@@ -15,9 +15,9 @@ from .nodes import Node
 def resolve(node: Node, tokens: int) -> Think | Call:
     """Return a step's operation with all that its needs gave, generating at most `tokens` if it is a think step."""
     op = node.step.op
-    if isinstance(op, Think):
+    if op.kind == "think":
         return _think(node, op, tokens)
-    assert isinstance(op, Call)
+    assert op.kind == "call"
     if not node.deps or not op.args or not any(True for _ in json_references(op.args)):
         return op
     values = _values(node)
@@ -41,17 +41,16 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
 def context(step: Node, own: bool) -> tuple[Text | Tokens, ...]:
     """Return the context that a step ended with: its prompt and its output.
 
-    With `own` that is what the step generated itself; else, where it expanded, that of its output.
+    With `own` that is what the step generated itself; else that of the innermost think step whose value became its own.
     """
-    if not own:
-        while step.inner is not None and step.inner.output is not None:
-            inner = step.inner.output
-            if inner.step.op.kind != "think" and inner.inner is None:
-                break
+    inner = step
+    while not own and inner.inner is not None and inner.inner.output is not None:
+        inner = inner.inner.output
+        if inner.step.op.kind == "think":
             step = inner
     result = step.own
     assert result is not None
-    if result.prompt_ids:
+    if result.prompt_ids and (result.token_ids or not result.text):
         return (Tokens(ids=result.prompt_ids + result.token_ids),)
     return (*step.prompt, Text(text=result.text))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from .budget import Account
+from .ends import is_over
 from .nodes import Attempt, Node, Run, State
 
 TimerKind = Literal["retry", "deadline", "grace", "lease", "seconds"]
@@ -30,7 +31,7 @@ class Timer(NamedTuple):
             case Attempt() as attempt:
                 return attempt.state == "gone"
             case (_, run):
-                return run.root is not None and run.root.output is not None and run.root.output.ended
+                return is_over(run)
 
 
 @dataclass(slots=True, eq=False)
@@ -40,9 +41,14 @@ class Timers:
     _heap: list[Timer] = field(default_factory=list[Timer])
     _order: int = 0
     _armed: float | None = None
+    _sweep_at: int = 64
 
     def add(self, at: float, kind: TimerKind, subject: Node | Attempt | tuple[Account, Run]) -> None:
-        """Set a timer."""
+        """Set a timer. Now and then those that are over are thrown out, since they keep whole runs in memory."""
+        if len(self._heap) >= self._sweep_at:
+            self._heap = [timer for timer in self._heap if not timer.stale]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(64, 2 * len(self._heap))
         self._order += 1
         heapq.heappush(self._heap, Timer(at, self._order, kind, subject))
 

@@ -139,7 +139,8 @@ class StepView:
         return tuple(map(tell, self._node.story))
 
     def decided(self) -> bool:
-        """Return whether a join's merge is already certain of its verdict, branches that have not ended being unknown."""
+        """Return whether a join's merge is already certain of its verdict, branches that have not ended being
+        unknown."""
         node = self._node
         if node.merge is None or node.state is not State.WAITING:
             return False

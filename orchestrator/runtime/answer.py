@@ -59,7 +59,8 @@ class Answer(Frozen):
         return self.report.seconds
 
     def unwrap(self) -> JsonValue:
-        """Return the answer (the output's value where the task finds none in it); raise `RunFailed` if there is none."""
+        """Return the answer (the output's value where the task finds none in it); raise `RunFailed` if there is
+        none."""
         if self.failure is not None and self.value is None:
             raise RunFailed(self.failure)
         return self.value if self.answer is None else self.answer

@@ -1,7 +1,7 @@
 """The SDK's client: requests in, answers out. Async; `sync.py` is a façade over it.
 
-Puts together what a configuration names (workers, planner, journal), hands requests to the driver, and reads answers out
-of finished runs. It decides nothing about how a run goes.
+Puts together what a configuration names (workers, planner, journal), hands requests to the driver, and reads answers
+out of finished runs. It decides nothing about how a run goes.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from pydantic import JsonValue
 
-from ..core.base import Brief, Task, Worker
+from ..core.base import Brief, Planner, Task, Worker
 from ..core.errors import TaskError, UsageError, as_failure
 from ..core.events import Action, Event, Finish, Progressed, Submitted
 from ..core.graph import validate
-from ..core.ir import Budget, Plan, Plugin, Request, as_text
+from ..core.ir import Budget, Plan, Plugin, Request
 from ..core.machine import Machine
 from ..core.nodes import Node, Run
 from ..core.tool import Tool
@@ -39,19 +39,20 @@ Name = str | Plugin
 class AsyncOrchestrator:
     """Plans, runs and answers requests over one set of workers.
 
-    Use it as `async with AsyncOrchestrator(model="…") as orchestrator`, or call `close()` yourself; workers start with the
-    first run. Any number of runs may be under way at once; they share workers and prefix caches.
+    Use it as `async with AsyncOrchestrator(model="…") as orchestrator`, or call `close()` yourself; workers start with
+    the first run. Any number of runs may be under way at once; they share workers and prefix caches.
 
     Args:
         model: folder or name of the model; the bundled one if left out.
-        worker: `ray` (engines in Ray actors), `engine` (in this process), `scripted`, or a third party's `pkg.mod:Class`.
+        worker: `ray` (engines in Ray actors), `engine` (in this process), `scripted`, or a third party's
+        `pkg.mod:Class`.
         tools: functions that steps may call.
         workers: ready-made workers to use in place of what the configuration names.
         config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
         settings: single settings of `Config`, by name.
 
-    Raises `ConfigError` for settings that make no sense and `PluginError` for workers that are not there; `start` (or the
-    first run) raises `WorkerError` for those that cannot start.
+    Raises `ConfigError` for settings that make no sense and `PluginError` for workers that are not there; `start` (or
+    the first run) raises `WorkerError` for those that cannot start.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class AsyncOrchestrator:
         handle = await self.submit(text, **options)
         return await handle
 
-    async def stream(self, text: str = "", **options: Any) -> AsyncIterator[News]:
+    async def stream(self, text: str = "", **options: Any) -> AsyncGenerator[News, None]:
         """Run one request and yield its news as they come: steps that move, text, and last the answer.
 
         Options as for `submit`. Leaving the iteration early gives the run up.
@@ -164,22 +165,29 @@ class AsyncOrchestrator:
             seed: of all sampling.
             watch: keep news for `Handle.news`.
 
-        Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run, `WorkerError`
-        for workers that cannot start.
+        Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run,
+        `WorkerError` for workers that cannot start.
         """
         self._tools.add(tools)
-        request = self._request(text, task, planner, policies, merge, budget, tokens, seconds, n, seed)
+        request = self._request(text, task, planner, plan, policies, merge, budget, tokens, seconds, n, seed)
         bound = self.plugins.task(request.task, text)
+        for spec in request.policies:
+            self.plugins.policy(spec)  # said now rather than when the run has begun
         brief = Brief(request=request, task=bound, tools=tuple(self._tools.specs))
         planner_object = None if plan is not None else self.plugins.planner(request.planner)
         run = secrets.token_hex(4)
         await self.start()
         assert self._driver is not None
-        if plan is None:
+        if planner_object is not None:
             event = self._expander.start(run, planner_object, brief, self._driver.now())
         else:
+            assert plan is not None
             event = Submitted(at=self._driver.now(), run=run, request=request, plan=plan)
-        validate(event.plan, tools=[spec.name for spec in brief.tools])
+        try:
+            validate(event.plan, tools=[spec.name for spec in brief.tools])
+        except UsageError:
+            self._expander.forget(run)
+            raise
         return Handle(self._driver, event, bound, watch)
 
     def _request(
@@ -187,6 +195,7 @@ class AsyncOrchestrator:
         text: str,
         task: Name,
         planner: Name | None,
+        plan: Plan | None,
         policies: Iterable[Name] | None,
         merge: Name | None,
         budget: Budget | None,
@@ -198,9 +207,8 @@ class AsyncOrchestrator:
         config = self.config
         planner_spec = _spec(planner if planner is not None else config.planner)
         options = dict(planner_spec.options)
-        for key, value in (("n", n if n is not None else config.n), ("merge", merge or config.merge)):
-            if value is not None:
-                options[self._option(planner_spec, key)] = _json_option(value)
+        if plan is None:
+            options |= self._general(planner_spec, n if n is not None else config.n, merge or config.merge)
         limits = (budget or Budget()).model_dump()
         for key, value in (("tokens", tokens or config.tokens), ("seconds", seconds or config.seconds)):
             limits[key] = value if value is not None else limits[key]
@@ -213,13 +221,20 @@ class AsyncOrchestrator:
             seed=seed if seed is not None else config.seed,
         )
 
-    def _option(self, planner: Plugin, name: str) -> str:
-        """Return the planner's own name for a general option, or raise `UsageError` if it has none."""
-        fields = set(self.plugins.planner_class(planner.name).model_fields)
-        own = next((each for each in (name, {"n": "width"}.get(name, name)) if each in fields), None)
-        if own is None:
-            raise UsageError(f"the planner {planner.name!r} has no option {name!r}; it has {', '.join(sorted(fields))}")
-        return own
+    def _general(self, spec: Plugin, n: int | None, merge: Name | None) -> dict[str, JsonValue]:
+        """Return `n` and `merge` as options of a planner; raise `UsageError` where it has no such option."""
+        planner = self.plugins.class_of("planner", spec.name)
+        assert issubclass(planner, Planner)
+        options: dict[str, JsonValue] = {}
+        if n is not None:
+            if planner.n_option is None:
+                raise UsageError(f"the planner {spec.name!r} makes no branches to count: leave out `n`")
+            options[planner.n_option] = n
+        if merge is not None:
+            if "merge" not in planner.model_fields:
+                raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
+            options["merge"] = _spec(merge).model_dump()
+        return options
 
 
 class Handle:
@@ -251,7 +266,7 @@ class Handle:
         """Give the run up; awaiting it then returns what was done."""
         self._driver.cancel(self.run, reason)
 
-    async def news(self) -> AsyncIterator[News]:
+    async def news(self) -> AsyncGenerator[News, None]:
         """Yield the run's news, the answer last. Only for a handle made with `watch=True`, and once."""
         if self._news is None:
             raise UsageError("submit with watch=True to follow a run's news")
@@ -321,7 +336,8 @@ def read_answer(finish: Finish, run: Run | None, task: Task, began: float, ended
     failure = finish.failure
     if result is not None and result.value is not None:
         try:
-            answer = task.extract(as_text(result.value))
+            # A value that is not text is no generated text either: a merge's verdict or a tool's value is the answer.
+            answer = task.extract(result.value) if isinstance(result.value, str) else result.value
             verified = task.verify(answer) if answer is not None else None
         except Exception as error:
             failure = as_failure(TaskError(f"{type(task).__name__} could not read the output: {error}"))
@@ -340,8 +356,3 @@ def read_answer(finish: Finish, run: Run | None, task: Task, began: float, ended
 
 def _spec(name: Name) -> Plugin:
     return name if isinstance(name, Plugin) else parse_plugin(name)
-
-
-def _json_option(value: Name | int) -> JsonValue:
-    return value.model_dump() if isinstance(value, Plugin) else value
-

@@ -1,7 +1,7 @@
 """The only asyncio loop: one inbox, the real clock, a task per job.
 
-It carries events to the machine and the machine's actions to workers and planners' readers, and writes both to the journal
-in between. It decides nothing: what runs, what is given up and what a run ends in is the machine's.
+It carries events to the machine and the machine's actions to workers and planners' readers, and writes both to the
+journal in between. It decides nothing: what runs, what is given up and what a run ends in is the machine's.
 """
 
 from __future__ import annotations

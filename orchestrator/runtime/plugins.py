@@ -15,13 +15,13 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
-from pydantic import Field as PydanticField
+from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
 
 from ..core.base import Merge, Planner, Policy, Task, Worker
 from ..core.errors import PlaitError, PluginError, TaskError
 from ..core.explain import did_you_mean, explain, first_line, first_of_each, json_path
 from ..core.ir import Plugin
+from .spelling import parse_plugin
 
 __all__ = ["PluginKind", "Plugins", "parse_plugin"]
 
@@ -87,6 +87,8 @@ class Plugins:
             return cls(**checked)
         except PlaitError:
             raise
+        except ValidationError as error:  # of an iterable that is checked while it is read
+            raise _complaint("worker", name, [], error) from None
         except Exception as error:
             raise _broken("worker", name, error) from error
 
@@ -107,7 +109,7 @@ class Plugins:
         listed: dict[str, str] = {}
         for name in sorted(_there(kind)):
             try:
-                doc = inspect.getdoc(self.class_of(kind, name)) or ""
+                doc = inspect.cleandoc(vars(self.class_of(kind, name)).get("__doc__") or "")
             except PluginError as error:
                 doc = f"cannot be loaded: {error}"
             listed[name] = doc.partition("\n")[0]
@@ -132,56 +134,6 @@ class Plugins:
             raise _broken(kind, spec.name, error) from error
 
 
-def parse_plugin(text: str) -> Plugin:
-    """Read a plugin as it is written on a command line: `sample:n=8,temperature=0.7`, `their_pkg.mod:Class:n=8`.
-
-    A value is JSON if it reads as JSON (`n=8`, `stop=["a","b"]`), else a string up to the next comma.
-    Raises `PluginError`.
-    """
-    name, _, rest = (part.strip() for part in text.partition(":"))
-    head, colon, tail = rest.partition(":")
-    if rest and "=" not in head:  # a class
-        name, rest = f"{name}:{head.strip()}", tail
-        if colon and not tail.strip():
-            rest = ""
-    if not name or name.startswith(":") or name.endswith(":"):
-        raise PluginError(f"{text!r} names no plugin: write name, name:option=value,… or pkg.mod:Class")
-    options: dict[str, JsonValue] = {}
-    while rest:
-        key, equals, rest = rest.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key.isidentifier():
-            raise PluginError(f"{text!r}: {key!r} is not an option: write them as option=value,option=value")
-        if key in options:
-            raise PluginError(f"{text!r}: the option {key!r} is given twice")
-        options[key], rest = _value(rest)
-    return Plugin(name=name, options=options)
-
-
-# --- command line ---
-
-
-def _no_constant(text: str) -> JsonValue:
-    raise ValueError(f"{text} is not JSON")
-
-
-_decoder = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def _value(text: str) -> tuple[JsonValue, str]:
-    """Return the value at the start of `text` and what comes after the comma behind it."""
-    text = text.lstrip()
-    try:
-        value, end = cast("tuple[JsonValue, int]", _decoder.raw_decode(text))
-        rest = text[end:].lstrip()
-        if not rest or rest.startswith(","):
-            return value, rest[1:]
-    except ValueError:
-        pass
-    word, _, rest = text.partition(",")
-    return word.strip(), rest
-
-
 # --- finding the class ---
 
 
@@ -193,7 +145,7 @@ def _there(kind: PluginKind) -> Iterable[str]:
         except ModuleNotFoundError:
             continue
         for module in pkgutil.iter_modules(spec.submodule_search_locations if spec else None):
-            if spec and not module.name.startswith("_"):
+            if not module.ispkg and not module.name.startswith("_"):
                 yield module.name.replace("_", "-")
 
 
@@ -227,8 +179,8 @@ def _only_class(kind: PluginKind, name: str, path: str) -> type:
         raise PluginError(f"{kind} {name!r}: {path} has no __all__; it must name the one {kind} class of the file")
     found: list[type] = []
     for each in cast("list[str]", exported):
-        value = getattr(module, each, None)
-        if _is(kind, value) and value not in found:
+        value: object = getattr(module, each, None)
+        if _is(value, kind) and value not in found:
             found.append(value)
     if len(found) != 1:
         which = ", ".join(each.__name__ for each in found) or "none"
@@ -238,15 +190,17 @@ def _only_class(kind: PluginKind, name: str, path: str) -> type:
 
 def _third_party(kind: PluginKind, name: str) -> type:
     path, _, class_name = name.partition(":")
+    if not path or not class_name:
+        raise PluginError(f"there is no {kind} {name!r}: write its name, or pkg.mod:Class")
     module = _import(kind, name, path)
     value: object = getattr(module, class_name, None)
     if value is None:
         near = did_you_mean(class_name, vars(module))
         raise PluginError(f"{kind} {name!r}: there is no {class_name!r} in {path}{near}")
-    if not _is(kind, value):
+    if not _is(value, kind):
         base = _BASES[kind].__name__
         raise PluginError(f"{kind} {name!r} is not a {kind}: make it a subclass of orchestrator.core.{base}")
-    return cast("type", value)
+    return value
 
 
 def _import(kind: PluginKind, name: str, path: str) -> object:
@@ -265,7 +219,7 @@ def _import(kind: PluginKind, name: str, path: str) -> object:
         raise PluginError(f"{kind} {name!r} cannot be loaded: importing {path} raised {said}") from error
 
 
-def _is(kind: PluginKind, value: object) -> typing.TypeGuard[type]:
+def _is(value: object, kind: PluginKind) -> typing.TypeGuard[type]:
     if not isinstance(value, type) or value is _BASES[kind] or inspect.isabstract(value):
         return False
     if kind == "worker":
@@ -314,7 +268,7 @@ def _constructor_options(name: str, cls: Callable[..., object], options: Mapping
         default: Any = ... if required else each.default
         fields[f"p{index}"] = (hints.get(each.name, Any), PydanticField(default, alias=each.name))
     config = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=True)
-    model = cast("type[BaseModel]", create_model("Options", __config__=config, **fields))
+    model = create_model("Options", __config__=config, **fields)
     try:
         bound = model.model_validate(dict(options))
     except ValidationError as error:

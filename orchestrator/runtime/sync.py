@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ..core.errors import UsageError
 from .answer import Answer, News
 from .client import AsyncOrchestrator, Handle
 
@@ -22,8 +23,8 @@ T = TypeVar("T")
 class Orchestrator:
     """Plans, runs and answers requests; every method blocks until it is done.
 
-    Takes what `AsyncOrchestrator` takes. Use it in a `with` statement or call `close()`; what is forgotten is closed when the
-    process ends. Ctrl-C during `run` gives that run up before `KeyboardInterrupt` is raised.
+    Takes what `AsyncOrchestrator` takes. Use it in a `with` statement or call `close()`; what is forgotten is closed
+    when the process ends. Ctrl-C during `run` gives that run up before `KeyboardInterrupt` is raised.
 
         with Orchestrator() as plait:
             answer = plait.run("3 5 7 11 -> 24", task="countdown", planner="threads")
@@ -73,7 +74,7 @@ class Orchestrator:
                 except StopAsyncIteration:
                     return
         finally:
-            self._do(news.aclose())  # pyright: ignore[reportAttributeAccessIssue]
+            self._do(news.aclose())
 
     def _await(self, handle: Handle) -> Answer:
         try:
@@ -85,6 +86,10 @@ class Orchestrator:
             raise
 
     def _do(self, work: Coroutine[Any, Any, T] | Any) -> T:
+        if self._loop.is_closed():
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise UsageError("this orchestrator was closed; make a new one")
         return asyncio.run_coroutine_threadsafe(_as_coroutine(work), self._loop).result()
 
 

@@ -56,6 +56,8 @@ class Splice(Merge):
     """The text is words with single spaces between them, as a word-level tokenizer reads it."""
     end: str = ""
     """What a thread's text ends with when the thread ended by itself."""
+    pick: bool = False
+    """The value is the first `hit` entry alone (empty if there is none): the answer, not a text to read on."""
     close: str = ""
     """Added to a thread's text that does not end so."""
 
@@ -63,7 +65,7 @@ class Splice(Merge):
         """Return the block; `winner` is the first thread that reached the goal."""
         by_name = {branch.name: branch for branch in branches}
         entries = self.entries or tuple(Entry(branch=branch.name) for branch in branches)
-        written: list[str] = []
+        written: list[tuple[str, bool]] = []
         hits: list[str] = []
         wrong = 0
         for number, entry in enumerate(entries, 1):
@@ -73,14 +75,17 @@ class Splice(Merge):
             if text is not None and branch is not None:
                 hits.append(branch.name)
             fields = {"item": entry.item, "number": str(number)}
-            written.append(_fill(self.none, fields) if text is None else text)
+            written.append((_fill(self.none, fields), False) if text is None else (text, True))
         done = sum(branch.done for branch in branches)
         why = f"{len(hits)} of {len(entries)} threads reached the goal"
         why += f" ({', '.join(hits)})" if hits else ""
         why += f"; {wrong} claimed it wrongly" if wrong else ""
         why += f"; {len(branches) - done} did not end in a value" if done < len(branches) else ""
         why += f"; {len(entries) - len(branches)} were not run" if len(entries) > len(branches) else ""
-        value = self.head + self.separator.join(written) + self.tail
+        if self.pick:
+            value = next((text for text, hit in written if hit), "")
+            return Verdict(value=value, why=why, winner=hits[0] if hits else None)
+        value = self.head + self.separator.join(text for text, _ in written) + self.tail
         return Verdict(value=value, why=why, winner=hits[0] if hits and self.goal is not None else None)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:

@@ -204,8 +204,9 @@ async def test_cancel_while_generating_gives_the_text_so_far() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_cancel_before_the_first_token(stream: bool) -> None:
-    worker = Scripted([Reply(text="never", delay=3600)])
+@pytest.mark.parametrize("text", ["never", ""])
+async def test_cancel_before_the_first_token(text: str, stream: bool) -> None:
+    worker = Scripted([Reply(text=text, delay=3600)])
     running = asyncio.create_task(items(worker, job("p", 7, stream)))
     while worker.stats()["running"] == 0:
         await asyncio.sleep(0)

@@ -167,6 +167,15 @@ async def test_whatever_a_tool_raises_is_a_failure(kind: str, error: BaseExcepti
     assert ended.message.startswith("tool 'f' ") and said in ended.message
 
 
+async def test_a_tool_with_side_effects_is_never_retryable() -> None:
+    @tool(side_effects=True)
+    def pay() -> None:
+        raise Busy("half done")
+
+    ended = await last(Tools([pay]), job("pay"))
+    assert isinstance(ended, Failure) and "half done" in ended.message and not ended.retryable
+
+
 async def test_bad_arguments_fail_before_the_tool_runs() -> None:
     called: list[int] = []
 
@@ -200,6 +209,27 @@ async def test_a_think_step_is_refused() -> None:
 def test_two_tools_of_one_name() -> None:
     with pytest.raises(ToolSchemaError, match="two tools are named 'f'"):
         Tools([tool(name="f")(lambda: 1), tool(name="f")(lambda: 2)])
+
+
+async def test_tools_may_be_added_all_or_none() -> None:
+    def a() -> str:
+        return "a"
+
+    def b() -> str:
+        return "b"
+
+    b_tool = tool(b)
+    worker = Tools([a])
+    worker.add([a, b_tool])
+    worker.add(each for each in (b_tool, a, b))  # there already
+    assert [spec.name for spec in worker.specs] == ["a", "b"]
+    with pytest.raises(ToolSchemaError, match="two tools are named 'a'"):
+        worker.add([tool(name="c")(b), tool(name="a")(b)])
+    with pytest.raises(ToolSchemaError):
+        worker.add([tool(name="c")(b), len])
+    assert [spec.name for spec in worker.specs] == ["a", "b"]
+    assert await last(worker, job("b")) == Result(value="b")
+    await worker.close()
 
 
 # --- tools that hang ---
@@ -293,7 +323,7 @@ async def test_cancel_gives_up_a_sync_tool_at_once_and_says_so(blocker: threadin
     await worker.close()
 
 
-async def test_an_async_tool_that_ignores_its_cancellation_is_given_up() -> None:
+async def test_an_async_tool_that_ignores_its_cancellation_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     stop = asyncio.Event()
 
     @tool
@@ -311,6 +341,7 @@ async def test_an_async_tool_that_ignores_its_cancellation_is_given_up() -> None
     ended = await running
     assert isinstance(ended, Result) and ended.finish == "cancelled" and "ignores" in ended.why
     assert worker.abandoned == 1
+    assert "'stubborn' is given up" in caplog.text
     stop.set()
     await worker.close()
 
@@ -491,7 +522,7 @@ def test_how_deep_json_may_be() -> None:
 GOOD = """
 from __future__ import annotations
 import dataclasses
-from orchestrator.core.tool import tool
+from orchestrator import tool
 from neighbour_of_tools import base
 
 @dataclasses.dataclass

@@ -125,6 +125,18 @@ def test_wrong_answers(wrong) -> None:
     assert isinstance(TASK.key(wrong), str) and len(TASK.key(wrong)) <= 401
 
 
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("24 1 2 3 -> 24", ["2-1=1"]),  # the target is there, but the rest is not used
+        ("24 1 2 3 -> 24", ["24*1=24"]),
+        ("3 5 7 11 -> 18", ["7/3=2", "11+5=16", "16+2=18"]),  # right but for a division that is not exact
+    ],
+)
+def test_wrong_answers_that_end_in_the_target(text: str, wrong: list[str]) -> None:
+    assert Countdown(text=text).verify(wrong) is False
+
+
 def test_right() -> None:
     assert TASK.verify(RIGHT) is True
     assert TASK.verify(["11-5=6", "7-3=4", "4*6=24"]) is True

@@ -1,0 +1,1 @@
+"""What people touch: the command line. One module a group of commands."""

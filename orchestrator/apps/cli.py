@@ -1,0 +1,60 @@
+"""The command `plait`: puts the groups of commands together, and leaves with an exit code.
+
+0: an answer; 1: none, or something is wrong; 2: the caller's mistake; 130: Ctrl-C. It knows no command: each group has
+a module of its own. Nothing is imported before it is needed, so that `plait --help` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typer
+
+__all__ = ["build", "main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave the process with its exit code."""
+    code = 130
+    try:
+        from . import shell
+
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        code = shell.guarded(lambda: build()(args=words, prog_name="plait", standalone_mode=False), "--json" in words)
+    except KeyboardInterrupt:  # while our own modules were being loaded
+        sys.stderr.write("cancelled\n")
+    sys.exit(code)
+
+
+def build() -> typer.Typer:
+    """Return the application with all its commands."""
+    import typer
+
+    from . import demo, doctor, evaluate, listing, plan, replay, run, simulate
+
+    app = typer.Typer(
+        name="plait",
+        help="Braids parallel lines of model reasoning into one answer.",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(listing.root)
+    app.command("demo")(demo.demo)
+    app.command("run")(run.run)
+    app.command("eval")(evaluate.evaluate)
+    app.command("plan")(plan.plan)
+    app.command("simulate")(simulate.simulate)
+    app.command("replay")(replay.replay)
+    app.command("names")(listing.names)
+    app.command("doctor")(doctor.doctor)
+    app.command("version")(listing.version)
+    return app
+
+
+if __name__ == "__main__":
+    main()

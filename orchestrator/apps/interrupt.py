@@ -1,0 +1,109 @@
+"""Runs a command's coroutine under Ctrl-C: the first one asks for a clean end, the second leaves at once.
+
+Knows no command: what a clean end is, the coroutine says (`Stopper.then`, `Stopper.until`). SIGTERM counts as Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from types import FrameType
+from typing import Any, TypeVar
+
+__all__ = ["Interrupted", "Stopper", "run_stoppable"]
+
+T = TypeVar("T")
+
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+class Interrupted(Exception):
+    """The user gave the command up while something was awaited that has no partial result."""
+
+
+class Stopper:
+    """Whether the user has asked for the end, and what is to be done then."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.requested = False
+        self._loop = loop
+        self._signals = 0
+        self._then: list[Callable[[], None]] = []
+
+    def then(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called on the loop when the end is asked for (now, if it has been); return its revoker."""
+        self._then.append(callback)
+        if self.requested:
+            callback()
+
+        def revoke() -> None:
+            with contextlib.suppress(ValueError):
+                self._then.remove(callback)
+
+        return revoke
+
+    async def until(self, work: Awaitable[T]) -> T:
+        """Await something, or cancel it and raise `Interrupted` when the end is asked for."""
+        task = asyncio.ensure_future(work)
+        revoke = self.then(task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self.requested:
+                raise Interrupted from None
+            raise
+        finally:
+            revoke()
+
+    def signalled(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal; runs between two instructions of the main thread."""
+        self._signals += 1
+        if self._signals > 1:
+            leave_at_once(128 + number)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the end is near anyway
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        self.requested = True
+        for callback in list(self._then):
+            callback()
+
+
+def leave_at_once(code: int) -> None:
+    """End the process without any clean-up but the terminal's: what it started and does not outlive it goes with it."""
+    if sys.__stderr__ is not None and sys.__stderr__.isatty():
+        with contextlib.suppress(OSError):
+            os.write(sys.__stderr__.fileno(), _SHOW_CURSOR.encode())
+    os._exit(code)
+
+
+def run_stoppable(work: Callable[[Stopper], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end on a new loop. Raises `KeyboardInterrupt` where it raises `Interrupted`."""
+    runner = asyncio.Runner()
+    stopper = Stopper(runner.get_loop())
+    restore = _install(stopper)
+    try:
+        with runner:
+            return runner.run(work(stopper))
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    finally:
+        restore()
+
+
+def _install(stopper: Stopper) -> Callable[[], None]:
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    # Not loop.add_signal_handler: a second Ctrl-C has to work while the loop is held up, too.
+    before = {number: signal.signal(number, stopper.signalled) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    return restore

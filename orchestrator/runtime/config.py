@@ -1,0 +1,223 @@
+"""One frozen model of all settings, read from (weakest first) defaults, `plait.toml`, `PLAIT_…` variables and flags.
+
+Decides what may be set, where a setting comes from, and what is said of one that makes no sense. It does not know what
+the settings do, nor whether the plugins, files and folders that they name are there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from ..core.errors import ConfigError, PluginError
+from ..core.explain import did_you_mean, explain, first_of_each, json_path
+from ..core.ir import Plugin
+from .spelling import parse_plugin
+
+__all__ = ["BUNDLED_MODEL", "Config"]
+
+BUNDLED_MODEL = Path(__file__).parents[1] / "models" / "countdown"
+"""Folder of the model that comes with the package."""
+DEFAULT_FILE = "plait.toml"
+PREFIX = "PLAIT_"
+_PATHS = ("script", "tools", "journal", "model")
+_OTHERS = ("config", "debug")
+"""Variables that are no settings: the file to read, and whether errors come with a traceback."""
+# A Kubernetes service called `plait` puts these into the environment of every pod beside it.
+_KUBERNETES = re.compile(r"PLAIT_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)")
+
+
+def _plugin(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_plugin(value)
+    except PluginError as error:
+        raise ValueError(str(error)) from None
+
+
+def _plugins(value: object) -> object:
+    """Take plugins as a list, or as one text: JSON, or names between white space."""
+    if isinstance(value, str):
+        if value.lstrip().startswith("["):
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise ValueError(f"not JSON: {error}") from None
+        else:
+            value = value.split()
+    if isinstance(value, list | tuple):
+        return tuple(map(_plugin, cast("list[object]", value)))
+    return value
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+OnePlugin = Annotated[Plugin, BeforeValidator(_plugin), NoDecode]
+File = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+class Config(BaseSettings):
+    """All settings. `Config(…)` takes them from its arguments alone; `Config.load` reads file and environment too."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+    )
+
+    model: str = str(BUNDLED_MODEL)
+    """Folder of the model (or its id on a hub); the bundled one by default."""
+    worker: str = "ray"
+    """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `scripted`, `pkg.mod:Class`."""
+    script: File | None = None
+    """JSON file of replies for the scripted worker."""
+    tools: File | None = None
+    """FILE.py whose `@tool` functions plans may call."""
+    engines: int = Field(default=1, ge=1)
+    """Engines, each in a Ray actor of its own."""
+    slots: int | None = Field(default=None, ge=1)
+    """Requests that one engine decodes together; the worker's default by default."""
+    threads: int | None = Field(default=None, ge=1)
+    """Compute threads of one engine on a CPU; half of the cores by default."""
+    kv_cache_mib: int | None = Field(default=None, ge=1)
+    """Memory for the key-value cache of one engine, in MiB; what its slots need by default."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Most tokens of a prompt and its output together; what the model allows by default."""
+    journal: File | None = None
+    """File that all events and actions are written to; none by default."""
+    planner: OnePlugin = Plugin(name="single")
+    """How work is split: a planner, with options as in `sample:n=8,temperature=0.7`."""
+    policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = ()
+    """Policies that order, place and prune steps; the first that has an opinion counts."""
+    merge: Annotated[Plugin | None, BeforeValidator(_plugin), NoDecode] = None
+    """How branches become one answer, for planners that have the choice; the planner's default by default."""
+    n: int | None = Field(default=None, ge=1)
+    """Samples or threads, for planners that have the choice; the planner's default by default."""
+    tokens: int | None = Field(default=None, ge=1)
+    """Most tokens that a run may generate; no limit by default."""
+    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Most seconds that a run may take; no limit by default."""
+    seed: int = 0
+    """Of all sampling."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = "warning"
+    """What is logged to standard error."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the constructor read nothing but its arguments: `load` gathers the rest, and knows where it is from."""
+        return (init_settings,)
+
+    @classmethod
+    def load(cls, file: str | Path | None = None, **flags: Any) -> Config:
+        """Return the settings from everywhere: `flags` (those that are not `None`) over `PLAIT_…` variables over the
+        file over defaults.
+
+        The file is `file`, else the one named by `PLAIT_CONFIG`, else `plait.toml` in the current folder if there is
+        one. Paths in it are relative to its folder.
+
+        Raises `ConfigError` naming the setting, where it was set, and what was expected.
+        """
+        sources = (_from_file(file), _from_environment(), _from_flags(flags))
+        origin: dict[str, str] = {}
+        values: dict[str, Any] = {}
+        for source in sources:
+            for key, value in source.values.items():
+                values[key], origin[key] = value, source.name.format(key=key, upper=key.upper())
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            faults = [explain(_subject(detail["loc"], origin), detail) for detail in first_of_each(error)]
+            raise ConfigError("; ".join(faults)) from None
+
+
+def _subject(loc: tuple[int | str, ...], origin: Mapping[str, str]) -> str:
+    if not loc:
+        return "the settings"
+    where = origin.get(str(loc[0]), json_path(loc))
+    return f"{where}, at {json_path(loc)}," if len(loc) > 1 else where
+
+
+class _Source(NamedTuple):
+    """Settings from one place. `name` says where `{key}` was set."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+def _checked(name: str, values: Mapping[str, Any]) -> _Source:
+    """Return a source whose keys are all settings."""
+    for key in values:
+        if key not in Config.model_fields:
+            where = name.format(key=key, upper=key.upper())
+            raise ConfigError(f"{where}: there is no setting {key!r}{_near(key)}")
+    return _Source(name, values)
+
+
+def _near(key: str) -> str:
+    return did_you_mean(key, Config.model_fields) or f" (there are: {', '.join(Config.model_fields)})"
+
+
+def _from_flags(flags: Mapping[str, Any]) -> _Source:
+    return _checked("option {key!r}", {key: value for key, value in flags.items() if value is not None})
+
+
+def _from_environment() -> _Source:
+    for variable in sorted(os.environ):
+        key = variable.upper().removeprefix(PREFIX).lower()
+        if not variable.upper().startswith(PREFIX) or key in _OTHERS or key in Config.model_fields:
+            continue
+        if not _KUBERNETES.fullmatch(variable.upper()):
+            near = did_you_mean(key, Config.model_fields)
+            hint = re.sub(r"'(\w+)'", lambda found: PREFIX + found[1].upper(), near) or "; unset it"
+            raise ConfigError(f"environment variable {variable}: there is no setting {key!r}{hint}")
+    return _Source("environment variable PLAIT_{upper}", EnvSettingsSource(Config)())
+
+
+def _from_file(given: str | Path | None) -> _Source:
+    named = given or os.environ.get(f"{PREFIX}CONFIG") or None
+    path = Path(named or DEFAULT_FILE).expanduser()
+    if named is None and not path.exists():
+        return _Source("", {})
+    try:
+        text = path.read_bytes().decode()
+        table = tomllib.loads(text)
+    except OSError as error:
+        how = "--config" if given else f"{PREFIX}CONFIG" if named else "it or remove it"
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); check {how}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    values = {key.replace("-", "_"): value for key, value in table.items()}
+    for key in _PATHS:
+        value: object = values.get(key)
+        if isinstance(value, str) and not value.startswith("~"):
+            beside = path.absolute().parent / value
+            if key != "model" or beside.exists():  # a model may also be an id on a hub
+                values[key] = str(beside)
+    shown = str(path).replace("{", "{{").replace("}", "}}")
+    return _checked(f"{shown}, setting {{key!r}}", values)

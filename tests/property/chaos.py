@@ -1,0 +1,467 @@
+"""A world that does to the machine all that the real one can: any plan, any order, late, duplicate and lost news.
+
+Every choice is drawn from one `random.Random`, so hypothesis can steer and shrink it, and a seed can repeat it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import cast
+
+from pydantic import JsonValue, ValidationError
+
+from orchestrator.core.base import Policy, Stop
+from orchestrator.core.budget import Account
+from orchestrator.core.events import (
+    Action,
+    Cancel,
+    Cancelled,
+    Dispatch,
+    Event,
+    Expand,
+    Expanded,
+    Failed,
+    Finish,
+    Progressed,
+    Stopped,
+    Submitted,
+    Succeeded,
+    Tick,
+)
+from orchestrator.core.invariants import check_not_stuck
+from orchestrator.core.ir import (
+    Budget,
+    Failure,
+    Join,
+    Kind,
+    Plan,
+    Plugin,
+    Ref,
+    Request,
+    Result,
+    Retries,
+    Step,
+    Text,
+    Think,
+    Usage,
+)
+from orchestrator.core.nodes import Node, Scope, State
+from orchestrator.core.view import StepView, View
+from tests.core.kit import World, call, fail_with, join, think
+
+NAMES = "abcdefgh"
+WORKERS = ("w1", "w2", "w3")
+
+
+class Height(Policy):
+    """Longest way to the output first."""
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        return (-step.height,)
+
+
+class LastFree(Policy):
+    """The last worker that has room."""
+
+    def place(self, step: StepView, view: View) -> str | None:
+        free = [each.name for each in view.workers if each.free and step.kind in each.serves]
+        return free[-1] if free else None
+
+
+class Prune(Policy):
+    """Gives up what has the same readers as a step that was just done, if its name is late in the alphabet."""
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        if event.kind != "succeeded" or view.subject is None:
+            return ()
+        siblings = [each for reader in view.subject.readers for each in reader.needs]
+        return [Stop(each.id, "pruned") for each in siblings if each.plan.name > "d" and not each.state.ended]
+
+
+class Broken(Policy):
+    """Raises about any step named `h`."""
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        if step.plan.name == "h":
+            raise RuntimeError("no rank for this")
+        return ()
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        if view.subject is not None and view.subject.plan.name == "g":
+            raise RuntimeError("no opinion on this")
+        return ()
+
+
+POLICIES: dict[str, Policy] = {"height": Height(), "last-free": LastFree(), "prune": Prune(), "broken": Broken()}
+
+
+# -- random plans ------------------------------------------------------------------------------------------------------
+
+
+def random_budget(rng: Random, chance: float) -> Budget | None:
+    if rng.random() >= chance:
+        return None
+
+    def maybe(low: int, high: int) -> int | None:
+        return rng.randint(low, high) if rng.random() < 0.3 else None
+
+    return Budget(
+        tokens=maybe(0, 80),
+        seconds=maybe(0, 40),
+        attempts=maybe(0, 10),
+        width=maybe(1, 3),
+        cost=maybe(0, 5),
+        steps=maybe(0, 12),
+    )
+
+
+def random_step(rng: Random, name: str, known: list[str], around: list[str]) -> Step:
+    """A step that refers to known steps, seldom to something it must not; `around` are the expanders around it."""
+    names = list(known)
+    if rng.random() < 0.03:
+        names.append(rng.choice([*NAMES, "nobody", *around]))
+    needs = tuple(rng.sample(names, min(len(names), rng.choice([0, 0, 1, 1, 2]))))
+    expands = rng.random() < 0.25
+    budget = random_budget(rng, 0.12)
+    kind = rng.choice(["think", "think", "call", "join"] if names else ["think", "call"])
+    if kind == "join":
+        branches = tuple(rng.sample(names, rng.randint(1, min(4, len(names)))))
+        shape = rng.choice(["all", "quorum", "best-effort"])
+        return join(
+            name,
+            *branches,
+            merge=rng.choice(["collect", "vote", "collect", "vote", "broken", "broken-decided"]),
+            quorum=rng.randint(1, len(branches) + (rng.random() < 0.1)) if shape == "quorum" else None,
+            best_effort=shape == "best-effort",
+            deadline=rng.choice([None, None, 2.0, 10.0]),
+            early=rng.random() < 0.5,
+            expands=expands,
+            budget=budget,
+        )
+    if kind == "call":
+        args: dict[str, JsonValue] = {"x": {"$ref": rng.choice(names)}} if names and rng.random() < 0.3 else {}
+        side = rng.random() < 0.2
+        return call(name, *needs, args=args, expands=expands, budget=budget, side_effects=side)
+    after = rng.choice([*names, *around, *around]) if (names or around) and rng.random() < 0.4 else None
+    prompt: list[Text | Ref] = [Text(text=name)]
+    if names and rng.random() < 0.3:
+        prompt.append(Ref(step=rng.choice(names)))
+    return think(
+        name,
+        *needs,
+        after=after,
+        prompt=prompt,
+        tokens=rng.randint(1, 20),
+        stream=rng.random() < 0.5,
+        expands=expands,
+        budget=budget,
+        priority=rng.choice([0, 0, 0, 1, -1]),
+    )
+
+
+def random_plan(rng: Random, taken: list[str], outer: list[str], around: list[str], *, whole: bool) -> Plan | None:
+    """A plan of up to six steps; `whole` names an output. `None` where the draw is not even well-formed."""
+    free = [name for name in NAMES if name not in taken] if rng.random() < 0.95 else list(NAMES)
+    names = free[: rng.randint(1, 6)] or ["z"]
+    if rng.random() < 0.2:
+        rng.shuffle(names)
+    known = [*taken, *outer]
+    steps: list[Step] = []
+    for name in names:
+        steps.append(random_step(rng, name, [each for each in dict.fromkeys(known) if each != name], around))
+        known.append(name)
+    output = rng.choice([names[-1], names[-1], *names, *taken]) if whole or rng.random() < 0.3 else None
+    if rng.random() < 0.02:
+        output = "nobody"
+    if rng.random() < 0.1:
+        steps.reverse()
+    return Plan(steps=tuple(steps), output=output, budget=random_budget(rng, 0.15))
+
+
+def seen_from(scope: Scope | None) -> tuple[list[str], list[str]]:
+    """Names of the scopes around a scope, and of the expanders around it."""
+    outer: list[str] = []
+    around: list[str] = []
+    while scope is not None:
+        if scope.owner is not None:
+            around.append(scope.owner.step.name)
+        scope = scope.parent
+        if scope is not None:
+            outer.extend(scope.names)
+    return [name for name in dict.fromkeys(outer) if name not in around], around
+
+
+# -- the world ---------------------------------------------------------------------------------------------------------
+
+
+class Chaos(World):
+    """Workers that generate tokens truly counted, whoever is told of them."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(
+            slots=0, policies=POLICIES, grace=3.0, lease=rng.choice([None, 15.0])
+        )
+        self.rng = rng
+        self.generated: dict[int, int] = {}
+        self.spent: dict[Account, int] = {}
+        """What was truly generated under each account."""
+        self.silent: set[int] = set()
+        """Attempts whose worker has forgotten them."""
+        self.readers: list[Expand] = []
+        """Results that a planner has not yet answered."""
+        self.tried: dict[str, int] = {}
+        self.submitted: list[str] = []
+        self.accounts: dict[Account, None] = {}
+
+    # -- rules that hold of every answer
+
+    def send(self, event: Event) -> list[Action]:
+        actions = super().send(event)
+        for node in self.machine.nodes.values():
+            if node.account is not None:
+                self.accounts.update(dict.fromkeys(node.account.chain()))
+        for account, spent in self.spent.items():
+            limit = account.budget.tokens
+            assert limit is None or spent <= limit, f"{account.owner}: {spent} tokens of {limit} were generated"
+        for attempt in sorted(self.silent - set(self.machine.attempts)):
+            self.silent.remove(attempt)
+            self._answered(attempt)
+        check_not_stuck(self.machine)
+        return actions
+
+    def _take(self, action: Action) -> None:
+        super()._take(action)
+        match action:
+            case Dispatch(job=job):
+                self.tried[job.step] = self.tried.get(job.step, 0) + 1
+                node = self.machine.nodes[job.step]
+                assert self.tried[job.step] == 1 or not node.step.side_effects, "side effects were tried twice"
+                self.generated[job.attempt] = 0
+                if isinstance(job.op, Think):
+                    assert job.op.after is None
+                    assert all(part.kind != "ref" for part in job.op.prompt)
+            case Expand(result=Result()):
+                self.readers.append(action)
+            case Finish():
+                assert not [each for each in self.machine.attempts.values() if each.node.run.id == action.run]
+                answered = action.result is not None
+                assert answered or action.failure is not None
+                assert action.status != "done" or answered
+                assert not (answered and action.partial)
+            case _:
+                pass
+
+    def generate(self, attempt: int, tokens: int) -> int:
+        """Let a worker generate up to so many tokens more; return how many it was."""
+        op = self.jobs[attempt].job.op
+        limit = op.sampling.max_tokens if isinstance(op, Think) else 0
+        more = min(tokens, limit - self.generated[attempt])
+        self.generated[attempt] += more
+        node = self.machine.nodes.get(self.jobs[attempt].job.step)
+        if node is not None and node.account is not None:
+            for account in node.account.chain():
+                self.spent[account] = self.spent.get(account, 0) + more
+        return more
+
+    # -- what may happen
+
+    def some_attempt(self) -> int | None:
+        alive = [number for number in self.jobs if number not in self.silent]
+        return self.rng.choice(alive) if alive else None
+
+    def do_submit(self) -> None:
+        run = f"r{len(self.submitted)}"
+        first = random_plan(self.rng, [], [], [], whole=True)
+        if first is None or len(self.submitted) >= 6:
+            return
+        self.submitted.append(run)
+        policies = self.rng.sample(["height", "last-free", "prune", "broken"], self.rng.choice([0, 0, 1, 2]))
+        request = Request(
+            text="unreadable" if self.rng.random() < 0.01 else "",
+            budget=random_budget(self.rng, 0.4) or Budget(),
+            retries=Retries(think=self.rng.randint(0, 2), call=self.rng.randint(0, 1), lost=self.rng.randint(0, 2)),
+            policies=tuple(Plugin(name=name) for name in policies),
+        )
+        self.send(Submitted(at=self.now, run=run, request=request, plan=first))
+
+    def do_progress(self) -> None:
+        attempt = self.some_attempt()
+        if attempt is None:
+            return
+        tokens = self.generate(attempt, self.rng.randint(0, 8))
+        if self.rng.random() < 0.85:  # else this news is lost
+            self.send(Progressed(at=self.now, attempt=attempt, text="x" * tokens, tokens=tokens))
+
+    def do_answer(self) -> None:
+        attempt = self.some_attempt()
+        if attempt is None:
+            return
+        told = attempt in self.stopping and self.rng.random() < 0.7
+        self.generate(attempt, self.rng.choice([0, 1, 5, 20]))
+        op = self.jobs[attempt].job.op
+        generated = self.generated[attempt]
+        usage = Usage(prompt=3, completion=generated, cost=self.rng.choice([0.0, 0.0, 1.0]))
+        how = self.rng.choice(["stopped"] if told else ["succeeded", "succeeded", "succeeded", "failed", "stopped"])
+        self._answered(attempt)
+        if how == "succeeded":
+            ids = tuple(range(generated)) if self.rng.random() < 0.5 else ()
+            full = isinstance(op, Think) and generated == op.sampling.max_tokens
+            value = self.rng.choice(["x", "y", ""]) if isinstance(op, Think) else self.rng.choice([1, {"k": "v"}, "x"])
+            result = Result(
+                value=value, prompt_ids=(7, 8) if ids else (), token_ids=ids, usage=usage,
+                finish="length" if full else "stop",
+            )
+            self.send(Succeeded(at=self.now, attempt=attempt, result=result))
+        elif how == "failed":
+            failure = fail_with(retryable=self.rng.random() < 0.5, lost=self.rng.random() < 0.2)
+            told_usage = usage if self.rng.random() < 0.8 or generated else Usage()
+            self.send(Failed(at=self.now, attempt=attempt, failure=failure, usage=told_usage))
+        else:
+            self.send(Stopped(at=self.now, attempt=attempt, result=Result(finish="cancelled", usage=usage)))
+
+    def do_forget(self) -> None:
+        """A worker loses an attempt without a word; what it generated before is real."""
+        attempt = self.some_attempt()
+        if attempt is not None and (self.machine._lease is not None or attempt in self.stopping):
+            self.generate(attempt, self.rng.randint(0, 20))
+            self.silent.add(attempt)
+
+    def do_read(self) -> None:
+        """A planner answers a result, or patches a step that still runs."""
+        running = [
+            node for node in self.machine.nodes.values() if node.step.expands and node.state is State.RUNNING
+        ]
+        if self.readers and (not running or self.rng.random() < 0.6):
+            chosen = self.readers[self.rng.randrange(len(self.readers))]
+            closed = self.rng.random() < 0.6
+            if closed:
+                self.readers.remove(chosen)
+            self.patch(chosen.step, chosen.attempt, closed=closed)
+        elif running:
+            node = self.rng.choice(running)
+            self.patch(node.id, node.generation, closed=False)
+
+    def patch(self, step: str, attempt: int, *, closed: bool) -> None:
+        draw = self.rng.random()
+        if draw < 0.05:
+            self.send(Expanded(at=self.now, step=step, attempt=attempt, failure=fail_with(kind="PlannerError")))
+            return
+        node = self.machine.nodes.get(step)
+        patch: Plan | None = None
+        if draw < 0.8 and node is not None:
+            inner = node.inner or Scope(node.run, node, node.scope, "")
+            outer, around = seen_from(inner)
+            named = inner.output is None and (closed or self.rng.random() < 0.2)
+            patch = random_plan(self.rng, list(inner.names), outer, around, whole=named)
+        self.send(Expanded(at=self.now, step=step, attempt=attempt, patch=patch, closed=closed))
+
+    def do_repeat(self) -> None:
+        """Old news comes once more, as if it were new."""
+        kinds = (Succeeded, Failed, Stopped, Expanded, Submitted, Cancelled)
+        old = [event for event in self.events if isinstance(event, kinds)]
+        if not old:
+            return
+        event = self.rng.choice(old[-12:])
+        if isinstance(event, Cancelled) or (isinstance(event, Expanded) and self.rng.random() < 0.5):
+            return
+        self.send(event.model_copy(update={"at": self.now}))
+
+    def do_nonsense(self) -> None:
+        """News of what never was."""
+        number = self.rng.choice([0, 10_000])
+        before = self.machine.late
+        events: list[Event] = [
+            Succeeded(at=self.now, attempt=number, result=Result()),
+            Failed(at=self.now, attempt=number, failure=fail_with(retryable=True)),
+            Stopped(at=self.now, attempt=number),
+            Progressed(at=self.now, attempt=number, tokens=5),
+            Expanded(at=self.now, step="nobody:a", attempt=0, closed=True),
+            Cancelled(at=self.now, run="nobody"),
+        ]
+        actions = self.send(self.rng.choice(events))
+        assert actions == []
+        assert self.machine.late == before + 1
+
+    def do_tick(self) -> None:
+        if self.wake is not None and self.rng.random() < 0.7:
+            self.tick()
+        else:
+            self.tick(self.now + self.rng.choice([0.0, 0.1, 1.0, 5.0]))
+
+    def do_wait(self) -> None:
+        """Time passes; what should have woken the machine comes late."""
+        self.now += self.rng.choice([0.1, 1.0, 5.0])
+
+    def do_up(self) -> None:
+        serves: tuple[Kind, ...] = self.rng.choice([("think", "call"), ("think", "call"), ("think",), ("call",)])
+        self.up(self.rng.choice(WORKERS), self.rng.randint(1, 3), serves)
+
+    def do_down(self) -> None:
+        worker = self.rng.choice(WORKERS)
+        for attempt in [number for number, each in self.jobs.items() if each.worker == worker]:
+            if attempt not in self.silent:
+                self.generate(attempt, self.rng.randint(0, 20))
+        self.down(worker, returning=self.rng.random() < 0.7)
+
+    def do_cancel(self) -> None:
+        if self.machine.runs:
+            self.cancel(self.rng.choice(list(self.machine.runs)))
+
+    MOVES = (
+        ("do_submit", 8),
+        ("do_progress", 10),
+        ("do_answer", 30),
+        ("do_forget", 2),
+        ("do_read", 16),
+        ("do_repeat", 5),
+        ("do_nonsense", 1),
+        ("do_tick", 8),
+        ("do_wait", 3),
+        ("do_up", 4),
+        ("do_down", 3),
+        ("do_cancel", 1),
+    )
+
+    def step(self) -> None:
+        """Let one thing happen."""
+        names, weights = zip(*self.MOVES, strict=True)
+        getattr(self, self.rng.choices(names, weights)[0])()
+
+    # -- the fair end
+
+    def play_fair(self) -> None:
+        """Workers come back and answer everything, planners close, time passes: all must come to an end."""
+        for worker in WORKERS:
+            self.up(worker, 3)
+        for _ in range(5_000):
+            if not self.machine.runs and not self.jobs:
+                break
+            alive = [number for number in self.jobs if number not in self.silent]
+            if alive:
+                attempt = alive[0]
+                told = attempt in self.stopping
+                self.generate(attempt, 1)
+                self._answered(attempt)
+                result = Result(value="x", usage=Usage(completion=self.generated[attempt]))
+                news: Event = Succeeded(at=self.now, attempt=attempt, result=result)
+                if told:
+                    news = Stopped(at=self.now, attempt=attempt, result=result)
+                self.send(news)
+            elif self.readers:
+                chosen = self.readers.pop(0)
+                self.send(Expanded(at=self.now, step=chosen.step, attempt=chosen.attempt, closed=True))
+            else:
+                self.tick()
+        self.check_end()
+
+    def check_end(self) -> None:
+        machine = self.machine
+        assert not machine.runs, f"{list(machine.runs)} never ended"
+        assert not machine.nodes
+        assert not machine.attempts
+        assert sorted(self.finishes) == sorted(self.submitted), "not one Finish for each run"
+        assert all(host.running == 0 for host in machine.fleet.hosts.values())
+        for account in self.accounts:
+            assert (account.reserved, account.running) == (0, 0), account.owner
+            assert account.tokens >= self.spent.get(account, 0), f"{account.owner} was charged too little"
