@@ -16,31 +16,21 @@ import torch
 
 def device_of(name: str) -> torch.device:
     """The device asked for; `auto` takes a GPU where there is one."""
-    return torch.device(
-        "cuda" if name == "auto" and torch.cuda.is_available() else name if name != "auto" else "cpu"
-    )
+    return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name if name != "auto" else "cpu")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
-    parser.add_argument(
-        "command", nargs="?", default="all", choices=["all", "train", "export", "evaluate", "check"]
-    )
-    parser.add_argument(
-        "--folder", type=Path, default=Path("build/training"), help="checkpoints and the loss curve"
-    )
-    parser.add_argument(
-        "--model", type=Path, default=Path("orchestrator/models/countdown"), help="exported model"
-    )
+    parser.add_argument("command", nargs="?", default="all", choices=["all", "train", "export", "evaluate", "check"])
+    parser.add_argument("--folder", type=Path, default=Path("build/training"), help="checkpoints and the loss curve")
+    parser.add_argument("--model", type=Path, default=Path("orchestrator/models/countdown"), help="exported model")
     parser.add_argument("--steps", type=int, default=16_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--fresh", action="store_true", help="ignore an existing checkpoint")
-    parser.add_argument(
-        "--compile", action="store_true", help="compile the forward pass (about 10 %% faster)"
-    )
+    parser.add_argument("--compile", action="store_true", help="compile the forward pass (about 10 %% faster)")
     parser.add_argument("--problems", type=int, default=500, help="held-out problems to evaluate on")
     parser.add_argument("--quick", action="store_true", help="evaluate: serial and one spawn/join run only")
     parser.add_argument(

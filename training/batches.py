@@ -52,9 +52,7 @@ def pool_batches(seed: int, number: int, batch_tokens: int, pool: int = POOL) ->
 class Stream:
     """An endless, resumable stream of batches; `position` (pool, place in it) is its whole state."""
 
-    def __init__(
-        self, seed: int, batch_tokens: int, position: tuple[int, int] = (0, 0), pool: int = POOL
-    ) -> None:
+    def __init__(self, seed: int, batch_tokens: int, position: tuple[int, int] = (0, 0), pool: int = POOL) -> None:
         self.seed, self.batch_tokens, self.pool = seed, batch_tokens, pool
         self.position = position
         self._batches = pool_batches(seed, position[0], batch_tokens, pool)

@@ -206,9 +206,7 @@ def read_join(reader: Reader, chosen: list[tuple[Line, list[int]]], target: int)
             require(not solvable([line[3], *left], target), f"{line} does lead to {target}")
             continue
         lines = reader.lines(3)
-        require(
-            lines[0] == line and solves(lines, [line[0], line[2], *left], target), f"{lines} is no solution"
-        )
+        require(lines[0] == line and solves(lines, [line[0], line[2], *left], target), f"{lines} is no solution")
         hits.append(lines)
     reader.take("<go>")
     return hits
@@ -252,9 +250,7 @@ def check_serial(reader: Reader) -> None:
     while reader.peek() == "<try>":
         reader.take("<try>")
         line = reader.line()
-        require(
-            line in order and order.index(line) > tried[-1], f"{line} is illegal, repeated or out of order"
-        )
+        require(line in order and order.index(line) > tried[-1], f"{line} is illegal, repeated or out of order")
         tried.append(order.index(line))
         reader.take("|")
         inner = _numbers(reader, 3)
@@ -264,9 +260,7 @@ def check_serial(reader: Reader) -> None:
         found = read_search(reader, inner, target)
         if found is not None:
             lines = reader.lines(3)
-            require(
-                lines == [line, *found] and solves(lines, numbers, target), "the answer is not what was found"
-            )
+            require(lines == [line, *found] and solves(lines, numbers, target), "the answer is not what was found")
             reader.take("<end>")
             return
     reader.take("<none>")

@@ -107,9 +107,7 @@ class _Parent:
     done: bool = False
 
 
-def read_items(
-    words: Sequence[str], parent: _Parent, counts: ThreadCounts
-) -> list[tuple[Line, list[int]] | None]:
+def read_items(words: Sequence[str], parent: _Parent, counts: ThreadCounts) -> list[tuple[Line, list[int]] | None]:
     """The items of a spawn list: (step, numbers left), or None for one that is illegal, wrong or repeated."""
     legal = lines_on(parent.puzzle[0])
     left_to_try = len({line for line, _ in legal}) - len(parent.tried)
@@ -167,9 +165,7 @@ def _finish_round(
     parent.ids += encode("<join> " + " | ".join(entries) + " <go>")
 
 
-def _parents_turn(
-    model: Llama, live: list[_Parent], temperature: float, seed: int
-) -> list[tuple[_Parent, list[str]]]:
+def _parents_turn(model: Llama, live: list[_Parent], temperature: float, seed: int) -> list[tuple[_Parent, list[str]]]:
     """Let every live parent write; returns those that spawned, with the words of the round."""
     spawned = []
     texts = generate(model, [p.ids for p in live], {END, ID["<wait>"]}, ROUND_LIMIT, temperature, seed)
@@ -200,8 +196,7 @@ def run_threads(
     """Spawn/join on every problem: parents write rounds, children run together, joins go back."""
     counts = ThreadCounts()
     parents = [
-        _Parent((n, t), k, encode(f"<parent> {k} T{t} {' '.join(map(str, n))} <go>"), Outcome())
-        for n, t in puzzles
+        _Parent((n, t), k, encode(f"<parent> {k} T{t} {' '.join(map(str, n))} <go>"), Outcome()) for n, t in puzzles
     ]
     for turn in range(MAX_ROUNDS + 1):
         live = [p for p in parents if not p.done]

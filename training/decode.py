@@ -85,9 +85,7 @@ def _generate_rows(
 ) -> list[list[int]]:
     out: list[list[int]] = [[] for _ in prompts]
     room = [min(limit, model.config.context - len(p)) for p in prompts]
-    cache = _Cache(
-        model, len(prompts), max(len(p) + r for p, r in zip(prompts, room, strict=True)), torch.float32
-    )
+    cache = _Cache(model, len(prompts), max(len(p) + r for p, r in zip(prompts, room, strict=True)), torch.float32)
     scores = _prefill(model, cache, prompts)
     alive = list(range(len(prompts)))
     while True:

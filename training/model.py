@@ -77,9 +77,7 @@ class Block(nn.Module):
         self.gate_up = nn.Parameter(torch.randn(2, ff, d) / math.sqrt(d))
         self.down = nn.Parameter(torch.randn(d, ff) / math.sqrt(ff * 2 * config.layers))
 
-    def project(
-        self, x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated q and k, and v, each (rows, heads, time, head size) float32, of x (rows, time, d)."""
         rows, time, d = x.shape
         y = F.rms_norm(x, (d,), self.attention_norm, self.eps)

@@ -30,9 +30,7 @@ def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised; a parameter of shape (n, rows, columns) counts as n matrices."""
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, decay: float = 0.02
-    ) -> None:
+    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, decay: float = 0.02) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()

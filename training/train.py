@@ -122,9 +122,7 @@ def train_step(
     return value
 
 
-def run(
-    config: TrainConfig, folder: Path, device: torch.device, fresh: bool = False, quiet: bool = False
-) -> State:
+def run(config: TrainConfig, folder: Path, device: torch.device, fresh: bool = False, quiet: bool = False) -> State:
     """Train to `config.steps`, from the last checkpoint in the folder if there is one; returns the final
     state.
     """
@@ -137,9 +135,7 @@ def run(
     before, begun = state.seconds, time.monotonic()
     smooth: float | None = None
     with Progress(*columns, disable=quiet) as bar, (folder / "loss.jsonl").open("a") as curve:
-        task = bar.add_task(
-            f"{parameter_count(state.model):,} parameters", total=config.steps, completed=state.step
-        )
+        task = bar.add_task(f"{parameter_count(state.model):,} parameters", total=config.steps, completed=state.step)
         while state.step < config.steps:
             batches = [next(stream) for _ in range(config.accumulate)]
             loss = train_step(state, config, loss_of, batches, device)

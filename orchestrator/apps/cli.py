@@ -6,6 +6,7 @@ a module of its own. Nothing is imported before it is needed, so that `plait --h
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,27 +14,33 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["build", "main"]
+__all__ = ["build", "main", "run"]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and leave the process with its exit code."""
+def main() -> None:
+    """Run the command that the process was started with, and leave with its exit code."""
     code = 130
     try:
-        from . import shell
-
-        words = list(sys.argv[1:] if arguments is None else arguments)
-        code = shell.guarded(lambda: build()(args=words, prog_name="plait", standalone_mode=False), "--json" in words)
-    except KeyboardInterrupt:  # while our own modules were being loaded
+        code = run(sys.argv[1:])
+        # What is left to do is leaving: a Ctrl-C now should end the process at once, without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    except KeyboardInterrupt:  # while our own modules were being loaded, or just now
         sys.stderr.write("cancelled\n")
     sys.exit(code)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    from .shell import guarded
+
+    return guarded(lambda: build()(args=list(words), prog_name="plait", standalone_mode=False), "--json" in words)
 
 
 def build() -> typer.Typer:
     """Return the application with all its commands."""
     import typer
 
-    from . import demo, doctor, evaluate, listing, plan, replay, run, simulate
+    from . import demo, doctor, evaluate, listing, plan, replay, run as running, simulate
 
     app = typer.Typer(
         name="plait",
@@ -45,7 +52,7 @@ def build() -> typer.Typer:
     )
     app.callback()(listing.root)
     app.command("demo")(demo.demo)
-    app.command("run")(run.run)
+    app.command("run")(running.run)
     app.command("eval")(evaluate.evaluate)
     app.command("plan")(plan.plan)
     app.command("simulate")(simulate.simulate)

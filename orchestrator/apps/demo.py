@@ -42,7 +42,7 @@ class Way:
     planner: str
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     keep_tree: bool = False
-    """Whether the first puzzle's tree stays on the screen."""
+    """Whether the tree of the first puzzle that it solves stays on the screen."""
     tally: Tally = field(default_factory=Tally)
 
     def plugin(self) -> Plugin:
@@ -105,7 +105,7 @@ async def _demo(
     """Return whether the user gave up, and how long the start took."""
     console = output.people
     console.print(
-        f"{len(problems)} Countdown puzzles that the model has never seen: reach the target with all four numbers.\n",
+        f"{len(problems)} Countdown puzzles that the model has never seen: all four numbers, one target.",
         markup=False,
     )
     try:
@@ -133,7 +133,7 @@ async def _solve(
 
     handle = await orchestrator.submit(problem.text, task="countdown", planner=way.plugin(), policies=[], watch=True)
     revoke = stopper.then(handle.cancel)
-    with following(console, problem.text, keep=way.keep_tree and place == 0) as tree:
+    with following(console, problem.text, keep=False) as tree:
         async for news in handle.news():
             tree.take(news)
             if isinstance(news, AnswerNews):
@@ -143,6 +143,8 @@ async def _solve(
     if answer.status == "cancelled":
         return
     solved = way.tally.add(place, problem, answer)
+    if solved and way.keep_tree and way.tally.solved == 1:
+        console.print(tree)
     _say(problem, answer, solved, console)
 
 
@@ -189,7 +191,7 @@ def _close(
         )
     console.print()
     console.print(table)
-    console.print("tokens are means a puzzle; the critical path is what was generated one after another", style="dim")
+    console.print("tokens: means a puzzle; critical path: those generated one after another", style="dim")
     if cancelled:
         console.print("status: cancelled", style="yellow")
     console.print(f"{seconds:.1f} s in all, {start:.1f} s of it to start the engine", style="dim")

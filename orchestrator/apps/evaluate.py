@@ -16,6 +16,7 @@ import typer
 
 from .interrupt import Interrupted, Stopper, run_stoppable
 from .options import Common, Count, Json, Merge, Planner, Policies, Seconds, Tokens, common_options
+from .plan import asked
 from .problems import Problem, draw, is_right, read_problems
 from .session import opened_session
 from .shell import Output, opened
@@ -152,6 +153,7 @@ def evaluate(
         "tokens": tokens,
         "seconds": seconds,
     }
+    asked(config, given[0].text, **request)
     with opened(as_json) as output, _writable(answers) as file:
         tally = Tally()
         cancelled, start = run_stoppable(

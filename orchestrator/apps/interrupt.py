@@ -33,9 +33,9 @@ class Stopper:
         self.requested = False
         self._loop = loop
         self._signals = 0
-        self._then: list[Callable[[], None]] = []
+        self._then: list[Callable[[], object]] = []
 
-    def then(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def then(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Have `callback` called on the loop when the end is asked for (now, if it has been); return its revoker."""
         self._then.append(callback)
         if self.requested:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Common, Count, Json, Merge, Planner, Task, common_options
-from .run import planned
 from .shell import opened
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from ..runtime.client import AsyncOrchestrator
     from ..runtime.config import Config
 
-__all__ = ["asked", "first_plan", "plan"]
+__all__ = ["asked", "first_plan", "plan", "planned", "runs_without_model"]
 
 
 @common_options
@@ -39,13 +38,13 @@ def plan(
 
     if mermaid + dot + as_json > 1:
         raise UsageError("--mermaid, --dot and --json exclude each other: choose one")
-    made = first_plan(common.load(), text, task, planned(planner, file), merge, n)
+    made = first_plan(common.load(), text, task=task, planner=planned(planner, file), merge=merge, n=n)
     chain, wide, layers = graph.critical_path(made), graph.width(made), graph.waves(made)
     with opened(as_json) as output:
         if as_json:
             output.result(
                 {
-                    "plan": made.model_dump(mode="json", exclude_defaults=True),
+                    "plan": made.model_dump(mode="json", exclude_none=True),
                     "steps": len(made.steps),
                     "waves": layers,
                     "width": wide,
@@ -63,32 +62,60 @@ def plan(
         )
 
 
-def first_plan(
-    config: Config, text: str, task: str, planner: Any, merge: str | None = None, n: int | None = None
-) -> Plan:
-    """Return the first plan for a request, checked. Raises what submitting it would raise."""
+def planned(planner: str | None, plan: Path | None) -> Any:
+    """Return the planner that a command was given by `--planner` or `--plan`. Raises `UsageError` for both at once."""
+    from ..core.errors import UsageError
+    from ..core.ir import Plugin
+
+    if plan is None:
+        return planner
+    if planner is not None:
+        raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
+    return Plugin(name="fixed", options={"path": str(plan)})
+
+
+def first_plan(config: Config, text: str, **options: Any) -> Plan:
+    """Return the first plan for a request, checked; options as for `asked`. Raises what submitting it would raise."""
     from ..core.base import Brief
     from ..core.graph import validate
+    from ..core.ir import Join
     from ..runtime.expander import Expander
 
-    client, request = asked(config, text, task, planner, merge, n)
-    brief = Brief(request=request, task=client.plugins.task(request.task, text), tools=tuple(client._tools.specs))
-    made = Expander().start("plan", client.plugins.planner(request.planner), brief, 0.0).plan
+    client, request = asked(config, text, **options)
+    task, planner = client.plugins.task(request.task, text), client.plugins.planner(request.planner)
+    brief = Brief(request=request, task=task, tools=tuple(client._tools.specs))
+    made = Expander().start("plan", planner, brief, 0.0).plan
     validate(made, tools=[spec.name for spec in brief.tools])
+    for step in made.steps:
+        if isinstance(step.op, Join):
+            client.plugins.merge(step.op.merge)
     return made
 
 
-def asked(
-    config: Config,
-    text: str,
-    task: str,
-    planner: Any,
-    merge: str | None = None,
-    n: int | None = None,
-    tokens: int | None = None,
-) -> tuple[AsyncOrchestrator, Request]:
-    """Return a client without model workers, not started, and the request that it would submit."""
+def asked(config: Config, text: str, **options: Any) -> tuple[AsyncOrchestrator, Request]:
+    """Return a client without model workers, not started, and the request that it would submit; options as for
+    `AsyncOrchestrator.submit`. Raises `UsageError` for a request that makes no sense, before anything is started."""
+    from ..core.ir import Plugin
     from ..runtime.client import AsyncOrchestrator
 
     client = AsyncOrchestrator(config=config, workers=[])
-    return client, client._request(text, task, planner, None, merge, None, tokens, None, n, None)
+    names = ("planner", "plan", "policies", "merge", "budget", "tokens", "seconds", "n", "seed")
+    request = client._request(text, **{**dict.fromkeys(names), "task": "plain", **options})
+    client.plugins.task(request.task, text)
+    merge = getattr(client.plugins.planner(request.planner), "merge", None)
+    if isinstance(merge, Plugin):
+        client.plugins.merge(merge)
+    for spec in request.policies:
+        client.plugins.policy(spec)
+    return client, request
+
+
+def runs_without_model(config: Config, text: str, **options: Any) -> bool:
+    """Return whether a request can be run without a model, being a plan from a file that only calls tools.
+
+    Raises what submitting the request would raise, so far as that can be told now: an engine takes seconds to start.
+    """
+    _, request = asked(config, text, **options)
+    if request.planner.name != "fixed":
+        return False
+    return all(step.op.kind != "think" for step in first_plan(config, text, **options).steps)

@@ -11,6 +11,7 @@ import typer
 
 from .interrupt import Interrupted, Stopper, run_stoppable
 from .options import Common, Count, Json, Merge, Planner, Policies, Seconds, Task, Tokens, common_options
+from .plan import planned, runs_without_model
 from .session import opened_session
 from .shell import Output, opened
 
@@ -49,38 +50,27 @@ def run(
         "seconds": seconds,
     }
     config = common.load()
-    request_text = sys.stdin.read().strip() if text == "-" else text
+    question = sys.stdin.read().strip() if text == "-" else text
+    alone = runs_without_model(config, question, **request)
     with opened(as_json) as output:
-        answer = run_stoppable(lambda stopper: _run(config, request_text, request, stream, output, stopper))
+        answer = run_stoppable(lambda stopper: _run(config, question, request, alone, stream, output, stopper))
         if as_json:
             output.result(answer.summary())
         else:
-            show(answer, request_text, task, output, verbose and not stream)
+            show(answer, question, task, output, verbose and not stream)
     code = exit_code(answer)
     if code:
         raise typer.Exit(code)
 
 
-def planned(planner: str | None, plan: Path | None) -> Any:
-    """Return the planner that a command was given by `--planner` or `--plan`. Raises `UsageError` for both at once."""
-    from ..core.errors import UsageError
-    from ..core.ir import Plugin
-
-    if plan is None:
-        return planner
-    if planner is not None:
-        raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
-    return Plugin(name="fixed", options={"path": str(plan)})
-
-
 async def _run(
-    config: Config, text: str, request: dict[str, Any], stream: bool, output: Output, stopper: Stopper
+    config: Config, text: str, request: dict[str, Any], alone: bool, stream: bool, output: Output, stopper: Stopper
 ) -> Answer:
     from ..runtime.answer import Answer, AnswerNews
     from .tree import following
 
     try:
-        async with opened_session(config, output, stopper) as session:
+        async with opened_session(config, output, stopper, [] if alone else None) as session:
             handle = await session.orchestrator.submit(text, watch=stream, **request)
             stopper.then(handle.cancel)
             if stream:
@@ -119,7 +109,7 @@ def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> N
     if answer.why:
         line.append(f"\n{answer.why}", style="dim")
     console.print(line, soft_wrap=True)
-    if answer.failure is not None:
+    if answer.failure is not None and answer.status != "cancelled":
         output.progress.print(
             Text(f"error: {answer.failure.message} ({answer.failure.kind})", style="red"), soft_wrap=True
         )

@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -109,10 +108,6 @@ def guarded(work: Callable[[], object], as_json: bool) -> int:
             traceback.print_exc()
         message, code = _worded(error)
         return _said(f"error: {message}", code, as_json, error=message)
-    finally:
-        # What is left to do is leaving: a Ctrl-C now should end the process, without a traceback.
-        with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _said(line: str, code: int, as_json: bool, **fields: str) -> int:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
-from .run import planned
+from .plan import asked, planned
 from .shell import Output, opened
 
 if TYPE_CHECKING:
-    from ..core.ir import Request
     from ..runtime.simulate import SimReport
 
 __all__ = ["simulate"]
@@ -65,8 +64,10 @@ def simulate(
     from ..runtime.latency import Host, LatencyModel
     from ..runtime.simulate import simulate as simulated, varied, whole
 
-    request, specs = _request(common, text, task, planned(planner, plan), merge, n, tokens)
-    rates = {} if rate is None else {"decode_rate": rate}
+    client, request = asked(
+        common.load(), text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens
+    )
+    rates: dict[str, Any] = {} if rate is None else {"decode_rate": rate}
     cluster = [Host(f"host-{i}", slots=slots, **rates) for i in range(1, hosts + 1)]
     variants = list(policies or _DEFAULT)
     if len(set(variants)) != len(variants):
@@ -79,7 +80,7 @@ def simulate(
                 hosts=cluster,
                 latency=LatencyModel(call=call_seconds),
                 outcome=whole if vary is None else varied(vary),
-                tools=specs,
+                tools=client._tools.specs,
                 seed=request.seed,
             )
         summaries = {name: _summary(report) for name, report in reports.items()}
@@ -91,15 +92,6 @@ def simulate(
     if failed:
         output.progress.print(f"error: {failed[0].message} ({failed[0].kind})", markup=False, soft_wrap=True)
         raise typer.Exit(1)
-
-
-def _request(
-    common: Common, text: str, task: str, planner: Any, merge: str | None, n: int | None, tokens: int | None
-) -> tuple[Request, Any]:
-    from .plan import asked
-
-    client, request = asked(common.load(), text, task, planner, merge, n, tokens)
-    return request, client._tools.specs
 
 
 def _together(variant: str) -> tuple[Any, ...]:

@@ -52,6 +52,9 @@ class Line:
     text: str = ""
     """What it generated or ended in, as far as it is known."""
     reason: str = ""
+    join: bool = False
+    under: Line | None = None
+    """The step in whose place it is shown."""
     children: list[Line] = field(default_factory=list["Line"])
 
     @property
@@ -81,7 +84,7 @@ class StepTree:
         """Return the tree of a run that is over."""
         tree = cls(title)
         for row in report.steps:
-            line = tree._line(row.step, row.name, row.owner, row.label)
+            line = tree._line(row.step, row.name, row.owner, row.label, row.kind == "join")
             line.state, line.reason, line.tokens = row.state, row.reason, row.usage.completion
         tree._tokens, tree._seconds = report.usage.completion, report.seconds
         return tree
@@ -90,7 +93,7 @@ class StepTree:
         """Take one piece of news. That of the answer ends the clock."""
         match news.kind:
             case "step":
-                line = self._line(news.step, news.name, news.owner, news.label)
+                line = self._line(news.step, news.name, news.owner, news.label, news.op == "join")
                 line.state, line.reason = news.state, news.reason or line.reason
                 line.tokens = max(line.tokens, news.tokens)
                 if news.value is not None:
@@ -113,19 +116,23 @@ class StepTree:
             if len(rows) + 1 > height:
                 keep = max(1, height - 2)
                 rows = [("", _more(len(rows) - keep)), *rows[-keep:]]
-        names = max((len(guide) + len(line.name) for guide, line in rows), default=0)
-        names = min(names, max(12, width // 3))
-        drawn = [self._head(width), *(_drawn(guide, line, names, width) for guide, line in rows)]
+        names = min(max((len(guide) + len(line.name) for guide, line in rows), default=0), max(12, width // 3))
+        labels = min(max((len(line.label) for _, line in rows), default=0), width // 4)
+        drawn = [self._head(width), *(_drawn(guide, line, names, labels, width) for guide, line in rows)]
         return Group(*drawn)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.renderable(options.max_width, options.size.height - 1 if console.is_terminal else None)
+        height = max(8, options.size.height - 4) if console.is_terminal else None
+        yield self.renderable(options.max_width, height)
 
-    def _line(self, step: str, name: str, owner: str | None, label: str) -> Line:
+    def _line(self, step: str, name: str, owner: str | None, label: str, join: bool) -> Line:
         line = self._lines.get(step)
         if line is None:
-            line = self._lines[step] = Line(step, name, "waiting", label)
             above = self._lines.get(owner) if owner is not None else None
+            if above is not None and above.join:
+                # What a join goes on to is the next round of the line of reasoning, and stands beside the first.
+                above = above.under.under if above.under is not None else None
+            line = self._lines[step] = Line(step, name, "waiting", label, join=join, under=above)
             (self._roots if above is None else above.children).append(line)
         return line
 
@@ -200,7 +207,7 @@ def _more(count: int) -> Line:
     return Line(step="", name="…", state="done", label=f"{count} more lines")
 
 
-def _drawn(guide: str, line: Line, names: int, width: int) -> Text:
+def _drawn(guide: str, line: Line, names: int, labels: int, width: int) -> Text:
     mark, style = _MARKS.get(line.state, ("?", ""))
     name = line.name.ljust(max(0, names - len(guide)))
     tokens = f"{line.tokens:>5} tok" if line.tokens else " " * 9
@@ -213,11 +220,13 @@ def _drawn(guide: str, line: Line, names: int, width: int) -> Text:
     room = width - row.cell_len
     if room <= 0:
         return _cut(row, width)
-    row.append(label[: max(8, room // 2)], "cyan")
+    row.append(label[:labels].ljust(labels), "cyan")
     room = width - row.cell_len - 2
     if said and room > 6:
-        cut = said if len(said) <= room else "…" + said[-(room - 1) :]
-        row.append("  ").append(cut, "dim" if line.ended else "")
+        if len(said) > room:  # of what was generated the end says most, of all else the beginning
+            tail = line.state not in ("failed", "cancelled") and not line.join
+            said = "…" + said[-(room - 1) :] if tail else said[: room - 1] + "…"
+        row.append("  ").append(said, "dim" if line.ended else "")
     return _cut(row, width)
 
 

@@ -44,6 +44,7 @@ class Fleet:
     _idle: dict[Kind, list[tuple[int, str, Host]]] = field(default_factory=lambda: {"think": [], "call": []})
     """Heaps of (running, name, host), with stale entries; at least one true entry for each host with a free slot."""
     _expected: dict[Kind, bool] = field(default_factory=lambda: {"think": False, "call": False})
+    """Whether a worker serves this kind of step, or will when it is back."""
     _tickets: int = 0
 
     def up(self, name: str, slots: int, serves: tuple[Kind, ...]) -> None:
@@ -59,10 +60,6 @@ class Fleet:
         host.up, host.returning = False, returning
         self._see_who_serves()
 
-    def expects(self, kind: Kind) -> bool:
-        """Whether a worker serves this kind of step, or will when it is back."""
-        return self._expected[kind]
-
     def _see_who_serves(self) -> None:
         for kind in self._expected:
             self._expected[kind] = any(
@@ -72,25 +69,31 @@ class Fleet:
     def push(self, node: Node, rank: tuple[float, ...]) -> None:
         """Queue a step that has become ready."""
         step = node.step
-        self._tickets = node.ticket = self._tickets + 1
+        if node.ticket == 0:
+            self._tickets = node.ticket = self._tickets + 1
         heapq.heappush(self.queues[step.op.kind], (step.priority, rank, node.ticket, node))
 
     def put_back(self, entry: Queued) -> None:
         """Queue a step that was taken out, where it stood."""
         heapq.heappush(self.queues[entry[3].step.op.kind], entry)
 
-    def peek(self, kind: Kind) -> Node | None:
-        """Return the next ready step of a kind without taking it."""
-        queue = self.queues[kind]
-        while queue:
-            if is_current(queue[0]):
-                return queue[0][3]
-            heapq.heappop(queue)
-        return None
-
-    def take(self, kind: Kind) -> Queued:
-        """Take out the step that `peek` has just returned."""
-        return heapq.heappop(self.queues[kind])
+    def take(self) -> tuple[Queued, Host | None] | None:
+        """Take out the first step, among those of every kind, that a worker has room for; or one, with `None`, that no
+        worker serves or will serve. Return `None` if there is neither."""
+        chosen: Queued | None = None
+        room: Host | None = None
+        for kind, queue in self.queues.items():
+            while queue and not is_current(queue[0]):
+                heapq.heappop(queue)
+            if not queue or (chosen is not None and chosen < queue[0]):
+                continue
+            host = self.least_loaded(kind)
+            if host is not None or not self._expected[kind]:
+                chosen, room = queue[0], host
+        if chosen is None:
+            return None
+        heapq.heappop(self.queues[chosen[3].step.op.kind])
+        return chosen, room
 
     def least_loaded(self, kind: Kind) -> Host | None:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from .budget import Account
 from .errors import InvariantError
 from .ir import Think
 from .machine import Machine
-from .nodes import Node, State
+from .nodes import Node, State, is_current
 
 
 def check(machine: Machine) -> None:
@@ -50,10 +51,22 @@ def _check_slots(machine: Machine) -> None:
 
 
 def _check_queue(machine: Machine) -> None:
-    for kind in ("think", "call"):
-        node = machine.fleet.peek(kind)
-        if node is not None:
-            _demand(machine.fleet.least_loaded(kind) is None, node.id, "is ready beside an idle slot")
+    held: dict[str, Account] = {}
+    for node in machine.nodes.values():
+        for account in node.account.chain() if node.account is not None else ():
+            held.update((entry[3].id, account) for entry in account.held if is_current(entry))
+    queued: set[str] = set()
+    for kind, queue in machine.fleet.queues.items():
+        current = [entry[3].id for entry in queue if is_current(entry)]
+        queued.update(current)
+        if current:
+            _demand(machine.fleet.least_loaded(kind) is None, min(current), "is ready beside an idle slot")
+    for node in machine.nodes.values():
+        if node.state is State.READY:
+            where = (node.id in queued) + (node.id in held)
+            _demand(where == 1, node.id, f"is ready and stands in {where} queues")
+            if node.id in held:
+                _demand(held[node.id].running > 0, node.id, f"waits for {held[node.id].owner}, under which nothing runs")
 
 
 def _check_readers(node: Node) -> None:

@@ -14,15 +14,13 @@ from .ends import is_cut, retry_delay
 from .errors import PluginError
 from .events import Action, Cancel, Expand
 from .fleet import Fleet, Host
-from .ir import Failure, Kind, Result, Usage
+from .ir import Failure, Result, Usage
 from .joins import Ruling, conclude, dependency_failed, judge
 from .nodes import Attempt, Move, Node, Run, Scope, State
 from .resolve import resolve
 from .timers import Timers
 from .trusted import dispatch
 from .view import StepView, View
-
-_WORK: tuple[Kind, ...] = ("think", "call")
 
 
 class Lifecycle:
@@ -46,12 +44,16 @@ class Lifecycle:
         """Runs that may be over."""
         self._last_attempt = 0
 
+    def _spread(self) -> None:
+        """Work through the steps that have ended, and those that this ends."""
+        while self._ended:
+            self._propagate(self._ended.popleft())
+
     def _advance(self) -> None:
+        """Move on until nothing moves: ends spread, then what is ready goes to free slots."""
         while True:
-            while self._ended:
-                self._propagate(self._ended.popleft())
-            for kind in _WORK:
-                self._dispatch_ready(kind)
+            self._spread()
+            self._dispatch_ready()
             if not self._ended:
                 return
 
@@ -201,34 +203,29 @@ class Lifecycle:
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
-    def _dispatch_ready(self, kind: Kind) -> None:
-        fleet = self.fleet
-        while (node := fleet.peek(kind)) is not None:
-            host = fleet.least_loaded(kind)
+    def _dispatch_ready(self) -> None:
+        while (taken := self.fleet.take()) is not None:
+            entry, host = taken
+            node = entry[3]
+            op = node.step.op
             if host is None:
-                if fleet.expects(kind):
-                    return
-                fleet.take(kind)
-                message = f"no worker serves {kind} steps; start one, or check why it ended"
+                message = f"no worker serves {op.kind} steps; start one, or check why it ended"
                 self._fail(node, Failure(kind="NoWorker", message=message))
                 continue
-            op = node.step.op
             tokens = op.sampling.max_tokens if op.kind == "think" else 0
-            answer = budget.admit(node.account, tokens, self.now)
-            entry = fleet.take(kind)
-            match answer:
-                case budget.Grant():
+            match budget.admit(node.account, tokens, self.now):
+                case budget.Grant() as grant:
                     if node.run.placers:
                         host = self._place(node, host)
-                    self._dispatch(node, host, answer)
+                    self._dispatch(node, host, grant)
                     self._passed_on(node)
                 case budget.Hold(account):
                     budget.hold(account, entry)
                     if node.woken is account:
                         node.woken = None
                     self._passed_on(node)
-                case budget.Refusal():
-                    self._fail(node, Failure(kind="BudgetExceeded", message=answer.message))
+                case budget.Refusal(message):
+                    self._fail(node, Failure(kind="BudgetExceeded", message=message))
 
     def _passed_on(self, node: Node) -> None:
         """Let the next step be asked about that the account holds back which had let this one be asked about.

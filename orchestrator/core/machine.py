@@ -101,9 +101,10 @@ class Machine(Lifecycle):
                 self._on_cancelled(event)
             case _:
                 assert_never(event)
-        self._advance()
+        self._spread()
         if subject is not None and subject.run.reviewers and not is_over(subject.run):
-            self._review(event, subject)
+            self._review(event, subject)  # before slots are filled: what it stops must not start
+        self._advance()
         while self._closing:
             self._finish_if_over(self._closing.pop())
         wake = self.timers.arm()
@@ -271,8 +272,8 @@ class Machine(Lifecycle):
             self._arm_deadline(each, scope.run)
         before = 0
         if owner is not None:
-            generated = owner.attempt.tokens if owner.attempt else owner.own.usage.completion if owner.own else 0
-            before = owner.path_before + generated
+            generated = owner.attempt.tokens if owner.attempt else 0
+            before = owner.path_own if owner.own is not None else owner.path_before + generated
         for node in added.nodes:
             self.nodes[node.id] = node
             node.path_before = before
@@ -354,8 +355,7 @@ class Machine(Lifecycle):
                 node = self.nodes.get(step)
                 if node is not None and node.run is run:
                     self._cancel(node, reason)
-            self._advance()
-        self._advance()
+            self._spread()
 
     def _finish_if_over(self, run: Run) -> None:
         if run.live or run.id in self._finished or not is_over(run):

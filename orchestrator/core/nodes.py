@@ -114,7 +114,7 @@ class Node:
     cut: bool = False
     """A budget or deadline cut something that it was made from."""
     ticket: int = 0
-    """Its place by arrival in the ready queue; an entry with another ticket is stale."""
+    """Its place by arrival in the ready queue, which it keeps when it is tried again; 0 until it was ready once."""
     woken: Account | None = None
     """The account that had held it back and lets it be asked about again now."""
     height: float = 0.0
@@ -126,6 +126,9 @@ class Node:
     path: int = 0
     """Most generated tokens along any chain that its value was made from."""
     story: tuple[Move, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{self.id} {self.state.value}>"  # the records refer to one another: a field by field repr has no end
 
     def move(self, finish: State, at: float, reason: str = "") -> Move:
         """Move to a state and note it in the story, or raise `InvalidTransition`."""
@@ -144,8 +147,7 @@ Queued = tuple[int, tuple[float, ...], int, Node]
 
 def is_current(entry: Queued) -> bool:
     """Whether an entry still stands for a step that is ready."""
-    _, _, ticket, node = entry
-    return node.ticket == ticket and node.state is State.READY
+    return entry[3].state is State.READY
 
 
 @dataclass(slots=True, eq=False)

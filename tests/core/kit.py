@@ -94,6 +94,13 @@ class Vote(Merge):
         return Counter(each.result.text for each in branches if each.result is not None).most_common()
 
 
+class First(Merge):
+    """The value of the first branch."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        return Verdict(value=branches[0].result.value if branches[0].result else None, why="the first")
+
+
 class BrokenMerge(Merge):
     """Raises when asked for its verdict."""
 
@@ -111,6 +118,7 @@ class BrokenDecided(Collect):
 MERGES: dict[str, Merge] = {
     "collect": Collect(),
     "vote": Vote(),
+    "first": First(),
     "broken": BrokenMerge(),
     "broken-decided": BrokenDecided(),
 }
@@ -200,7 +208,9 @@ def plan(*steps: Step, output: str | None = "", budget: Budget | None = None) ->
     return Plan(steps=steps, output=steps[-1].name if output == "" else output, budget=budget)
 
 
-def fail_with(message: str = "it broke", kind: str = "ToolError", *, retryable: bool = False, lost: bool = False) -> Failure:
+def fail_with(
+    message: str = "it broke", kind: str = "ToolError", *, retryable: bool = False, lost: bool = False
+) -> Failure:
     return Failure(kind=kind, message=message, retryable=retryable, lost=lost)
 
 
@@ -374,9 +384,7 @@ class World:
     def fail(self, step: str, failure: Failure | None = None, usage: Usage | None = None) -> list[Action]:
         attempt = self.attempt(step)
         self._answered(attempt)
-        return self.send(
-            Failed(at=self.now, attempt=attempt, failure=failure or fail_with(), usage=usage or Usage())
-        )
+        return self.send(Failed(at=self.now, attempt=attempt, failure=failure or fail_with(), usage=usage or Usage()))
 
     def stopped(self, step: str, *, tokens: int = 0) -> list[Action]:
         attempt = self.attempt(step)

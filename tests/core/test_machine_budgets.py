@@ -202,9 +202,7 @@ def test_a_group_shares_what_its_plan_gives_it() -> None:
     world = World()
     world.submit(think("e", expands=True), think("z", "e", tokens=80), budget=Budget(tokens=200))
     world.succeed("e", "x", tokens=20)
-    world.expand(
-        "e", *thinks("a", "b"), join("j", "a", "b"), budget=Budget(tokens=70, width=1)
-    )
+    world.expand("e", *thinks("a", "b"), join("j", "a", "b"), budget=Budget(tokens=70, width=1))
     assert world.running() == ["e/a"]
     world.succeed("e/a", tokens=50)
     assert granted(world, "e/b") == 20
@@ -263,9 +261,7 @@ def test_a_held_step_is_refused_when_the_limit_is_used_up_meanwhile() -> None:
 
 def test_seconds_fail_the_work_and_joins_make_what_they_can_of_what_is_done() -> None:
     world = World()
-    world.submit(
-        call("a"), call("b"), call("c", "b"), join("j", "a", "c", best_effort=True), budget=Budget(seconds=10)
-    )
+    world.submit(call("a"), call("b"), call("c", "b"), join("j", "a", "c", best_effort=True), budget=Budget(seconds=10))
     world.now = 3
     world.succeed("a", 1)
     world.tick()

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core.base import Policy
 from orchestrator.core.events import Cancel, Finish
-from orchestrator.core.ir import Budget, Usage
+from orchestrator.core.ir import Budget, Step, Usage
 from tests.core.kit import World, call, fail_with, join, think
 
 
@@ -22,7 +22,9 @@ def test_what_nobody_reads_is_cancelled_and_so_on_upstream() -> None:
 
 def test_what_somebody_else_reads_is_kept() -> None:
     world = World()
-    world.submit(call("a"), call("b", "a"), call("c", "a"), call("x"), join("j", "b", "x", quorum=1), join("k", "j", "c"))
+    world.submit(
+        call("a"), call("b", "a"), call("c", "a"), call("x"), join("j", "b", "x", quorum=1), join("k", "j", "c")
+    )
     world.succeed("x")
     assert world.states("b", "a", "c") == ["cancelled", "running", "waiting"]
 
@@ -46,35 +48,42 @@ def test_a_failure_lets_go_of_what_else_was_needed() -> None:
     assert world.finish.status == "failed"
 
 
-@pytest.mark.parametrize("how", ["done", "fail", "cancel", "down"])
-def test_chains_of_any_length_end(how: str) -> None:
-    """Nothing is recursive: 100,000 steps are far beyond the interpreter's limit."""
-    n = 100_000
+LONG = 100_000  # far beyond the interpreter's recursion limit
+
+
+@pytest.fixture(scope="module")
+def chain() -> list[Step]:
+    """Steps of which each needs the one before."""
+    return [call("s0"), *(call(f"s{i}", f"s{i - 1}") for i in range(1, LONG))]
+
+
+@pytest.mark.parametrize(("how", "status"), [("fail", "failed"), ("cancel", "cancelled"), ("no worker", "failed")])
+def test_chains_of_any_length_end(chain: list[Step], how: str, status: str) -> None:
     world = World(checked=False)
-    if how == "done":
-        steps = [call("s0")] + [join(f"s{i}", f"s{i - 1}") for i in range(1, n)]
-    else:
-        steps = [call("s0")] + [call(f"s{i}", f"s{i - 1}") for i in range(1, n)]
-    world.submit(*steps)
+    world.submit(*chain)
     match how:
-        case "done":
-            world.machine._plugins.merges["collect"] = First()  # type: ignore[attr-defined]
-            world.succeed("s0", "v")
         case "fail":
             world.fail("s0")
         case "cancel":
             world.cancel()
-            world.stop_all()
         case _:
             world.down()
-    assert world.finish.status == {"done": "done", "cancel": "cancelled"}.get(how, "failed")
+    world.stop_all()
+    assert world.finish.status == status
     assert world.machine.nodes == {}
 
 
-def test_a_long_chain_that_nobody_reads_is_cancelled() -> None:
-    n = 100_000
+def test_a_long_chain_is_done_step_by_step() -> None:
     world = World(checked=False)
-    world.submit(call("s0"), *(call(f"s{i}", f"s{i - 1}") for i in range(1, n)), call("x"), join("j", f"s{n - 1}", "x", quorum=1))
+    world.submit(call("s0"), *(join(f"s{i}", f"s{i - 1}", merge="first") for i in range(1, LONG)))
+    world.succeed("s0", "v")
+    assert world.finish.result is not None
+    assert world.finish.result.value == "v"
+
+
+def test_a_long_chain_that_nobody_reads_is_cancelled(chain: list[Step]) -> None:
+    world = World(checked=False)
+    world.submit(*chain, call("x"), join("j", f"s{LONG - 1}", "x", quorum=1))
     world.succeed("x")
     world.stop_all()
     assert world.finish.status == "done"
@@ -156,9 +165,7 @@ def test_a_run_finishes_once_and_then_its_news_is_late() -> None:
 
 def test_an_answer_cut_by_a_limit_is_partial_all_the_way_down() -> None:
     world = World()
-    world.submit(
-        think("a", tokens=50, budget=Budget(tokens=10)), think("b", "a"), think("c", "b"), budget=Budget()
-    )
+    world.submit(think("a", tokens=50, budget=Budget(tokens=10)), think("b", "a"), think("c", "b"), budget=Budget())
     world.succeed("a", tokens=10, finish="length")
     world.succeed("b")
     world.succeed("c")
@@ -185,15 +192,6 @@ def test_a_request_that_cannot_be_read_or_names_no_such_plugin_finishes_at_once(
     kinds = {run: finish.failure.kind for run, finish in world.finishes.items() if finish.failure is not None}
     assert kinds == {"r": "TaskError", "s": "PluginError", "t": "PluginError"}
     assert world.machine.runs == {}
-
-
-class First(__import__("tests.core.kit", fromlist=["Collect"]).Collect):  # type: ignore[misc]
-    """The first value, so that a chain of joins does not nest."""
-
-    def merge(self, branches, task):  # type: ignore[no-untyped-def]
-        from orchestrator.core.base import Verdict
-
-        return Verdict(value=branches[0].result.value, why="")
 
 
 class Raises(Policy):

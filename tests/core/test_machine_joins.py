@@ -198,9 +198,7 @@ def test_a_quorum_that_pruning_made_impossible_stops_the_join_without_a_failure(
 
 def test_what_needs_a_pruned_step_is_stopped_with_it_up_to_the_join() -> None:
     world = World(policies={"prune": PruneAfter()})
-    world.submit(
-        call("a"), call("b"), call("b2", "b"), call("b3", "b2"), join("j", "a", "b3"), policies=["prune"]
-    )
+    world.submit(call("a"), call("b"), call("b2", "b"), call("b3", "b2"), join("j", "a", "b3"), policies=["prune"])
     world.succeed("a", 1)
     assert world.states("b", "b2", "b3") == ["cancelled"] * 3
     assert value(world) == [1]

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import cast
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from orchestrator.core.base import Policy, Stop
 from orchestrator.core.budget import Account
 from orchestrator.core.events import (
     Action,
-    Cancel,
     Cancelled,
     Dispatch,
     Event,
@@ -27,13 +25,10 @@ from orchestrator.core.events import (
     Stopped,
     Submitted,
     Succeeded,
-    Tick,
 )
 from orchestrator.core.invariants import check_not_stuck
 from orchestrator.core.ir import (
     Budget,
-    Failure,
-    Join,
     Kind,
     Plan,
     Plugin,
@@ -46,7 +41,7 @@ from orchestrator.core.ir import (
     Think,
     Usage,
 )
-from orchestrator.core.nodes import Node, Scope, State
+from orchestrator.core.nodes import Scope, State
 from orchestrator.core.view import StepView, View
 from tests.core.kit import World, call, fail_with, join, think
 
@@ -116,10 +111,18 @@ def random_budget(rng: Random, chance: float) -> Budget | None:
     )
 
 
-def random_step(rng: Random, name: str, known: list[str], around: list[str]) -> Step:
+Names = dict[str, bool]
+"""Names that a step can see, and whether each has a context to continue."""
+
+
+def has_context(step: Step) -> bool:
+    return step.op.kind == "think" or (step.op.kind == "join" and step.expands)
+
+
+def random_step(rng: Random, name: str, known: Names, around: Names) -> Step:
     """A step that refers to known steps, seldom to something it must not; `around` are the expanders around it."""
-    names = list(known)
-    if rng.random() < 0.03:
+    names = [each for each in known if each != name]
+    if rng.random() < 0.01:
         names.append(rng.choice([*NAMES, "nobody", *around]))
     needs = tuple(rng.sample(names, min(len(names), rng.choice([0, 0, 1, 1, 2]))))
     expands = rng.random() < 0.25
@@ -143,7 +146,8 @@ def random_step(rng: Random, name: str, known: list[str], around: list[str]) -> 
         args: dict[str, JsonValue] = {"x": {"$ref": rng.choice(names)}} if names and rng.random() < 0.3 else {}
         side = rng.random() < 0.2
         return call(name, *needs, args=args, expands=expands, budget=budget, side_effects=side)
-    after = rng.choice([*names, *around, *around]) if (names or around) and rng.random() < 0.4 else None
+    contexts = [each for each, has in [*known.items(), *around.items(), *around.items()] if has and each != name]
+    after = rng.choice(contexts) if contexts and rng.random() < 0.4 else None
     prompt: list[Text | Ref] = [Text(text=name)]
     if names and rng.random() < 0.3:
         prompt.append(Ref(step=rng.choice(names)))
@@ -160,36 +164,38 @@ def random_step(rng: Random, name: str, known: list[str], around: list[str]) -> 
     )
 
 
-def random_plan(rng: Random, taken: list[str], outer: list[str], around: list[str], *, whole: bool) -> Plan | None:
-    """A plan of up to six steps; `whole` names an output. `None` where the draw is not even well-formed."""
-    free = [name for name in NAMES if name not in taken] if rng.random() < 0.95 else list(NAMES)
+def random_plan(rng: Random, taken: Names, outer: Names, around: Names, *, whole: bool) -> Plan:
+    """A plan of up to six steps; `whole` names an output."""
+    free = [name for name in NAMES if name not in taken] if rng.random() < 0.98 else list(NAMES)
     names = free[: rng.randint(1, 6)] or ["z"]
     if rng.random() < 0.2:
         rng.shuffle(names)
-    known = [*taken, *outer]
+    known = outer | taken
+    for name in names:
+        known.pop(name, None)
     steps: list[Step] = []
     for name in names:
-        steps.append(random_step(rng, name, [each for each in dict.fromkeys(known) if each != name], around))
-        known.append(name)
+        steps.append(random_step(rng, name, known, {each: has for each, has in around.items() if each not in names}))
+        known[name] = has_context(steps[-1])
     output = rng.choice([names[-1], names[-1], *names, *taken]) if whole or rng.random() < 0.3 else None
-    if rng.random() < 0.02:
+    if rng.random() < 0.01:
         output = "nobody"
     if rng.random() < 0.1:
         steps.reverse()
     return Plan(steps=tuple(steps), output=output, budget=random_budget(rng, 0.15))
 
 
-def seen_from(scope: Scope | None) -> tuple[list[str], list[str]]:
+def seen_from(scope: Scope | None) -> tuple[Names, Names]:
     """Names of the scopes around a scope, and of the expanders around it."""
-    outer: list[str] = []
-    around: list[str] = []
+    outer: Names = {}
+    around: Names = {}
     while scope is not None:
         if scope.owner is not None:
-            around.append(scope.owner.step.name)
+            around.setdefault(scope.owner.step.name, has_context(scope.owner.step))
         scope = scope.parent
-        if scope is not None:
-            outer.extend(scope.names)
-    return [name for name in dict.fromkeys(outer) if name not in around], around
+        for name, node in scope.names.items() if scope is not None else ():
+            outer.setdefault(name, has_context(node.step))
+    return {name: has for name, has in outer.items() if name not in around}, around
 
 
 # -- the world ---------------------------------------------------------------------------------------------------------
@@ -199,9 +205,7 @@ class Chaos(World):
     """Workers that generate tokens truly counted, whoever is told of them."""
 
     def __init__(self, rng: Random) -> None:
-        super().__init__(
-            slots=0, policies=POLICIES, grace=3.0, lease=rng.choice([None, 15.0])
-        )
+        super().__init__(slots=0, policies=POLICIES, grace=3.0, lease=rng.choice([None, 15.0]))
         self.rng = rng
         self.generated: dict[int, int] = {}
         self.spent: dict[Account, int] = {}
@@ -272,14 +276,14 @@ class Chaos(World):
 
     def do_submit(self) -> None:
         run = f"r{len(self.submitted)}"
-        first = random_plan(self.rng, [], [], [], whole=True)
-        if first is None or len(self.submitted) >= 6:
+        if len(self.submitted) >= 6:
             return
+        first = random_plan(self.rng, {}, {}, {}, whole=True)
         self.submitted.append(run)
         policies = self.rng.sample(["height", "last-free", "prune", "broken"], self.rng.choice([0, 0, 1, 2]))
         request = Request(
             text="unreadable" if self.rng.random() < 0.01 else "",
-            budget=random_budget(self.rng, 0.4) or Budget(),
+            budget=random_budget(self.rng, 0.3) or Budget(),
             retries=Retries(think=self.rng.randint(0, 2), call=self.rng.randint(0, 1), lost=self.rng.randint(0, 2)),
             policies=tuple(Plugin(name=name) for name in policies),
         )
@@ -302,14 +306,17 @@ class Chaos(World):
         op = self.jobs[attempt].job.op
         generated = self.generated[attempt]
         usage = Usage(prompt=3, completion=generated, cost=self.rng.choice([0.0, 0.0, 1.0]))
-        how = self.rng.choice(["stopped"] if told else ["succeeded", "succeeded", "succeeded", "failed", "stopped"])
+        how = "stopped" if told else self.rng.choices(["succeeded", "failed", "stopped"], [80, 15, 5])[0]
         self._answered(attempt)
         if how == "succeeded":
             ids = tuple(range(generated)) if self.rng.random() < 0.5 else ()
             full = isinstance(op, Think) and generated == op.sampling.max_tokens
             value = self.rng.choice(["x", "y", ""]) if isinstance(op, Think) else self.rng.choice([1, {"k": "v"}, "x"])
             result = Result(
-                value=value, prompt_ids=(7, 8) if ids else (), token_ids=ids, usage=usage,
+                value=value,
+                prompt_ids=(7, 8) if ids else (),
+                token_ids=ids,
+                usage=usage,
                 finish="length" if full else "stop",
             )
             self.send(Succeeded(at=self.now, attempt=attempt, result=result))
@@ -329,9 +336,7 @@ class Chaos(World):
 
     def do_read(self) -> None:
         """A planner answers a result, or patches a step that still runs."""
-        running = [
-            node for node in self.machine.nodes.values() if node.step.expands and node.state is State.RUNNING
-        ]
+        running = [node for node in self.machine.nodes.values() if node.step.expands and node.state is State.RUNNING]
         if self.readers and (not running or self.rng.random() < 0.6):
             chosen = self.readers[self.rng.randrange(len(self.readers))]
             closed = self.rng.random() < 0.6
@@ -353,7 +358,8 @@ class Chaos(World):
             inner = node.inner or Scope(node.run, node, node.scope, "")
             outer, around = seen_from(inner)
             named = inner.output is None and (closed or self.rng.random() < 0.2)
-            patch = random_plan(self.rng, list(inner.names), outer, around, whole=named)
+            taken = {name: has_context(each.step) for name, each in inner.names.items()}
+            patch = random_plan(self.rng, taken, outer, around, whole=named)
         self.send(Expanded(at=self.now, step=step, attempt=attempt, patch=patch, closed=closed))
 
     def do_repeat(self) -> None:
@@ -419,7 +425,7 @@ class Chaos(World):
         ("do_tick", 8),
         ("do_wait", 3),
         ("do_up", 4),
-        ("do_down", 3),
+        ("do_down", 2),
         ("do_cancel", 1),
     )
 

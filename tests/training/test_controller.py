@@ -45,11 +45,7 @@ def parent(words: list[str]) -> str:
 
 
 def perfect(words: list[str]) -> str:
-    return (
-        child(words)
-        if "<child>" in words and words[-1] == "<go>" and words[-6] == "<child>"
-        else parent(words)
-    )
+    return child(words) if "<child>" in words and words[-1] == "<go>" and words[-6] == "<child>" else parent(words)
 
 
 def play(monkeypatch: pytest.MonkeyPatch, script: Script) -> list[list[str]]:
@@ -180,9 +176,7 @@ def test_reach_gives_legal_solutions() -> None:
 def test_interval_and_row() -> None:
     low, high = wilson(90, 100)
     assert low == pytest.approx(0.8256, abs=1e-3) and high == pytest.approx(0.9448, abs=1e-3)
-    row = row_of(
-        "x", [controller.Outcome(True, True, 10, 20, 5), controller.Outcome(False, True, 30, 40, 30)]
-    )
+    row = row_of("x", [controller.Outcome(True, True, 10, 20, 5), controller.Outcome(False, True, 30, 40, 30)])
     assert (row.solved, row.false_claims, row.critical, row.total) == (0.5, 0.5, 20, 30)
 
 

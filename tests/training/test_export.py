@@ -4,17 +4,19 @@ exact.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from training.decode import generate
-from training.export import build_tokenizer, export, load
+from training.export import build_tokenizer, export, hf_config, load
 from training.model import Llama, ModelConfig
-from training.vocab import END, WORDS, encode
+from training.vocab import END, ID, WORDS, encode
 
 CONFIG = ModelConfig(d=64, layers=2, heads=2, ff=96)
+BUNDLED = Path(__file__).parents[2] / "orchestrator" / "models" / "countdown"
 PROMPTS = [
     "<child> T24 9 8 3 <go>",
     "<parent> 4 T62 25 19 5 3 <go>",
@@ -39,9 +41,7 @@ def test_tokenizer_is_one_word_one_token() -> None:
     assert tokenizer.decode(encode("<none> <end>"), skip_special_tokens=True) == "<none>"
 
 
-def test_transformers_loads_tokenizer_by_path_without_network(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transformers_loads_tokenizer_by_path_without_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
@@ -87,10 +87,17 @@ def test_cached_generation_equals_recomputing(folder: Path) -> None:
 def test_generation_stops_and_respects_the_context(folder: Path) -> None:
     model = load(folder)
     free = generate(model, [encode(PROMPTS[0])], stop=(), limit=9)[0]
-    assert (
-        generate(model, [encode(PROMPTS[0])], stop={free[3]}, limit=9)[0] == free[: free.index(free[3]) + 1]
-    )
+    assert generate(model, [encode(PROMPTS[0])], stop={free[3]}, limit=9)[0] == free[: free.index(free[3]) + 1]
     long = [1] * (CONFIG.context - 4)
     assert len(generate(model, [long, long[:5]], stop=(), limit=9)[0]) == 4
     sampled = [generate(model, [encode(PROMPTS[1])] * 4, (), 9, temperature=1.0, seed=s) for s in (1, 1, 2)]
     assert sampled[0] == sampled[1] != sampled[2]
+
+
+@pytest.mark.skipif(not (BUNDLED / "model.safetensors").exists(), reason="no model was exported")
+def test_the_bundled_folder_is_small_and_of_this_vocabulary() -> None:
+    assert sum(path.stat().st_size for path in BUNDLED.iterdir()) < 8_000_000
+    assert json.loads((BUNDLED / "tokenizer.json").read_text())["model"]["vocab"] == ID
+    config = load(BUNDLED).config
+    assert json.loads((BUNDLED / "config.json").read_text()) == hf_config(config)
+    assert config.context == 1024

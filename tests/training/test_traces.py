@@ -96,9 +96,7 @@ def test_wrong_traces_are_refused(text: str) -> None:
 def examples() -> list[str]:
     """The complete traces of FORMAT.md."""
     blocks = re.findall(r"^ *```\n(.*?)^ *```", FORMAT.read_text(), flags=re.DOTALL | re.MULTILINE)
-    return [
-        line.strip() for block in blocks for line in block.splitlines() if re.match(r" *<\w+> .*<end>$", line)
-    ]
+    return [line.strip() for block in blocks for line in block.splitlines() if re.match(r" *<\w+> .*<end>$", line)]
 
 
 def test_the_examples_of_the_format_page_are_right() -> None:

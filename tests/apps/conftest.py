@@ -1,0 +1,94 @@
+"""What the tests of the command line share: commands run in this process or in one of their own, and scripts for the
+scripted worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.apps import cli
+
+
+
+@dataclass
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one JSON object on standard output."""
+        assert self.out.count("\n") == 1, f"not one line: {self.out!r}"
+        return json.loads(self.out)
+
+
+Plait = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings from outside, and signal handlers as they were."""
+    for name in list(os.environ):
+        if name.startswith("PLAIT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+
+
+@pytest.fixture
+def plait(capsys: pytest.CaptureFixture[str]) -> Plait:
+    """Run a command in this process."""
+
+    def run(*words: object) -> Done:
+        capsys.readouterr()
+        code = cli.run([str(word) for word in words])
+        done = Done(code, *capsys.readouterr())
+        assert "Traceback" not in done.err
+        return done
+
+    return run
+
+
+@pytest.fixture
+def process(root: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Start a command in a process of its own, and of its own group."""
+
+    def start(*words: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.apps.cli", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., Path]:
+    """Write a script: replies as dictionaries, or texts that answer every prompt."""
+
+    def write(*replies: dict[str, Any] | str, name: str = "script.json") -> Path:
+        path = tmp_path / name
+        said = [{"text": reply} if isinstance(reply, str) else reply for reply in replies]
+        path.write_text(json.dumps({"replies": said}))
+        return path
+
+    return write

@@ -1,0 +1,211 @@
+"""Workers in Ray actors: jobs and news, death and restart, and what a cluster cannot give.
+
+The hosted worker is the scripted one, so that a failure here is one of the actor's plumbing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import AsyncOrchestrator, Plan, Step, Think
+from orchestrator.core import Progress, Result, Text
+from orchestrator.core.errors import EngineError, WorkerError
+from orchestrator.core.events import Job
+from orchestrator.core.ir import Failure
+from workers.ray_pool import RayWorker, pool
+from workers.scripted import Reply
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
+
+HOST = "workers.scripted:Scripted"
+REPLIES = [
+    Reply(when="slow", text="word " * 5000, tokens_per_second=200),
+    Reply(when="bad", text="out of paper", finish="error"),
+    Reply(text="one two three"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> AsyncIterator[None]:
+    """Keep one local cluster for this file's tests; each would otherwise start its own."""
+    import ray
+
+    ray.init(address="local", include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False, num_cpus=4)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+async def worker(cluster: None) -> AsyncIterator[RayWorker]:
+    worker = RayWorker(HOST, {"replies": REPLIES}, name="hosted", num_cpus=0.1)
+    await worker.start()
+    yield worker
+    await worker.close()
+
+
+def job(attempt: int, prompt: str, stream: bool = False) -> Job:
+    return Job(attempt=attempt, run="r", step=f"r:{attempt}", op=Think(prompt=(Text(text=prompt),), stream=stream))
+
+
+async def everything(worker: RayWorker, job: Job) -> list[Any]:
+    return [item async for item in worker.run(job)]
+
+
+async def test_jobs_run_side_by_side_and_end_once(worker: RayWorker) -> None:
+    prompts = ["a", "b", "bad"] * 20
+    ends = await asyncio.gather(*(everything(worker, job(i, prompt)) for i, prompt in enumerate(prompts)))
+    assert all(len(items) == 1 for items in ends)
+    for prompt, (end,) in zip(prompts, ends, strict=True):
+        if prompt == "bad":
+            assert isinstance(end, Failure) and end.kind == "EngineError"
+        else:
+            assert isinstance(end, Result) and end.text == "one two three" and end.usage.completion == 3
+
+
+async def test_text_comes_while_it_is_written(worker: RayWorker) -> None:
+    items = await everything(worker, job(1, "x", stream=True))
+    assert "".join(item.text for item in items[:-1] if isinstance(item, Progress)) == items[-1].text
+
+
+async def test_cancel_stops_the_worker_in_the_actor(worker: RayWorker) -> None:
+    task = asyncio.create_task(everything(worker, job(1, "slow")))
+    await asyncio.sleep(0.5)
+    await worker.cancel(1)
+    (end,) = await asyncio.wait_for(task, 5)
+    assert isinstance(end, Result) and end.finish == "cancelled" and 0 < end.usage.completion < 5000
+    generated = (await worker.stats())["generated"]
+    await asyncio.sleep(0.3)
+    assert (await worker.stats())["generated"] == generated
+
+
+async def test_a_cancel_at_once_is_not_overtaken_by_its_job(worker: RayWorker) -> None:
+    task = asyncio.create_task(everything(worker, job(1, "slow")))
+    await asyncio.sleep(0)
+    await worker.cancel(1)
+    (end,) = await asyncio.wait_for(task, 5)
+    assert isinstance(end, Result) and end.finish == "cancelled"
+
+
+async def test_unknown_cancels_are_ignored(worker: RayWorker) -> None:
+    await worker.cancel(99)
+    (end,) = await everything(worker, job(1, "a"))
+    assert isinstance(end, Result)
+
+
+async def test_leaving_a_job_cancels_it(worker: RayWorker) -> None:
+    running = worker.run(job(1, "slow", stream=True))
+    await anext(running)
+    await running.aclose()
+    await asyncio.sleep(0.3)
+    generated = (await worker.stats())["generated"]
+    await asyncio.sleep(0.3)
+    assert (await worker.stats())["generated"] == generated
+
+
+async def test_a_killed_actor_loses_its_jobs_and_comes_back(worker: RayWorker) -> None:
+    health = worker.health()
+    assert await anext(health) is True
+    task = asyncio.create_task(everything(worker, job(1, "slow")))
+    await asyncio.sleep(0.3)
+    before = worker.pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    (end,) = await asyncio.wait_for(task, 30)
+    assert isinstance(end, Failure) and end.lost and end.retryable
+    assert await asyncio.wait_for(anext(health), 30) is False
+    assert await asyncio.wait_for(anext(health), 60) is True
+    assert worker.pid != before
+    (end,) = await everything(worker, job(2, "a"))
+    assert isinstance(end, Result)
+
+
+async def test_without_restarts_a_killed_actor_is_gone(cluster: None) -> None:
+    worker = RayWorker(HOST, {"replies": REPLIES}, num_cpus=0.1, restarts=0)
+    await worker.start()
+    health = worker.health()
+    assert await anext(health) is True
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(health), 30)
+    (end,) = await everything(worker, job(1, "a"))
+    assert isinstance(end, Failure) and end.lost
+    await worker.close()
+
+
+async def test_a_run_outlives_a_killed_actor(cluster: None) -> None:
+    worker = RayWorker(HOST, {"replies": [Reply(text="word " * 100, tokens_per_second=100)]}, num_cpus=0.1)
+    async with AsyncOrchestrator(workers=[worker]) as orchestrator:
+        plan = Plan(steps=(Step(name="t", op=Think(prompt=(Text(text="x"),))),), output="t")
+        run = asyncio.create_task(orchestrator.run(plan=plan))
+        await asyncio.sleep(0.4)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        answer = await asyncio.wait_for(run, 90)
+    assert answer.status == "done" and answer.text.split() == ["word"] * 100
+    assert answer.report.steps[0].tries == 2
+
+
+async def test_too_much_is_refused_at_once_and_says_what_there_is(cluster: None) -> None:
+    worker = RayWorker(HOST, {"replies": REPLIES}, num_cpus=4096)
+    with pytest.raises(WorkerError, match=r"4096 CPU.*largest has 4 CPU"):
+        await asyncio.wait_for(worker.start(), 30)
+
+
+async def test_a_cluster_that_is_full_is_not_waited_for(cluster: None) -> None:
+    first = RayWorker(HOST, {"replies": REPLIES}, name="first", num_cpus=4)
+    second = RayWorker(HOST, {"replies": REPLIES}, name="second", num_cpus=4, start_timeout=3)
+    await first.start()
+    with pytest.raises(WorkerError, match="wants 4 CPU"):
+        await asyncio.wait_for(second.start(), 30)
+    await first.close()
+
+
+async def test_the_cause_of_a_hosted_worker_that_cannot_start_comes_out(cluster: None, tmp_path: Path) -> None:
+    worker = RayWorker("workers.engine:Engine", {"model": str(tmp_path)}, num_cpus=0.1)
+    with pytest.raises(EngineError, match=str(tmp_path)):
+        await asyncio.wait_for(worker.start(), 60)
+
+
+def test_unknown_hosts_are_refused_before_anything_starts() -> None:
+    with pytest.raises(WorkerError, match=r"workers\.nothing"):
+        RayWorker("workers.nothing:Thing")
+
+
+def test_each_engine_of_a_pool_has_cores_of_its_own() -> None:
+    workers = pool(2, "workers.engine:Engine", {"model": "x"}, cores=[0, 1, 2, 3])
+    assert [worker._options["cpu_list"] for worker in workers] == [[0, 1], [2, 3]]
+    assert [worker.name for worker in workers] == ["engine-0", "engine-1"]
+    with pytest.raises(WorkerError, match="use fewer engines"):
+        pool(3, "workers.engine:Engine", {"model": "x"}, cores=[0, 1])
+
+
+async def test_a_cluster_started_here_ends_with_its_last_worker() -> None:
+    import ray
+
+    if ray.is_initialized():
+        ray.shutdown()
+    worker = RayWorker(HOST, {"replies": REPLIES}, num_cpus=0.1)
+    await worker.start()
+    assert ray.is_initialized()
+    pid = worker.pid
+    await worker.close()
+    await worker.close()
+    assert not ray.is_initialized()
+    assert pid is not None
+    for _ in range(100):
+        if not _alive(pid):
+            break
+        await asyncio.sleep(0.1)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

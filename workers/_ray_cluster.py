@@ -1,0 +1,89 @@
+"""This process's tie to a Ray cluster: joined once, a local one started if there is none, left with the last user.
+
+Decides which cluster, and whether it can ever hold what is asked of it. It does not know what runs on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from typing import Any
+
+from orchestrator.core.errors import WorkerError
+
+OBJECT_STORE_BYTES = 100 << 20
+"""Of a local cluster: jobs and results are small and travel inside calls."""
+
+_lock = threading.Lock()
+_users = 0
+_started = False
+
+
+async def join() -> Any:
+    """Return the `ray` module, connected to a cluster; every call wants one `leave`.
+
+    The cluster is that of `RAY_ADDRESS`, else the one that this process is already connected to, else a local one.
+    Raises `WorkerError` if Ray is not installed or the cluster cannot be reached.
+    """
+    return await asyncio.to_thread(_join)
+
+
+async def leave() -> None:
+    """Disconnect when the last user leaves, if it was `join` that connected; a local cluster then ends."""
+    await asyncio.to_thread(_leave)
+
+
+def missing(ray: Any, wanted: dict[str, float]) -> str | None:
+    """Return what the whole cluster is short of, busy or not, for one actor that wants these resources; `None` if
+    nothing."""
+    nodes = [node["Resources"] for node in ray.nodes() if node.get("Alive")]
+    if any(all(node.get(key, 0.0) >= amount for key, amount in wanted.items()) for node in nodes):
+        return None
+    asked = ", ".join(f"{amount:g} {key}" for key, amount in wanted.items() if amount)
+    best = {key: max((node.get(key, 0.0) for node in nodes), default=0.0) for key in wanted}
+    there = ", ".join(f"{amount:g} {key}" for key, amount in best.items())
+    return f"no node of the Ray cluster has {asked}: the largest has {there}"
+
+
+def _join() -> Any:
+    global _users, _started
+    with _lock:
+        try:
+            import ray
+        except ImportError as error:
+            raise WorkerError(f"Ray is not installed ({error}): `pip install plait` brings it") from error
+        if not ray.is_initialized():
+            _connect(ray)
+            _started = True
+        _users += 1
+        return ray
+
+
+def _connect(ray: Any) -> None:
+    address = os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    if not address:
+        options |= {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        ray.init(**options)
+    except Exception as error:
+        where = f"the Ray cluster at RAY_ADDRESS={address} cannot be joined" if address else "Ray cannot start here"
+        remedy = "check that it runs, or unset RAY_ADDRESS" if address else "`plait doctor` looks for the cause"
+        raise WorkerError(f"{where}: {str(error).strip().splitlines()[0]}; {remedy}") from error
+
+
+def _leave() -> None:
+    global _users, _started
+    with _lock:
+        _users = max(0, _users - 1)
+        if _users or not _started:
+            return
+        _started = False
+        import ray
+
+        with contextlib.suppress(Exception):
+            ray.shutdown()

@@ -1,0 +1,110 @@
+"""The inside of a Ray actor: one worker, its jobs as tasks, its news in batches.
+
+Everything that happens to all jobs leaves through one call that waits for news, so that the number of messages follows
+the engine's steps and not its tokens. It does not import Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.core.base import Progress, Worker
+from orchestrator.core.errors import PlaitError, WorkerError, as_failure
+from orchestrator.core.events import Job
+from orchestrator.core.ir import Failure, Result
+
+News = tuple[int, Progress | Result | Failure]
+"""An attempt and what is new of it."""
+
+
+def load(spec: str, options: dict[str, Any]) -> Worker:
+    """Return the worker that `pkg.mod:Class` and its options mean, not started. Raises `WorkerError`."""
+    module, _, name = spec.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)(**options)
+    except PlaitError:
+        raise
+    except Exception as error:
+        raise WorkerError(f"the worker {spec!r} cannot be made: {type(error).__name__}: {error}") from error
+
+
+class Host:
+    """An actor that hosts a worker."""
+
+    def __init__(self, spec: str, options: dict[str, Any]) -> None:
+        self._worker = load(spec, options)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._early: set[int] = set()
+        """Attempts cancelled before their job came: calls of an async actor may overtake one another."""
+        self._news: list[News] = []
+        self._some = asyncio.Event()
+
+    async def start(self) -> tuple[int, str | None]:
+        """Start the worker; return the process id, and what went wrong (an exception of Ray's would hide the cause)."""
+        try:
+            await self._worker.start()
+        except Exception as error:
+            return os.getpid(), str(error) or repr(error)
+        return os.getpid(), None
+
+    async def submit(self, jobs: Sequence[Job]) -> None:
+        """Start jobs; their news come out of `news`."""
+        for job in jobs:
+            self._tasks[job.attempt] = asyncio.create_task(self._work(job))
+
+    async def cancel(self, attempt: int) -> None:
+        """Cancel an attempt, also one whose job is still on its way."""
+        if attempt in self._tasks:
+            await self._worker.cancel(attempt)
+        else:
+            self._early.add(attempt)
+
+    async def news(self) -> list[News]:
+        """Wait until there is news, and return all of it."""
+        await self._some.wait()
+        self._some.clear()
+        news, self._news = self._news, []
+        return news
+
+    async def watch(self) -> bool:
+        """Wait until the worker's health changes for the worse; return whether it may come back."""
+        async for healthy in self._worker.health():
+            if not healthy:
+                return True
+        return False
+
+    async def stats(self) -> dict[str, int]:
+        """Return the worker's counters, if it has any."""
+        stats = getattr(self._worker, "stats", None)
+        return stats() if stats is not None else {}
+
+    async def close(self) -> None:
+        """Free the worker."""
+        await self._worker.close()
+
+    async def _work(self, job: Job) -> None:
+        attempt = job.attempt
+        last: Progress | Result | Failure | None = None
+        try:
+            if attempt in self._early:
+                self._early.discard(attempt)
+                last = Result(value="", finish="cancelled")
+                self._post(attempt, last)
+                return
+            async for last in self._worker.run(job):
+                self._post(attempt, last)
+        except Exception as error:
+            last = as_failure(error)
+            self._post(attempt, last)
+        finally:
+            self._tasks.pop(attempt, None)
+            if last is None or isinstance(last, Progress):
+                self._post(attempt, as_failure(WorkerError("the hosted worker ended this job without a result")))
+
+    def _post(self, attempt: int, item: Progress | Result | Failure) -> None:
+        self._news.append((attempt, item))
+        self._some.set()
