@@ -265,6 +265,7 @@ class Core:
         )  # fmt: skip
         try:
             import vllm
+            from vllm import inputs
         except ModuleNotFoundError as error:
             said = "is not installed" if error.name == "vllm" else f"is installed but cannot be imported ({error})"
             raise EngineError(f"vLLM {said}: {INSTALL}") from error
@@ -294,7 +295,7 @@ class Core:
         sampling_fields = inspect.signature(SamplingParams).parameters
         self._own_params: dict[str, Any] = {"skip_clone": True} if "skip_clone" in sampling_fields else {}
         self._prioritised = "priority" in inspect.signature(engine.add_request).parameters
-        self._tokens_input = getattr(vllm.inputs, "tokens_input", None) or (lambda ids: {"prompt_token_ids": ids})
+        self._tokens_input = getattr(inputs, "tokens_input", None) or (lambda ids: {"prompt_token_ids": ids})
         self._counted = self._count_samples()
 
     def params(self, sampling: Sampling, max_tokens: int, deltas: bool) -> Any:
@@ -320,7 +321,7 @@ class Core:
         extra = {"priority": order.priority} if self._prioritised else {}
         try:
             inner = self.engine.add_request(order.key, self._tokens_input(order.prompt), order.params, **extra)
-        except (ValueError, TypeError) as error:
+        except Exception as error:  # vLLM's own classes change; nothing has been scheduled yet, so the engine is sound
             refused = EngineError(f"the engine rejected the request: {first_line(error)}")
             news.append((order.stream, as_failure(refused)))
             return

@@ -190,12 +190,12 @@ class RayWorker(Worker):
         """Hand out news as they come; return why no more will."""
         actor = self._actor
         watch = asyncio.ensure_future(_reply(actor.watch))
+        news = watch
         try:
             while True:
                 news = asyncio.ensure_future(_reply(actor.news))
                 await asyncio.wait([news, watch], return_when=asyncio.FIRST_COMPLETED)
                 if not news.done():
-                    news.cancel()
                     return "its worker ended"
                 for attempt, item in news.result():
                     stream = self._streams.get(attempt)
@@ -205,7 +205,8 @@ class RayWorker(Worker):
             return _first_line(error)
         finally:
             watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            news.cancel()
+            await asyncio.gather(watch, news, return_exceptions=True)
 
     def _send(self) -> None:
         """Send the jobs that have gathered, in one call."""

@@ -1,8 +1,8 @@
 """How a plan enters a run: names resolved, cycles refused, edges counted.
 
 A name is looked for among the steps of the plan's own scope, then in the scopes around it. Everything is checked before
-anything is changed, so a plan that is refused leaves no trace. Decides what a legal patch is; it starts nothing, and does
-not know workers or policies.
+anything is changed, so a plan that is refused leaves no trace. Decides what a legal patch is; it starts nothing, and
+does not know workers or policies.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def check(machine: Machine) -> None:
 
 
 def check_not_stuck(machine: Machine) -> None:
-    """Raise `InvariantError` if a run can only wait for ever: nothing of it runs, nothing is asked of a planner, no timer
-    is set, and what is ready waits neither for a slot that another run holds nor for a worker that is coming back."""
+    """Raise `InvariantError` if a run can only wait for ever: nothing of it runs, nothing is asked of a planner, no
+    timer is set, and what is ready waits neither for a slot that is taken nor for a worker that is coming back."""
     hosts = machine.fleet.hosts.values()
     room = any(host.returning or (host.up and host.running) for host in hosts)
     for run in machine.runs.values():
@@ -66,7 +66,8 @@ def _check_queue(machine: Machine) -> None:
             where = (node.id in queued) + (node.id in held)
             _demand(where == 1, node.id, f"is ready and stands in {where} queues")
             if node.id in held:
-                _demand(held[node.id].running > 0, node.id, f"waits for {held[node.id].owner}, under which nothing runs")
+                owner = held[node.id].owner
+                _demand(held[node.id].running > 0, node.id, f"waits for {owner}, under which nothing runs")
 
 
 def _check_readers(node: Node) -> None:

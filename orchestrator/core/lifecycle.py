@@ -1,7 +1,7 @@
 """How steps move: what becomes ready, what is given up, what goes to which slot. The lower half of the machine.
 
-`machine.py` says what each event means and holds the theory of operation; the rules by which one step's end moves others
-stand here. Does not know events, planners or the end of a run.
+`machine.py` says what each event means and holds the theory of operation; the rules by which one step's end moves
+others stand here. Does not know events, planners or the end of a run.
 """
 
 from __future__ import annotations

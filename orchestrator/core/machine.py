@@ -6,17 +6,19 @@ Theory of operation
 Every handler does its own small part and, where a step ends, puts it on a list; `_advance` then works through that list
 until nothing moves (`lifecycle.py`):
 
-* A step that ends tells its dependants. One whose needs are all met becomes ready; a join counts its branches; any other
-  dependant of a step without a value ends without one itself. So failure travels downstream as data until a join
+* A step that ends tells its dependants. One whose needs are all met becomes ready; a join counts its branches; any
+  other dependant of a step without a value ends without one itself. So failure travels downstream as data until a join
   tolerates it.
-* A step that ends lets go of what it needed. Each step counts its readers (dependants that have not ended, and its scope
-  while that keeps it); at none it is cancelled, and lets go in turn. Early stop, quorum, failure, budgets and the user's
-  Ctrl-C all reduce to this one rule, upstream.
-* Ready steps go to free slots in order of (priority, rank, arrival) as far as their budgets admit.
+* A step that ends lets go of what it needed. Each step counts its readers (dependants that have not ended, and its
+  scope while that keeps it); at none it is cancelled, and lets go in turn. Early stop, quorum, failure, budgets and the
+  user's Ctrl-C all reduce to this one rule, upstream.
+* Ready steps go to free slots in order of (priority, rank, arrival) as far as their budgets admit. One that a budget
+  holds back waits with that budget's account, which lets the next be asked about when something under it has ended.
 
 A dispatch makes an *attempt* with a fresh id. Cancelling a step ends the step at once and asks the attempt to stop; the
-attempt keeps its slot and its token reservation until the worker has answered (or its grace is over). News of an attempt
-that is gone is counted in `late` and otherwise ignored, so duplicates and stragglers do no harm.
+attempt keeps its slot and its token reservation until the worker has answered. One that never does (its grace is over,
+its worker went away) is charged all that it might have generated. News of an attempt that is gone is counted in `late`
+and otherwise ignored, so duplicates and stragglers do no harm.
 
 A step that expands owns a *scope*. While the scope is open more patches may come and its steps are kept even if nobody
 reads them yet; when it closes only its output is kept, and the output's end is the end of the expanding step.
@@ -62,8 +64,8 @@ from .view import StepView, View
 
 
 class Machine(Lifecycle):
-    """All state of all runs. `grace` is how many seconds a worker has to confirm a cancel, `lease` how many an attempt may
-    be silent before its worker is taken to have lost it (`None`: for ever)."""
+    """All state of all runs. `grace` is how many seconds a worker has to confirm a cancel, `lease` how many an attempt
+    may be silent before its worker is taken to have lost it (`None`: for ever)."""
 
     def __init__(self, plugins: Plugins, *, grace: float = 10.0, lease: float | None = None) -> None:
         super().__init__(plugins, grace=grace, lease=lease)

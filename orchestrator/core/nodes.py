@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """Where a step stands. That a worker has not yet heard of a cancel is never a state of a step, only of an attempt."""
+    """Where a step stands. That a worker has not yet heard of a cancel is a state of an attempt, never of a step."""
 
     WAITING = "waiting"
     READY = "ready"
@@ -57,8 +57,8 @@ _NAMES: dict[State, str] = {state: state.value for state in State}
 
 
 Move = tuple[float, str, str, str, str]
-"""When, which step, from, to, why. A plain tuple of atoms, which the garbage collector need not follow: a plan of 100,000
-steps has 300,000 of them."""
+"""When, which step, from, to, why. A plain tuple of atoms, which the garbage collector need not follow: a plan of
+100,000 steps has 300,000 of them."""
 
 
 def tell(move: Move) -> str:
@@ -224,7 +224,7 @@ class Run:
     nodes: list[Node] = field(default_factory=list[Node])
     live: int = 0
     """Attempts that are not gone."""
-    meter: Meter = field(default_factory=lambda: Meter())
+    meter: Meter = field(default_factory=Meter)
     cancelled: str | None = None
     """Why the user gave it up."""
     broken: Failure | None = None

@@ -18,7 +18,6 @@ import pytest
 from orchestrator.apps import cli
 
 
-
 @dataclass
 class Done:
     """How a command ended."""

@@ -40,7 +40,9 @@ def test_verbose_shows_the_steps_and_where_time_went(plait, script):
 
 
 def test_stream_shows_the_tree_on_standard_error(plait, script):
-    done = plait("run", "q", "--planner", "sample:n=2,stream=true", "--script", script("answer: 4"), "--stream", "--json")
+    done = plait(
+        "run", "q", "--planner", "sample:n=2,stream=true", "--script", script("answer: 4"), "--stream", "--json"
+    )
     assert done.json["answer"] == "4"
     assert "sample-2" in done.err
     assert "answer: 4" in done.err
@@ -48,7 +50,9 @@ def test_stream_shows_the_tree_on_standard_error(plait, script):
 
 def test_n_and_merge_reach_the_planner(plait, script):
     replies = [{"text": f"answer: {value}", "times": 1} for value in (1, 2, 2, 3)]
-    done = plait("run", "q", "--planner", "sample", "--n", 4, "--merge", "majority", "--script", script(*replies), "--json")
+    done = plait(
+        "run", "q", "--planner", "sample", "--n", 4, "--merge", "majority", "--script", script(*replies), "--json"
+    )
     assert done.json["answer"] == "2"
     assert "2 of 4 votes" in done.json["why"]
 
@@ -138,7 +142,7 @@ def test_a_plan_of_calls_needs_no_model(plait, tools, plan):
     path = plan(("a", "double", {"x": 4}), ("b", "double", {"x": {"$ref": "a"}}))
     done = plait("run", "--plan", path, "--tools", tools, "--json")  # no --script: a model would have to be started
     assert done.code == 0
-    assert done.json["answer"] == "16"
+    assert done.json["answer"] == 16
     assert "starting" not in done.err
 
 
@@ -153,9 +157,7 @@ def test_a_plan_of_calls_needs_no_model(plait, tools, plan):
     ],
 )
 def test_a_tool_that_misbehaves_fails_the_run_in_one_line(plait, tools, plan, tool, args, said):
-    done = plait("run", "--plan", plan(("ok", "double", {"x": 1}), ("a", tool, {**args})), "--tools", tools, "--json")
-    if done.code == 2:  # the plan is refused for the stray step
-        pytest.fail(done.err)
+    done = plait("run", "--plan", plan(("a", tool, args)), "--tools", tools, "--json")
     assert done.code == 1
     assert done.json["status"] == "failed"
     assert said in done.json["error"]

@@ -1,4 +1,4 @@
-"""What tests of the machine are made of: plan builders, plugins by name, and a synchronous `World` that plays the driver.
+"""What tests of the machine are made of: plan builders, plugins by name, and a `World` that plays the driver.
 
 The world hands events in one by one, in whatever order a test chooses, and checks after each that the machine's
 invariants hold and that its actions are ones a driver can carry out.

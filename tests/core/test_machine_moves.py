@@ -1,4 +1,4 @@
-"""The table of legal moves: each is made by some event, every other raises and tells its story; errors can be pickled."""
+"""The table of legal moves: each is made by some event, every other raises with its story; errors can be pickled."""
 
 from __future__ import annotations
 

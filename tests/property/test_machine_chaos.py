@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order, the machine's invariants hold and every run ends once, with nothing left over."""
+"""Whatever happens, in whatever order, the machine's invariants hold, and every run ends once with nothing left."""
 
 from __future__ import annotations
 

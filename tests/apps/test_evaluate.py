@@ -1,0 +1,144 @@
+"""`plait eval`: what is counted, what is written, what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.apps.evaluate import wilson
+from orchestrator.apps.problems import Problem, draw, is_held_out, is_right, is_solvable, read_problems
+from orchestrator.core.errors import ConfigError
+
+LINES = ['{"numbers": [3, 5, 7, 11], "target": 26}', '{"numbers": [1, 2, 3, 4], "target": 24}', ""]
+
+
+@pytest.fixture
+def problems(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text("\n".join([*LINES, '{"numbers": [1, 2, 3, 4], "target": 25}']))
+    return path
+
+
+@pytest.fixture
+def solver(script):
+    return script(
+        {"when": "T26", "text": "<hit> 11 + 7 = 18 ; 18 + 5 = 23 ; 23 + 3 = 26 <end>"},
+        {"when": "T24", "text": "<hit> 4 * 3 = 12 ; 12 * 2 = 24 ; 24 + 1 = 24 <end>"},
+        "<none> <end>",
+    )
+
+
+def test_counts_and_answers(plait, problems, solver, tmp_path):
+    done = plait("eval", "countdown", "--problems", problems, "--script", solver, "--answers", "out.jsonl", "--json")
+    assert done.code == 0
+    said = done.json
+    assert (said["n"], said["solved"], said["claimed"], said["failed"]) == (3, 1, 2, 0)
+    assert said["solved_percent"] == pytest.approx(33.33)
+    assert said["status"] == "done"
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [record["target"] for record in records] == [26, 24, 25]
+    assert [record["solved"] for record in records] == [True, False, False]
+    assert [record["answer"] is None for record in records] == [False, False, True]
+    assert records[0]["answer"] == ["11+7=18", "18+5=23", "23+3=26"]
+    totals = [record["total_tokens"] for record in records]
+    assert said["total_tokens_mean"] == pytest.approx(sum(totals) / 3, abs=0.01)
+    assert said["critical_path_tokens_mean"] == said["total_tokens_mean"]  # one line of reasoning
+
+
+def test_solved_is_checked_beside_the_planners_merge(plait, problems, solver):
+    done = plait("eval", "countdown", "--problems", problems, "--script", solver, "--planner", "sample:n=3", "--json")
+    assert (done.json["solved"], done.json["claimed"]) == (1, 2)  # the majority agrees on a wrong one
+    done = plait(
+        "eval", "countdown", "--problems", problems, "--script", solver,
+        "--planner", "sample", "--n", 3, "--merge", "best-of", "--json",
+    )  # fmt: skip
+    assert (done.json["solved"], done.json["claimed"]) == (1, 1)  # the verifier lets no wrong one through
+
+
+def test_limit_and_the_table(plait, problems, solver):
+    done = plait("eval", "countdown", "--problems", problems, "--script", solver, "--limit", 1)
+    assert done.code == 0
+    assert "1 of 1 countdown problems" in done.out
+    assert "1 (100.0 %" in done.out
+    assert "1 of 1: 1 solved" in done.err
+
+
+def test_bad_lines_are_named_and_nothing_is_run(plait, tmp_path, script):
+    bad = ["nonsense", '{"numbers": [1, 2, 3], "target": 24}', '{"numbers": [1, 2, 3, 4], "target": true}', "[1]"]
+    (tmp_path / "bad.jsonl").write_text("\n".join([LINES[0], *bad]))
+    counted = script("unused")
+    done = plait("eval", "countdown", "--problems", "bad.jsonl", "--script", counted, "--answers", "o.jsonl", "--json")
+    assert done.code == 2
+    for number in (2, 3, 4, 5):
+        assert f"line {number}: " in done.json["error"]
+    assert "line 1" not in done.json["error"]
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_answers_that_cannot_be_written_are_refused_first(plait, problems, solver):
+    done = plait(
+        "eval", "countdown", "--problems", problems, "--script", solver, "--answers", "no/where.jsonl", "--json"
+    )
+    assert done.code == 2
+    assert "no/where.jsonl" in done.json["error"]
+
+
+def test_an_engine_that_fails_every_time_is_an_error(plait, problems, script):
+    broken = script({"text": "no memory", "finish": "error"})
+    done = plait("eval", "countdown", "--problems", problems, "--script", broken, "--json")
+    assert done.code == 1
+    assert done.json["failed"] == done.json["n"] == 3
+    assert "no memory" in done.err
+
+
+def test_drawn_problems_are_held_out_solvable_and_the_same_for_a_seed():
+    problems = draw(40, seed=7)
+    assert problems == draw(40, seed=7) != draw(40, seed=8)
+    assert len({(tuple(sorted(problem.numbers)), problem.target) for problem in problems}) == 40
+    for problem in problems:
+        assert is_held_out(problem.numbers)
+        assert is_solvable(problem)
+        assert all(1 <= number <= 25 for number in problem.numbers)
+        assert 10 <= problem.target <= 100
+
+
+def test_solvable_is_exact():
+    assert is_solvable(Problem((3, 5, 7, 11), 24))
+    assert not is_solvable(Problem((1, 1, 1, 1), 10))
+    assert not is_solvable(Problem((25, 25, 25, 25), 11))
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        (["11-7=4", "5-3=2", "4*2=8"], False),
+        (["11+7=18", "18+5=23", "23+3=26"], True),
+        (["11 + 7 = 18", "18+5=23", "23+3=26"], True),
+        (["11+7=18", "18+5=23"], False),
+        (["11+7=18", "18+5=23", "23+3=26", "26+0=26"], False),
+        (["11+7=19", "19+5=24", "24+3=27"], False),
+        (["11+11=22", "22+3=25", "25+1=26"], False),
+        (["13+13=26", "3+5=8", "7+11=18"], False),
+        (["11/7=1", "1+5=6", "6+3=9"], False),
+        ([1, 2, 3], False),
+        ("11+7=18;18+5=23;23+3=26", False),
+        (None, False),
+    ],
+)
+def test_the_check_is_exact(answer, right):
+    assert is_right(Problem((3, 5, 7, 11), 26), answer) is right
+
+
+def test_an_empty_file_has_no_problems(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(ConfigError, match="no problems"):
+        read_problems(tmp_path / "empty.jsonl")
+
+
+def test_wilson_interval():
+    # 95 % of 50 in 100 is the textbook's 40.4 to 59.6.
+    assert wilson(50, 100) == pytest.approx((0.404, 0.596), abs=1e-3)
+    assert wilson(0, 0) == (0.0, 1.0)
+    low, high = wilson(10, 10)
+    assert (low, high) == (pytest.approx(0.7225, abs=1e-3), 1.0)
