@@ -248,8 +248,8 @@ class Engine(Worker):
 class Core:
     """vLLM itself: built, stepped and freed by the engine's thread; only `params` and the counts are used outside."""
 
-    alive = 0
-    """Engines in this process; the last one to go takes the process-wide groups of vLLM with it."""
+    alive = False
+    """Whether this process has an engine. vLLM's groups are the process's: one engine that ends breaks another."""
 
     def __init__(self, spec: Engine) -> None:
         """Load the model; raises `EngineError`, or whatever vLLM raises."""
@@ -276,10 +276,15 @@ class Core:
         known = inspect.signature(vllm.EngineArgs).parameters
         wanted = arguments(spec, str(folder or spec.model), kv, gpu)
         args = {key: value for key, value in wanted.items() if key in known and value is not None}
+        if Core.alive:
+            raise EngineError(
+                "this process already has an engine: close that one first, or use the worker `ray`, which gives each "
+                "engine a process of its own"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**args))
-        Core.alive += 1
+        Core.alive = True
         self.engine: Any = engine
         self.running: dict[str, Order] = {}
         self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0}
@@ -384,12 +389,11 @@ class Core:
         self.running.clear()
         self._states = None
         del self.engine
-        Core.alive -= 1
-        if not Core.alive:
-            with contextlib.suppress(Exception):
-                from vllm.distributed import cleanup_dist_env_and_memory
+        Core.alive = False
+        with contextlib.suppress(Exception):
+            from vllm.distributed import cleanup_dist_env_and_memory
 
-                cleanup_dist_env_and_memory()
+            cleanup_dist_env_and_memory()
         gc.collect()
 
     def _result(self, order: Order, reason: str | None, stop: int | str | None) -> Result | Failure:

@@ -157,7 +157,7 @@ def _problem(line: str) -> Problem:
     except RecursionError:
         raise ValueError(f"is not JSON that anyone would write; {example}") from None
     except ValueError as error:
-        raise ValueError(f"is not JSON ({error}); {example}") from None
+        raise ValueError(f"is not JSON ({getattr(error, 'msg', error)}); {example}") from None
     if not isinstance(fields, dict) or not {"numbers", "target"} <= set(fields):
         raise ValueError(f"has no `numbers` and `target`; {example}")
     numbers, target = fields["numbers"], fields["target"]

@@ -12,7 +12,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from .ir import Budget
+from .ir import Budget, Kind
 from .nodes import Queued, is_current
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class Account:
     running: int = 0
     cost: float = 0.0
     steps: int = 0
-    held: list[Queued] = field(default_factory=list[Queued])
-    """Heap of ready steps that wait for something under this account to end."""
+    held: dict[Kind, list[Queued]] = field(default_factory=dict[Kind, list[Queued]])
+    """Heaps of ready steps, by kind, that wait for something under this account to end."""
 
     def chain(self) -> Iterator[Account]:
         """Yield this account and those around it, innermost first."""
@@ -130,13 +130,14 @@ def settle(account: Account | None, reserved: int, tokens: int, cost: float) -> 
 
 def hold(account: Account, entry: Queued) -> None:
     """Keep a step back until something under the account ends."""
-    heapq.heappush(account.held, entry)
+    heapq.heappush(account.held.setdefault(entry[3].step.op.kind, []), entry)
 
 
-def unhold(account: Account) -> Queued | None:
-    """Take out the first step (by priority, rank, arrival) that an account holds back and that still is ready."""
-    while account.held:
-        entry = heapq.heappop(account.held)
+def unhold(account: Account, kind: Kind) -> Queued | None:
+    """Take out the first step of a kind (by priority, rank, arrival) that an account holds back."""
+    held = account.held.get(kind)
+    while held:
+        entry = heapq.heappop(held)
         if is_current(entry):
             return entry
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .budget import Account
+from .budget import Account, Grant, admit
 from .errors import InvariantError
 from .ir import Think
 from .machine import Machine
@@ -51,23 +51,36 @@ def _check_slots(machine: Machine) -> None:
 
 
 def _check_queue(machine: Machine) -> None:
-    held: dict[str, Account] = {}
-    for node in machine.nodes.values():
-        for account in node.account.chain() if node.account is not None else ():
-            held.update((entry[3].id, account) for entry in account.held if is_current(entry))
     queued: set[str] = set()
     for kind, queue in machine.fleet.queues.items():
         current = [entry[3].id for entry in queue if is_current(entry)]
         queued.update(current)
         if current:
             _demand(machine.fleet.least_loaded(kind) is None, min(current), "is ready beside an idle slot")
+    held = _check_held(machine)
     for node in machine.nodes.values():
-        if node.state is State.READY:
-            where = (node.id in queued) + (node.id in held)
-            _demand(where == 1, node.id, f"is ready and stands in {where} queues")
-            if node.id in held:
-                owner = held[node.id].owner
-                _demand(held[node.id].running > 0, node.id, f"waits for {owner}, under which nothing runs")
+        where = (node.id in queued) + (node.id in held)
+        _demand(where == (node.state is State.READY), node.id, f"is {node.state} and stands in {where} queues")
+
+
+def _check_held(machine: Machine) -> set[str]:
+    """Check that what budgets hold back is rightly held back, and return the ids of those steps."""
+    held: set[str] = set()
+    woken = [(node.woken, node.step.op.kind) for node in machine.nodes.values() if node.state is State.READY]
+    accounts: dict[Account, None] = {}
+    for node in machine.nodes.values():
+        accounts.update(dict.fromkeys(node.account.chain() if node.account is not None else ()))
+    for account in accounts:
+        for kind, heap in account.held.items():
+            entries = [entry for entry in heap if is_current(entry)]
+            held.update(entry[3].id for entry in entries)
+            if entries and (account, kind) not in woken:
+                node = min(entries)[3]
+                op = node.step.op
+                answer = admit(node.account, op.sampling.max_tokens if op.kind == "think" else 0, machine.now)
+                _demand(not isinstance(answer, Grant), node.id, f"is held back by {account.owner} for no reason")
+                _demand(account.running > 0, node.id, f"waits for {account.owner}, under which nothing runs")
+    return held
 
 
 def _check_readers(node: Node) -> None:

@@ -14,7 +14,7 @@ from .ends import is_cut, retry_delay
 from .errors import PluginError
 from .events import Action, Cancel, Expand
 from .fleet import Fleet, Host
-from .ir import Failure, Result, Usage
+from .ir import Failure, Kind, Result, Usage
 from .joins import Ruling, conclude, dependency_failed, judge
 from .nodes import Attempt, Move, Node, Run, Scope, State
 from .resolve import resolve
@@ -230,15 +230,15 @@ class Lifecycle:
     def _passed_on(self, node: Node) -> None:
         """Let the next step be asked about that the account holds back which had let this one be asked about.
 
-        An account lets one step go when something under it ends, and the next when that one did not stay with it: so a
-        budget that holds thousands back costs one question an attempt, not thousands.
+        An account lets one step of each kind go when something under it ends, and the next when that one did not stay
+        with it: so a budget that holds thousands back costs a question or two an attempt, not thousands.
         """
         account, node.woken = node.woken, None
         if account is not None:
-            self._wake(account)
+            self._wake(account, node.step.op.kind)
 
-    def _wake(self, account: budget.Account) -> None:
-        entry = budget.unhold(account)
+    def _wake(self, account: budget.Account, kind: Kind) -> None:
+        entry = budget.unhold(account, kind)
         if entry is not None:
             entry[3].woken = account
             self.fleet.put_back(entry)
@@ -306,7 +306,8 @@ class Lifecycle:
         if node.account is not None:
             charge = max(usage.completion, least)
             for holder in budget.settle(node.account, attempt.reserved, charge, usage.cost):
-                self._wake(holder)
+                for kind in holder.held:
+                    self._wake(holder, kind)
         if run.live == 0:
             self._closing.append(run)
 

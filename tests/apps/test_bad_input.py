@@ -20,7 +20,7 @@ def call(name, tool="double", needs=(), **args):
 TOOLS = "from orchestrator import tool\n\n@tool\ndef double(x: int = 1) -> int:\n    return 2 * x\n"
 
 PLANS = {
-    "cycle": (steps(call("a", needs="b"), call("b", needs="a"), output="b"), ["cycle", "'a'", "'b'"]),
+    "cycle": (steps(call("a", needs="b"), call("b", needs="a"), output="b"), ["cycle", "b needs a"]),
     "unknown step": (steps(call("a", needs=["aa"]), output="a"), ["'aa'", "no step of the plan"]),
     "unknown output": (steps(call("a"), output="z"), ["'z'", "not a step"]),
     "unknown tool": (steps(call("a", "dubble"), output="a"), ["'dubble'", "did you mean 'double'"]),
@@ -73,8 +73,8 @@ CASES = {
     "another task to evaluate": (["eval", "plain"], ["'plain'", "countdown"]),
     "an unknown option": (["run", "q", "--planer", "single"], ["--planer", "--planner", "plait run --help"]),
     "an unknown command": (["rum"], ["'rum'", "plait --help"]),
-    "a wrong value": (["run", "q", "--n", "some"], ["some", "--n"]),
-    "too small a value": (["run", "q", "--tokens", "0"], ["--tokens", "0"]),
+    "a wrong value": (["run", "q", "--n", "some"], ["integer", "--n", "plait run --help"]),
+    "too small a value": (["run", "q", "--tokens", "0"], ["--tokens", "greater than or equal to 1"]),
     "two planners": (["run", "q", "--planner", "single", "--plan", "p.json"], ["--planner and --plan"]),
     "a journal that is not there": (["replay", "none.db"], ["none.db"]),
     "an unknown kind": (["names", "wizards"], ["'wizards'", "planner"]),
@@ -149,5 +149,6 @@ def test_a_reader_that_goes_away_is_no_error(process, script):
     assert running.stdout is not None
     running.stdout.close()
     assert running.stderr is not None
-    assert "Traceback" not in running.stderr.read()
+    with running.stderr as stderr:
+        assert "Traceback" not in stderr.read()
     running.wait(timeout=60)

@@ -72,7 +72,7 @@ def test_bad_lines_are_named_and_nothing_is_run(plait, tmp_path, script):
     assert done.code == 2
     for number in (2, 3, 4, 5):
         assert f"line {number}: " in done.json["error"]
-    assert "line 1" not in done.json["error"]
+    assert "line 1:" not in done.json["error"]
     assert not (tmp_path / "o.jsonl").exists()
 
 

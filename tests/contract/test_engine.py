@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +198,36 @@ async def test_too_little_memory_is_said_before_anything_is_loaded(tiny_model: P
         await Engine(str(tiny_model), kv_cache_memory_bytes=1 << 50).start()
 
 
-async def test_another_engine_can_follow_in_the_same_process(engine: Engine, tiny_model: Path) -> None:
-    second = Engine(str(tiny_model), name="second", slots=4, kv_cache_memory_bytes=16 << 20, threads=1)
-    await second.start()
-    here, there = await generate(engine, "w5 w6", max_tokens=5), await generate(second, "w5 w6", max_tokens=5)
-    await second.close()
-    await second.close()
-    assert here.token_ids == there.token_ids
-    assert (await generate(engine, "w5 w6", max_tokens=5)).token_ids == here.token_ids
-    (end,) = await everything(second, job("w1"))
-    assert isinstance(end, Failure) and end.lost
+async def test_a_second_engine_in_one_process_is_refused(engine: Engine, tiny_model: Path) -> None:
+    with pytest.raises(EngineError, match="already has an engine"):
+        await Engine(str(tiny_model), name="second", kv_cache_memory_bytes=16 << 20, threads=1).start()
+    assert (await generate(engine, "w5 w6", max_tokens=5)).usage.completion == 5
+
+
+FOLLOW = """
+import asyncio, sys
+from tests.contract.test_engine import Engine, everything, generate, job
+
+async def main():
+    made = []
+    for _ in range(2):
+        engine = Engine(sys.argv[1], slots=4, kv_cache_memory_bytes=16 << 20, threads=1)
+        await engine.start()
+        made.append((await generate(engine, "w5 w6", max_tokens=5)).token_ids)
+        await engine.close()
+        await engine.close()
+        (end,) = await everything(engine, job("w1"))
+        assert end.lost, end
+    assert made[0] == made[1] and len(made[0]) == 5
+    print("followed")
+
+asyncio.run(main())
+"""
+
+
+async def test_another_engine_can_follow_in_the_same_process(tiny_model: Path, root: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FOLLOW, str(tiny_model), cwd=root, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 120)
+    assert (process.returncode, out.decode().strip()) == (0, "followed")

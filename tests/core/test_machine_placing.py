@@ -164,6 +164,17 @@ def test_runs_share_the_slots_in_order_of_priority_and_arrival() -> None:
     assert world.state("s:a") == "running"
 
 
+def test_a_step_that_waits_for_a_slot_does_not_keep_another_kind_behind_a_budget() -> None:
+    world = World(slots=1, serves=("think",))
+    world.up("tools", 1, ("call",))
+    world.submit(think("busy"), run="s")
+    world.submit(call("a"), think("b"), call("c"), join("j", "a", "b", "c"), budget=Budget(width=1))
+    world.submit(think("also"), run="t")
+    assert world.running() == ["s:busy", "a"]
+    world.succeed("a")
+    assert world.running() == ["s:busy", "c"]
+
+
 # -- cost of the machine's own books -----------------------------------------------------------------------------------
 
 

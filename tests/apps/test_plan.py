@@ -1,0 +1,116 @@
+"""`plait plan`, `plait simulate` and `plait replay`: plans shown, played in virtual time, and played again."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+DIAMOND = {
+    "steps": [
+        {"name": "a", "op": {"kind": "think", "prompt": "start", "sampling": {"max_tokens": 100}}},
+        {"name": "b", "op": {"kind": "think", "prompt": "left", "sampling": {"max_tokens": 300}}, "needs": ["a"]},
+        {"name": "c", "op": {"kind": "think", "prompt": "right", "sampling": {"max_tokens": 50}}, "needs": ["a"]},
+        {"name": "d", "op": {"kind": "join"}, "needs": ["b", "c"]},
+    ],
+    "output": "d",
+}
+
+
+@pytest.fixture
+def diamond(tmp_path):
+    path = tmp_path / "diamond.json"
+    path.write_text(json.dumps(DIAMOND))
+    return path
+
+
+def test_a_plan_as_json(plait, diamond):
+    done = plait("plan", "--plan", diamond, "--json")
+    assert done.code == 0
+    said = done.json
+    assert said["waves"] == [["a"], ["b", "c"], ["d"]]
+    assert (said["steps"], said["width"]) == (4, 2)
+    assert said["critical_path"] == {"steps": ["a", "b", "d"], "tokens_at_most": 400.0}
+
+
+def test_what_is_printed_is_a_plan_again(plait, diamond, tmp_path):
+    first = plait("plan", "--plan", diamond, "--json").json
+    (tmp_path / "again.json").write_text(json.dumps(first["plan"]))
+    assert plait("plan", "--plan", "again.json", "--json").json == first
+
+
+def test_a_plan_for_people_and_for_drawing(plait, diamond):
+    text = plait("plan", "--plan", diamond).out
+    assert "3 waves, width 2, critical path a > b > d (at most 400 tokens)" in text
+    assert plait("plan", "--plan", diamond, "--mermaid").out.startswith("flowchart TD\n")
+    assert plait("plan", "--plan", diamond, "--dot").out.startswith("digraph plan {")
+    done = plait("plan", "--plan", diamond, "--dot", "--json")
+    assert done.code == 2
+    assert "choose one" in done.json["error"]
+
+
+def test_a_planners_first_plan(plait):
+    said = plait("plan", "3 5 7 11 -> 24", "--task", "countdown", "--planner", "sample", "--n", 5, "--json").json
+    assert said["width"] == 5
+    assert said["plan"]["steps"][0]["op"]["prompt"][0]["text"].startswith("<serial>")
+    said = plait("plan", "3 5 7 11 -> 24", "--task", "countdown", "--planner", "threads", "--json").json
+    assert said["steps"] == 1  # the rest is planned while it runs
+
+
+def test_simulated_policies_stand_side_by_side(plait, tmp_path):
+    # A chain of 300 tokens and four short steps on two slots: with the chain first it is over sooner.
+    short = [
+        {"name": f"s{i}", "op": {"kind": "think", "prompt": "x", "sampling": {"max_tokens": 100}}} for i in range(4)
+    ]
+    chain = [
+        {
+            "name": f"c{i}",
+            "op": {"kind": "think", "prompt": "x", "sampling": {"max_tokens": 100}},
+            "needs": [f"c{i - 1}"] if i else [],
+        }
+        for i in range(3)
+    ]
+    join = {"name": "end", "op": {"kind": "join"}, "needs": ["s0", "s1", "s2", "s3", "c2"]}
+    (tmp_path / "p.json").write_text(json.dumps({"steps": [*short, *chain, join], "output": "end"}))
+    words = ["simulate", "--plan", "p.json", "--hosts", 1, "--slots", 2, "--rate", 100, "--policy", "fifo"]
+    said = plait(*words, "--policy", "critical-path", "--json").json
+    fifo, critical = said["policies"]["fifo"], said["policies"]["critical-path"]
+    assert critical["makespan_seconds"] == pytest.approx(4.0, abs=0.05)
+    assert fifo["makespan_seconds"] == pytest.approx(5.0, abs=0.05)
+    assert fifo["total_tokens"] == critical["total_tokens"] == 700
+    table = plait(*words).out
+    assert "fifo" in table
+    assert "8 steps on 1 × 2 slots" in table
+
+
+def test_a_simulation_is_the_same_for_a_seed(plait):
+    words = ["simulate", "q", "--planner", "sample", "--n", 20, "--slots", 4, "--vary", 0.3, "--json"]
+    first = plait(*words, "--seed", 1).json
+    assert plait(*words, "--seed", 1).json == first
+    assert plait(*words, "--seed", 2).json != first
+
+
+def test_replay_says_where_it_diverges(plait, script, tmp_path):
+    journal = tmp_path / "run.db"
+    assert plait("run", "q", "--script", script("a b c"), "--journal", journal).code == 0
+    done = plait("replay", journal)
+    assert done.code == 0
+    assert done.out.startswith("identical: ")
+    with sqlite3.connect(journal) as db:
+        seq, actions = db.execute("SELECT seq, actions FROM actions WHERE actions LIKE '%finish%'").fetchone()
+        db.execute("UPDATE actions SET actions = ? WHERE seq = ?", (actions.replace('"done"', '"failed"'), seq))
+    done = plait("replay", journal, "--json")
+    assert done.code == 1
+    assert done.json["identical"] is False
+    assert done.json["divergence"]["event"] == seq
+    assert '"failed"' in done.json["divergence"]["recorded"]
+    assert '"done"' in done.json["divergence"]["replayed"]
+    assert f"diverged at event {seq}" in plait("replay", journal).out
+
+
+def test_replay_refuses_what_is_no_journal(plait, tmp_path):
+    (tmp_path / "notes.txt").write_text("not a database, but long enough to be looked at")
+    done = plait("replay", "notes.txt", "--json")
+    assert done.code == 2
+    assert "notes.txt" in done.json["error"]
