@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: the run is cancelled, what is there is printed, the process ends. The second one ends it at once."""
+"""Ctrl-C at any moment: the run is cancelled, what is there is printed, the process ends; a second one ends it at once."""
 
 from __future__ import annotations
 

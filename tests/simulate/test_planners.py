@@ -88,16 +88,15 @@ def lines(job: Job, rng: Random) -> Result:
     return Result(value=job.step[-1])
 
 
-@pytest.mark.parametrize(("planning", "end"), [(0.0, 1.16), (0.5, 2.16)])
-def test_steps_of_a_plan_start_while_it_is_still_being_written(planning: float, end: float) -> None:
-    """A line is there every 0.04 s and its call takes 1 s; a reader that thinks for 0.5 s puts off each call and the end."""
+@pytest.mark.parametrize("planning", [0.0, 0.5])
+def test_steps_of_a_plan_start_while_it_is_still_being_written(planning: float) -> None:
+    """A line is there every 0.04 s and its call takes 1 s; a reader that takes its time puts off every call by it."""
     latency = LatencyModel(call=1.0, chunk=4, planner=planning)
     report = simulate(Request(), planner=Lines(), hosts=[STEADY], outcome=lines, latency=latency, check=True)
     assert report.result is not None and report.result.value == ["1", "2", "3", "4"]
     calls = {span.step: span.start for span in report.spans if span.kind == "call"}
     assert calls == {f"sim:plan/s-{i}": pytest.approx(0.04 * i + planning) for i in (1, 2, 3, 4)}
-    assert report.makespan == pytest.approx(1.16 + planning) or planning
-    assert report.makespan <= end
+    assert report.makespan == pytest.approx(0.16 + planning + 1.0)
 
 
 def test_a_planner_that_breaks_fails_its_step_and_not_the_simulation() -> None:
