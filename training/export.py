@@ -111,6 +111,7 @@ def export(model: Llama, folder: Path, facts: dict[str, Any] | None = None) -> N
     build_tokenizer().save(str(temporary / "tokenizer.json"))
     save_file(hf_weights(model), str(temporary / "model.safetensors"), metadata={"format": "pt"})
     for path in sorted(temporary.iterdir()):
+        path.chmod(0o644)  # safetensors writes for the owner alone; a package is read by others
         os.replace(path, folder / path.name)
     temporary.rmdir()
 

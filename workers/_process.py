@@ -6,6 +6,7 @@ Does not import vLLM.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Sequence
 
@@ -21,11 +22,16 @@ def environment(threads: int, *, forced: bool, cores: Sequence[int] | None, loca
     sampler helper costs seconds at the first request and wins nothing measurable.
     """
     put = os.environ.setdefault
-    put("VLLM_LOGGING_LEVEL", "ERROR")
+    put("VLLM_LOGGING_LEVEL", "CRITICAL")  # its errors are raised, and told once
     put("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     put("TORCH_CPP_LOG_LEVEL", "ERROR")
     put("VLLM_NO_USAGE_STATS", "1")
     put("TOKENIZERS_PARALLELISM", "false")
+    # Threads that wait for one another sleep. By default they spin, and when another process wants their cores that
+    # slows the engine down a hundredfold.
+    put("OMP_WAIT_POLICY", "PASSIVE")
+    # it warns before it has read its own variables
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if local:
         put("HF_HUB_OFFLINE", "1")

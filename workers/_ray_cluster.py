@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from typing import Any
@@ -25,9 +26,17 @@ async def join() -> Any:
     """Return the `ray` module, connected to a cluster; every call wants one `leave`.
 
     The cluster is that of `RAY_ADDRESS`, else the one that this process is already connected to, else a local one.
-    Raises `WorkerError` if Ray is not installed or the cluster cannot be reached.
+    Raises `WorkerError` if Ray is not installed or the cluster cannot be reached. Ray cannot be stopped while it
+    connects: a cancelled `join` waits until it has, and leaves again.
     """
-    return await asyncio.to_thread(_join)
+    joining = asyncio.ensure_future(asyncio.to_thread(_join))
+    try:
+        return await asyncio.shield(joining)
+    except asyncio.CancelledError:
+        with contextlib.suppress(WorkerError):
+            await joining
+            await leave()
+        raise
 
 
 async def leave() -> None:
@@ -67,6 +76,7 @@ def _connect(ray: Any) -> None:
     if not address:
         options |= {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it greets at length; what goes wrong is raised
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray.init(**options)

@@ -38,8 +38,10 @@ class Host:
     def __init__(self, spec: str, options: dict[str, Any]) -> None:
         self._worker = load(spec, options)
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._begun: set[int] = set()
+        """Attempts that the worker knows."""
         self._early: set[int] = set()
-        """Attempts cancelled before their job came: calls of an async actor may overtake one another."""
+        """Attempts cancelled before the worker knew them: calls of an async actor may overtake one another."""
         self._news: list[News] = []
         self._some = asyncio.Event()
 
@@ -58,7 +60,7 @@ class Host:
 
     async def cancel(self, attempt: int) -> None:
         """Cancel an attempt, also one whose job is still on its way."""
-        if attempt in self._tasks:
+        if attempt in self._begun:
             await self._worker.cancel(attempt)
         else:
             self._early.add(attempt)
@@ -89,6 +91,7 @@ class Host:
     async def _work(self, job: Job) -> None:
         attempt = job.attempt
         last: Progress | Result | Failure | None = None
+        self._begun.add(attempt)
         try:
             if attempt in self._early:
                 self._early.discard(attempt)
@@ -102,6 +105,7 @@ class Host:
             self._post(attempt, last)
         finally:
             self._tasks.pop(attempt, None)
+            self._begun.discard(attempt)
             if last is None or isinstance(last, Progress):
                 self._post(attempt, as_failure(WorkerError("the hosted worker ended this job without a result")))
 

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import inspect
 import itertools
+import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Sequence
@@ -85,8 +86,9 @@ class Engine(Worker):
         `model`: folder, or id on the Hugging Face hub. `slots`: requests decoded together. `kv_cache_memory_bytes`: on
         a CPU by default what the slots need, 1 GiB or a third of the free memory at most. `max_model_len`: prompt and
         output together; by default what the model allows and the cache holds. `block_size`: tokens; 32 on a CPU.
-        `dtype`: bfloat16 on a CPU. `threads`: compute threads on a CPU, by default half of the cores. `cpu_list`: cores
-        to stay on. `gpu_memory_utilization`: fraction, on a GPU only.
+        `dtype`: bfloat16 on a CPU. `threads`: compute threads on a CPU, by default one for a very small model, else
+        half of the cores (all of `cpu_list`). `cpu_list`: cores to stay on. `gpu_memory_utilization`: fraction, on a
+        GPU only.
         """
         self.name, self.slots, self.model = name, slots, str(model)
         self.kv_cache_memory_bytes, self.block_size = kv_cache_memory_bytes, block_size
@@ -190,8 +192,10 @@ class Engine(Worker):
                 )
             deltas = think.stream or not core.peeks
             params = core.params(think.sampling, min(think.sampling.max_tokens, room), deltas)
-        except (ValueError, TypeError, OverflowError, EngineError) as error:
-            return as_failure(error if isinstance(error, EngineError) else EngineError(f"a rejected request: {error}"))
+        except EngineError as error:
+            return as_failure(error)
+        except Exception as error:  # vLLM's own classes change
+            return as_failure(EngineError(f"the engine rejected the request: {first_line(error)}"))
         priority = getattr(job, "priority", 0)
         stream = Stream(quiet=not think.stream)
         return Order(str(next(self._keys)), stream, prompt, params, think.sampling, deltas, priority)
@@ -248,21 +252,35 @@ class Engine(Worker):
 class Core:
     """vLLM itself: built, stepped and freed by the engine's thread; only `params` and the counts are used outside."""
 
-    alive = False
-    """Whether this process has an engine. vLLM's groups are the process's: one engine that ends breaks another."""
+    _place = threading.Lock()
+    """Held by the engine of this process. vLLM's groups are the process's: one engine that ends breaks another."""
 
     def __init__(self, spec: Engine) -> None:
         """Load the model; raises `EngineError`, or whatever vLLM raises."""
+        self.engine: Any = None
+        self.running: dict[str, Order] = {}
+        self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0}
         folder = resources.local_model(spec.model)
         config = resources.read_config(folder) if folder else None
-        cores = list(spec.cpu_list or resources.usable_cores())
         if spec.cpu_list:
-            resources.bind(cores)
-        threads = spec.threads or (len(cores) if spec.cpu_list else max(1, len(cores) // 2))
+            resources.bind(spec.cpu_list)
+        threads = spec.threads or resources.default_threads(folder, spec.cpu_list)
         gpu = environment(threads, forced=spec.threads is not None, cores=spec.cpu_list, local=folder is not None)
         kv = spec.kv_cache_memory_bytes if gpu else resources.reserve(
             spec.model, folder, config, spec.kv_cache_memory_bytes, spec.slots, spec.max_model_len
         )  # fmt: skip
+        if not Core._place.acquire(blocking=False):
+            raise EngineError(
+                "this process already has an engine: close that one first, or use the worker `ray`, which gives each "
+                "engine a process of its own"
+            )
+        try:
+            self._build(spec, str(folder or spec.model), kv, gpu)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, spec: Engine, model: str, kv: int | None, gpu: bool) -> None:
         try:
             import vllm
             from vllm import inputs
@@ -274,26 +292,17 @@ class Core:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         known = inspect.signature(vllm.EngineArgs).parameters
-        wanted = arguments(spec, str(folder or spec.model), kv, gpu)
+        wanted = arguments(spec, model, kv, gpu)
         args = {key: value for key, value in wanted.items() if key in known and value is not None}
-        if Core.alive:
-            raise EngineError(
-                "this process already has an engine: close that one first, or use the worker `ray`, which gives each "
-                "engine a process of its own"
-            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**args))
-        Core.alive = True
-        self.engine: Any = engine
-        self.running: dict[str, Order] = {}
-        self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0}
+        self.engine = engine
         self.max_model_len = int(engine.vllm_config.model_config.max_model_len)
         self._states: dict[str, Any] | None = getattr(engine.output_processor, "request_states", None)
         self.peeks = self._states is not None
         """Whether an aborted request's output so far can be read; else every request reports every step."""
         if getattr(engine.vllm_config.scheduler_config, "policy", None) != "priority":
-            self.close()
             raise EngineError(f"vLLM {vllm.__version__} did not take the priority policy: use another release of it")
         self.prompter = Prompter(engine.get_tokenizer())
         self._sampling, self._kinds = SamplingParams, RequestOutputKind
@@ -380,21 +389,23 @@ class Core:
 
     def unfinished(self) -> int:
         """Return how many requests vLLM holds."""
-        return self.engine.get_num_unfinished_requests()
+        engine = self.engine
+        return engine.get_num_unfinished_requests() if engine is not None else 0
 
     def close(self) -> None:
-        """Free the model and its cache."""
-        with contextlib.suppress(Exception):
-            self.engine.engine_core.shutdown()
+        """Free the model and its cache, or what was made of them."""
         self.running.clear()
         self._states = None
-        del self.engine
-        Core.alive = False
         with contextlib.suppress(Exception):
-            from vllm.distributed import cleanup_dist_env_and_memory
+            self.engine.engine_core.shutdown()
+        self.engine = None
+        if "vllm" in sys.modules:
+            with contextlib.suppress(Exception):
+                from vllm.distributed import cleanup_dist_env_and_memory
 
-            cleanup_dist_env_and_memory()
-        gc.collect()
+                cleanup_dist_env_and_memory()
+            gc.collect()
+        Core._place.release()
 
     def _result(self, order: Order, reason: str | None, stop: int | str | None) -> Result | Failure:
         self.counts["prompt"] += len(order.prompt)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +20,12 @@ from orchestrator.core.ir import Failure, Kind, Result
 
 from . import _ray_cluster as cluster
 from ._ray_host import Host, load
-from ._resources import usable_cores
+from ._resources import default_threads, local_model, usable_cores
 from ._stream import Stream
 
 __all__ = ["RayWorker", "pool"]
+
+log = logging.getLogger("plait.ray")
 
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
@@ -181,7 +185,8 @@ class RayWorker(Worker):
                 break
             try:
                 await self._make()
-            except WorkerError:
+            except Exception as error:  # Ray's own errors too: a cluster that went away
+                log.warning("%s does not come back: %s", self.name, error)
                 break
             self._health.put_nowait(True)
         self._health.put_nowait(None)
@@ -220,22 +225,31 @@ def pool(
     host: str = "workers.engine:Engine",
     options: Mapping[str, Any] | None = None,
     *,
+    num_cpus: float = 1,
     num_gpus: float = 0,
     cores: Sequence[int] | None = None,
 ) -> list[RayWorker]:
-    """Return `count` workers that host the same thing. Without GPUs each gets cores of its own, since two engines that
-    share cores slow each other down a hundredfold."""
+    """Return `count` workers that host the same thing, each reserving `num_cpus` and `num_gpus`.
+
+    Engines on this machine without GPUs get cores of their own (of `cores`, by default all), since two engines that
+    share cores slow each other down a hundredfold. On a cluster elsewhere (`RAY_ADDRESS`) cores are the cluster's
+    matter, and an engine has as many compute threads as it reserves CPUs. Raises `WorkerError` for too few cores.
+    """
     options = dict(options or {})
     usable = list(cores) if cores is not None else usable_cores()
+    here = host.endswith(":Engine") and not num_gpus and "RAY_ADDRESS" not in os.environ
+    share = len(usable) // count
+    if here and not share:
+        raise WorkerError(f"{count} engines need {count} cores, and there are {len(usable)}: use fewer engines")
     workers: list[RayWorker] = []
     for index in range(count):
         own = dict(options)
-        if count > 1 and not num_gpus and "cpu_list" not in own and host.endswith(":Engine"):
-            share = len(usable) // count
-            if share < 1:
-                raise WorkerError(f"{count} engines need {count} cores, and there are {len(usable)}: use fewer engines")
-            own["cpu_list"] = usable[index * share : (index + 1) * share]
-        workers.append(RayWorker(host, own, name=f"engine-{index}", num_gpus=num_gpus))
+        if here:
+            if count > 1:
+                own.setdefault("cpu_list", usable[index * share : (index + 1) * share])
+            # said outright: Ray tells what it runs to compute with one thread for each CPU reserved
+            own.setdefault("threads", default_threads(local_model(str(own.get("model", ""))), own.get("cpu_list")))
+        workers.append(RayWorker(host, own, name=f"engine-{index}", num_cpus=num_cpus, num_gpus=num_gpus))
     return workers
 
 

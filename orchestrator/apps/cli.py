@@ -41,6 +41,7 @@ def build() -> typer.Typer:
     import typer
 
     from . import demo, doctor, evaluate, listing, plan, replay, run as running, simulate
+    from .shell import cancellable
 
     app = typer.Typer(
         name="plait",
@@ -51,15 +52,18 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(listing.root)
-    app.command("demo")(demo.demo)
-    app.command("run")(running.run)
-    app.command("eval")(evaluate.evaluate)
-    app.command("plan")(plan.plan)
-    app.command("simulate")(simulate.simulate)
-    app.command("replay")(replay.replay)
-    app.command("names")(listing.names)
-    app.command("doctor")(doctor.doctor)
-    app.command("version")(listing.version)
+    for name, command in {
+        "demo": demo.demo,
+        "run": running.run,
+        "eval": evaluate.evaluate,
+        "plan": plan.plan,
+        "simulate": simulate.simulate,
+        "replay": replay.replay,
+        "names": listing.names,
+        "doctor": doctor.doctor,
+        "version": listing.version,
+    }.items():
+        app.command(name)(cancellable(command))
     return app
 
 

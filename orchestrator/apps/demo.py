@@ -74,7 +74,7 @@ def demo(
     with opened(as_json) as output:
         began = time.monotonic()
         compared = ways()
-        problems = draw(puzzles, common.seed or 0)
+        problems = draw(puzzles, config.seed)
         cancelled, start = run_stoppable(lambda stopper: _demo(config, problems, compared, output, stopper))
         seconds = time.monotonic() - began
         if not as_json or output.progress.is_terminal:

@@ -142,7 +142,7 @@ def evaluate(
     if task != "countdown":
         raise UsageError(f"there is nothing to evaluate {task!r} with: only countdown has problems and a check")
     config = common.load()
-    given = read_problems(problems) if problems is not None else draw(count, common.seed or 0)
+    given = read_problems(problems) if problems is not None else draw(count, config.seed)
     given = given[:limit]
     request: dict[str, Any] = {
         "task": task,

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
 __all__ = ["Interrupted", "Stopper", "run_stoppable"]
+
+log = logging.getLogger("plait.apps")
 
 T = TypeVar("T")
 
@@ -75,16 +79,34 @@ class Stopper:
 
 
 def leave_at_once(code: int) -> None:
-    """End the process without any clean-up but the terminal's: what it started and does not outlive it goes with it."""
+    """End the process and all that it started, without any clean-up but the terminal's."""
     if sys.__stderr__ is not None and sys.__stderr__.isatty():
         with contextlib.suppress(OSError):
             os.write(sys.__stderr__.fileno(), _SHOW_CURSOR.encode())
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
     os._exit(code)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, directly or not, and that are there still; needs /proc."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name in brackets may hold anything; after it come the state and the parent.
+            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [pid]
+    for each in found:
+        found.extend(children.get(each, []))
+    return found[1:]
 
 
 def run_stoppable(work: Callable[[Stopper], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine to its end on a new loop. Raises `KeyboardInterrupt` where it raises `Interrupted`."""
     runner = asyncio.Runner()
+    runner.get_loop().set_exception_handler(_forgotten)
     stopper = Stopper(runner.get_loop())
     restore = _install(stopper)
     try:
@@ -94,6 +116,11 @@ def run_stoppable(work: Callable[[Stopper], Coroutine[Any, Any, T]]) -> T:
         raise KeyboardInterrupt from None
     finally:
         restore()
+
+
+def _forgotten(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a task raised that nobody waited for, as happens when work is given up: no concern of the prompt's."""
+    log.debug("%s: %r", context.get("message"), context.get("exception"))
 
 
 def _install(stopper: Stopper) -> Callable[[], None]:

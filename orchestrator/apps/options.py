@@ -40,7 +40,7 @@ Merge = Annotated[
 ]
 Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
 Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens a run may generate.", rich_help_panel=_WHAT)]
-Seconds = Annotated[float | None, typer.Option(min=0.0, help="Most seconds a run may take.", rich_help_panel=_WHAT)]
+Seconds = Annotated[float | None, typer.Option(min=0.001, help="Most seconds a run may take.", rich_help_panel=_WHAT)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ def plan(
     task: Task = "plain",
     planner: Planner = None,
     file: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Check and show this plan.")] = None,
+    plan_text: Annotated[
+        Path | None,
+        typer.Option("--plan-text", metavar="FILE", help="Read this plan as a model wrote it (- for standard input)."),
+    ] = None,
     merge: Merge = None,
     n: Count = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
@@ -38,6 +42,11 @@ def plan(
 
     if mermaid + dot + as_json > 1:
         raise UsageError("--mermaid, --dot and --json exclude each other: choose one")
+    if plan_text is not None:
+        if file is not None:
+            raise UsageError("--plan and --plan-text exclude each other: one is JSON, the other a model's text")
+        _show_written(common.load(), planner or "llmcompiler", plan_text, mermaid, dot, as_json)
+        return
     made = first_plan(common.load(), text, task=task, planner=planned(planner, file), merge=merge, n=n)
     chain, wide, layers = graph.critical_path(made), graph.width(made), graph.waves(made)
     with opened(as_json) as output:
@@ -60,6 +69,48 @@ def plan(
             f"{len(layers)} waves, width {wide}, critical path {' > '.join(chain.names)} "
             f"(at most {chain.length:g} tokens)\n"
         )
+
+
+def _show_written(config: Config, planner: str, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:
+    """Show a plan that a model has written, as its planner reads it. Tools that are not there may be called, unless
+    there are `--tools`."""
+    from ..core import graph
+    from ..core.ir import Plan
+
+    made = _read_written(config, planner, path)
+    with opened(as_json) as output:
+        if as_json:
+            output.result(made)
+            return
+        for complaint in (*made["repairs"], *made["errors"]):
+            output.progress.print(complaint, style="yellow", markup=False, highlight=False)
+        if made["plan"] is None:
+            output.stream.write("no task\n")
+            return
+        plan = Plan.model_validate(made["plan"])
+        output.stream.write(graph.mermaid(plan) if mermaid else graph.dot(plan) if dot else graph.text(plan))
+
+
+def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
+    """Return what a planner makes of a written plan. Raises `UsageError` for a file that cannot be read and a planner
+    that reads none."""
+    import sys
+
+    from ..core.errors import UsageError
+    from ..runtime.client import AsyncOrchestrator
+    from ..runtime.plugins import parse_plugin
+
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.expanduser().read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        what = error.strerror or type(error).__name__
+        raise UsageError(f"--plan-text {path} cannot be read ({what}): give a file with a written plan") from None
+    client = AsyncOrchestrator(config=config, workers=[])
+    made = client.plugins.planner(parse_plugin(planner))
+    parse = getattr(made, "parse", None)
+    if parse is None:
+        raise UsageError(f"the planner {planner!r} reads no written plans: use --planner llmcompiler")
+    return parse(text, tuple(client._tools.specs))
 
 
 def planned(planner: str | None, plan: Path | None) -> Any:

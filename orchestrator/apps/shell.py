@@ -7,18 +7,21 @@ that a library that prints cannot spoil the one JSON object. It knows no command
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Output", "guarded", "opened"]
+__all__ = ["Cancelled", "Output", "cancellable", "guarded", "opened"]
+
+P = ParamSpec("P")
 
 DEBUG = "PLAIT_DEBUG"
 """Environment variable: set, errors come with their traceback."""
@@ -90,6 +93,23 @@ def _turn_aside(real: TextIO) -> int | None:
     return copy
 
 
+class Cancelled(Exception):
+    """Ctrl-C ended a command that has nothing to show for it. Not `KeyboardInterrupt`, which typer keeps to itself."""
+
+
+def cancellable(command: Callable[P, None]) -> Callable[P, None]:
+    """Have a command raise `Cancelled` on Ctrl-C."""
+
+    @functools.wraps(command)
+    def watched(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (KeyboardInterrupt, Cancelled):
+            raise Cancelled from None
+
+    return watched
+
+
 def guarded(work: Callable[[], object], as_json: bool) -> int:
     """Do a command's work and return its exit code; errors are one line on standard error (and `{"error": …}` on
     standard output with `as_json`), never a traceback unless `PLAIT_DEBUG` is set."""
@@ -97,7 +117,7 @@ def guarded(work: Callable[[], object], as_json: bool) -> int:
     try:
         code = work()
         return code if isinstance(code, int) else 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Cancelled):
         return _said("cancelled", 130, as_json, status="cancelled")
     except BrokenPipeError:  # the reader of our output has gone, as in `plait … | head`
         with contextlib.suppress(OSError):

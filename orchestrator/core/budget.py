@@ -30,6 +30,8 @@ class Account:
     deadline: float | None = None
     tokens: int = 0
     reserved: int = 0
+    overrun: int = 0
+    """Tokens that workers generated beyond what they were granted."""
     attempts: int = 0
     running: int = 0
     cost: float = 0.0
@@ -50,6 +52,9 @@ class Grant(NamedTuple):
 
     tokens: int
     truncated: bool
+
+
+_CALL = Grant(0, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +85,9 @@ def admit(account: Account | None, tokens: int, now: float) -> Grant | Hold | Re
     With less left than asked for it waits while others hold reservations, since most give some back; when none does,
     it gets what is left.
     """
-    granted = tokens
     if account is None:
-        return Grant(granted, False)
+        return Grant(tokens, False) if tokens else _CALL
+    granted = tokens
     hold: Account | None = None
     for each in account.chain():
         limit = each.budget
@@ -121,6 +126,7 @@ def settle(account: Account | None, reserved: int, tokens: int, cost: float) -> 
         for each in account.chain():
             each.reserved -= reserved
             each.tokens += tokens
+            each.overrun += max(0, tokens - reserved)
             each.running -= 1
             each.cost += cost
             if each.held:

@@ -10,7 +10,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from .ir import Kind
-from .nodes import Node, Queued, is_current
+from .nodes import Node, Queued, State
 
 _SPARE = 64
 
@@ -82,17 +82,20 @@ class Fleet:
         worker serves or will serve. Return `None` if there is neither."""
         chosen: Queued | None = None
         room: Host | None = None
+        where: list[Queued] = []
         for kind, queue in self.queues.items():
-            while queue and not is_current(queue[0]):
+            if not queue:
+                continue
+            while queue and queue[0][3].state is not State.READY:
                 heapq.heappop(queue)
             if not queue or (chosen is not None and chosen < queue[0]):
                 continue
             host = self.least_loaded(kind)
             if host is not None or not self._expected[kind]:
-                chosen, room = queue[0], host
+                chosen, room, where = queue[0], host, queue
         if chosen is None:
             return None
-        heapq.heappop(self.queues[chosen[3].step.op.kind])
+        heapq.heappop(where)
         return chosen, room
 
     def least_loaded(self, kind: Kind) -> Host | None:
@@ -100,7 +103,7 @@ class Fleet:
         heap = self._idle[kind]
         while heap:
             running, _, host = heap[0]
-            if host.running == running and host.free > 0 and kind in host.serves:
+            if host.running == running and host.up and running < host.slots and kind in host.serves:
                 return host
             heapq.heappop(heap)
         return None

@@ -44,8 +44,10 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
         nodes[name] = Node(prefix + name, run, step, scope, group, merger)
     output = _output(plan, scope, nodes)
     in_order = True
+    alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}
     for node in nodes.values():
         in_order &= _resolve(node, nodes)
+        node.deps = alike.setdefault(node.deps, node.deps)  # siblings share one: less for the garbage collector
     order = list(nodes.values())
     if not in_order:
         order = _topological(order)
@@ -109,9 +111,11 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
         node.after = dep
         if not node.after_own:
             seen.setdefault(op.after, dep)
-    elif op.kind == "join" and (op.quorum or 0) > len(seen):
-        raise PlanError(f"{node.id} needs {op.quorum} branches done and has {len(seen)}: it could never close")
-    node.deps = list(seen.values())
+    elif op.kind == "join":
+        if (op.quorum or 0) > len(seen):
+            raise PlanError(f"{node.id} needs {op.quorum} branches done and has {len(seen)}: it could never close")
+        node.patient = op.quorum is None and not op.early
+    node.deps = tuple(seen.values())
     node.readers = 1  # its scope, until that closes or, for the output, to the end
     return all(dep.readers for dep in node.deps)
 

@@ -9,7 +9,6 @@ from collections import Counter
 
 from .budget import Account, Grant, admit
 from .errors import InvariantError
-from .ir import Think
 from .machine import Machine
 from .nodes import Node, State, is_current
 
@@ -55,8 +54,8 @@ def _check_queue(machine: Machine) -> None:
     for kind, queue in machine.fleet.queues.items():
         current = [entry[3].id for entry in queue if is_current(entry)]
         queued.update(current)
-        if current:
-            _demand(machine.fleet.least_loaded(kind) is None, min(current), "is ready beside an idle slot")
+        idle = any(host.free > 0 and kind in host.serves for host in machine.fleet.hosts.values())
+        _demand(not (current and idle), min(current, default=kind), "is ready beside an idle slot")
     held = _check_held(machine)
     for node in machine.nodes.values():
         where = (node.id in queued) + (node.id in held)
@@ -116,8 +115,8 @@ def _check_accounts(node: Node) -> None:
         return
     for account in node.account.chain():
         limit = account.budget
-        if limit.tokens is not None and isinstance(node.step.op, Think):
-            spent = account.tokens + account.reserved
+        if limit.tokens is not None:
+            spent = account.tokens + account.reserved - account.overrun
             _demand(spent <= limit.tokens, account.owner, f"spent {spent} of {limit.tokens} tokens")
         if limit.attempts is not None:
             _demand(account.attempts <= limit.attempts, account.owner, f"made {account.attempts} attempts")

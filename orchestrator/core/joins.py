@@ -35,11 +35,9 @@ def judge(node: Node, arrived: bool) -> Ruling:
         return _fail_like(next(dep for dep in node.deps if dep.state is State.FAILED))
     if op.tolerate == "quorum":
         quorum = op.quorum or 1
-        if done >= quorum:
-            return CLOSE
         if done + out < quorum:
             return _short(node, f"needs {quorum} branches and can get no more than {done + out}")
-        out = quorum - done  # as many more will be heard
+        out = max(0, quorum - done)  # no more than these will be heard
     if out == 0:
         return CLOSE if done else _short(node, "got a value from none of its branches")
     if op.early and arrived and node.merge.decided([branch_of(dep) for dep in node.deps], out, node.run.task):

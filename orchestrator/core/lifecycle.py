@@ -15,7 +15,7 @@ from .errors import PluginError
 from .events import Action, Cancel, Expand
 from .fleet import Fleet, Host
 from .ir import Failure, Kind, Result, Usage
-from .joins import Ruling, conclude, dependency_failed, judge
+from .joins import WAIT, Ruling, conclude, dependency_failed, judge
 from .nodes import Attempt, Move, Node, Run, Scope, State
 from .resolve import resolve
 from .timers import Timers
@@ -52,28 +52,35 @@ class Lifecycle:
     def _advance(self) -> None:
         """Move on until nothing moves: ends spread, then what is ready goes to free slots."""
         while True:
-            self._spread()
+            if self._ended:
+                self._spread()
             self._dispatch_ready()
             if not self._ended:
                 return
 
     def _propagate(self, node: Node) -> None:
         """Tell everyone concerned that a step has ended."""
+        done = node.state is State.DONE
         for reader in node.dependants:
             if reader.ended or reader.let_go:
                 continue
             reader.pending -= 1
             if reader.merge is not None:
-                reader.branches_done += node.state is State.DONE
-                reader.branches_failed += node.state is State.FAILED
-                self._judge(reader, arrived=node.state is State.DONE)
-            elif node.state is not State.DONE:
+                if done:
+                    reader.branches_done += 1
+                    if reader.patient and reader.pending:
+                        continue
+                elif node.state is State.FAILED:
+                    reader.branches_failed += 1
+                self._judge(reader, arrived=done)
+            elif not done:
                 self._end_like(reader, node)
             elif reader.pending == 0:
                 self._ready(reader)
         if not node.let_go:
             for dep in node.deps:
-                self._let_go(dep)
+                if not dep.ended:
+                    self._let_go(dep)
         if node.woken is not None:
             self._passed_on(node)
         if node.inner is not None:
@@ -83,10 +90,9 @@ class Lifecycle:
             self._output_ended(node.scope, node)
 
     def _let_go(self, node: Node) -> None:
-        if not node.ended:
-            node.readers -= 1
-            if node.readers == 0:
-                self._cancel(node, "nobody reads it any more")
+        node.readers -= 1
+        if node.readers == 0:
+            self._cancel(node, "nobody reads it any more")
 
     def _ready(self, node: Node) -> None:
         for dep in node.deps:
@@ -170,7 +176,8 @@ class Lifecycle:
         except Exception as error:
             self._fail(node, raised(node.merge, error))
             return
-        self._obey(node, ruling)
+        if ruling is not WAIT:
+            self._obey(node, ruling)
 
     def _obey(self, node: Node, ruling: Ruling) -> None:
         match ruling.verdict:
@@ -199,7 +206,8 @@ class Lifecycle:
         node.let_go = True
         self._expand(node, result)
         for dep in node.deps:
-            self._let_go(dep)
+            if not dep.ended:
+                self._let_go(dep)
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
@@ -218,7 +226,8 @@ class Lifecycle:
                     if node.run.placers:
                         host = self._place(node, host)
                     self._dispatch(node, host, grant)
-                    self._passed_on(node)
+                    if node.woken is not None:
+                        self._passed_on(node)
                 case budget.Hold(account):
                     budget.hold(account, entry)
                     if node.woken is account:
@@ -260,19 +269,21 @@ class Lifecycle:
             return
         self._last_attempt += 1
         op = resolve(node, grant.tokens)
-        attempt = Attempt(self._last_attempt, node, host, grant.tokens, truncated=grant.truncated, heard_at=self.now)
+        attempt = Attempt(self._last_attempt, node, host, grant.tokens, grant.truncated, self.now)
         self.attempts[attempt.id] = attempt
         node.attempt, node.generation = attempt, attempt.id
         node.tries += 1
         node.run.live += 1
         if op.kind == "think":
             node.prompt = tuple(part for part in op.prompt if part.kind != "ref")
-        budget.reserve(node.account, grant.tokens)
+        seconds: float | None = None
+        if node.account is not None:
+            budget.reserve(node.account, grant.tokens)
+            seconds = budget.seconds_left(node.account, self.now)
         self.fleet.occupy(host)
         self._move(node, State.RUNNING, host.name)
         if self._lease is not None:
             self.timers.add(self.now + self._lease, "lease", attempt)
-        seconds = budget.seconds_left(node.account, self.now)
         self._out.append(dispatch(host.name, attempt.id, node.run.id, node.id, op, seconds))
 
     def _stop_attempt(self, node: Node, reason: str) -> bool:

@@ -316,7 +316,7 @@ class Machine(Lifecycle):
         """Keep only the output from now on."""
         scope.open = False
         for node in scope.names.values():
-            if node is not scope.output:
+            if node is not scope.output and not node.ended:
                 self._let_go(node)
 
     # -- limits, policies, ends ----------------------------------------------------------------------------------------
@@ -337,10 +337,10 @@ class Machine(Lifecycle):
             self.timers.add(account.deadline, "seconds", (account, run))
 
     def _seconds_over(self, account: budget.Account, run: Run) -> None:
-        """Fail the work under an account whose time is up; joins stay, and make what they can of what is done."""
+        """Fail the work under an account whose time is up; joins that wait make what they can of what is done."""
         message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
         for node in run.nodes:
-            if node.ended or node.merge is not None or node.state is State.EXPANDED:
+            if node.ended or node.state is State.EXPANDED or (node.merge is not None and node.state is State.WAITING):
                 continue
             if node.account is not None and any(each is account for each in node.account.chain()):
                 self._fail(node, Failure(kind=BudgetExceeded.__name__, message=message))

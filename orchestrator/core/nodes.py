@@ -80,7 +80,7 @@ class Node:
     state: State = State.WAITING
     ended: bool = False
     """Whether `state` is one that a step does not leave."""
-    deps: list[Node] = field(default_factory=list["Node"])
+    deps: tuple[Node, ...] = ()
     """Steps whose values it needs (and the one whose context it continues, unless that is an expander around it)."""
     after: Node | None = None
     after_own: bool = False
@@ -90,6 +90,8 @@ class Node:
     """Steps of its own expansion that continue what it generated."""
     pending: int = 0
     """Needs that have not ended (for a join: branches)."""
+    patient: bool = False
+    """A join that a branch with a value moves only if it is the last to end."""
     branches_done: int = 0
     branches_failed: int = 0
     readers: int = 0
@@ -173,11 +175,12 @@ class Attempt:
     node: Node
     host: Host
     reserved: int
+    truncated: bool
+    """It was granted fewer tokens than its step asked for."""
+    heard_at: float
     state: Literal["live", "stopping", "gone"] = "live"
     tokens: int = 0
     text: list[str] = field(default_factory=list[str])
-    truncated: bool = False
-    heard_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ def resolve(node: Node, tokens: int) -> Think | Call:
     if op.kind == "think":
         return _think(node, op, tokens)
     assert op.kind == "call"
-    if not node.deps or not op.args or not any(True for _ in json_references(op.args)):
+    if not op.args or not node.deps or not any(True for _ in json_references(op.args)):
         return op
     values = _values(node)
     args = {key: substitute(value, values) for key, value in op.args.items()}

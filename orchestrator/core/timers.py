@@ -60,6 +60,8 @@ class Timers:
 
     def arm(self) -> float | None:
         """Return the earliest time to be woken at if it is not the one asked for last."""
+        if not self._heap:
+            return None
         while self._heap and self._heap[0].stale:
             heapq.heappop(self._heap)
         if not self._heap or self._heap[0].at == self._armed:

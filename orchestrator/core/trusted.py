@@ -9,6 +9,7 @@ from __future__ import annotations
 from .events import Dispatch, Job
 from .ir import Call, Think
 
+_new = object.__new__
 _set = object.__setattr__
 _JOB_FIELDS = {"attempt", "run", "step", "op", "seconds"}
 _DISPATCH_FIELDS = {"worker", "job"}
@@ -16,12 +17,12 @@ _DISPATCH_FIELDS = {"worker", "job"}
 
 def dispatch(worker: str, attempt: int, run: str, step: str, op: Think | Call, seconds: float | None) -> Dispatch:
     """Return what `Dispatch(worker=worker, job=Job(...))` returns."""
-    job = Job.__new__(Job)
+    job = _new(Job)
     _set(job, "__dict__", {"attempt": attempt, "run": run, "step": step, "op": op, "seconds": seconds})
     _set(job, "__pydantic_fields_set__", _JOB_FIELDS)
     _set(job, "__pydantic_extra__", None)
     _set(job, "__pydantic_private__", None)
-    action = Dispatch.__new__(Dispatch)
+    action = _new(Dispatch)
     _set(action, "__dict__", {"kind": "dispatch", "worker": worker, "job": job})
     _set(action, "__pydantic_fields_set__", _DISPATCH_FIELDS)
     _set(action, "__pydantic_extra__", None)

@@ -96,7 +96,10 @@ class AsyncOrchestrator:
         given = {worker.name for worker in model_workers}
         all_workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
         machine = Machine(self.plugins)
-        journal = Journal(self.config.journal) if self.config.journal is not None else None
+        journal = None
+        if self.config.journal is not None:
+            meta: dict[str, JsonValue] = {"worker": self.config.worker, "model": self.config.model}
+            journal = Journal(self.config.journal).open(meta=meta)
         driver = Driver(machine, all_workers, self._expander, journal)
         try:
             await driver.start()

@@ -3,6 +3,7 @@ scripted worker."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -64,11 +65,12 @@ def plait(capsys: pytest.CaptureFixture[str]) -> Plait:
 
 
 @pytest.fixture
-def process(root: Path) -> Callable[..., subprocess.Popen[str]]:
+def process(root: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a command in a process of its own, and of its own group."""
+    started: list[subprocess.Popen[str]] = []
 
     def start(*words: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        running = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.apps.cli", *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -76,8 +78,15 @@ def process(root: Path) -> Callable[..., subprocess.Popen[str]]:
             env={**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
+        started.append(running)
+        return running
 
-    return start
+    yield start
+    for running in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        with running:  # closes the pipes
+            pass
 
 
 @pytest.fixture

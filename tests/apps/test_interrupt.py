@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: the run is cancelled, what is there is printed, the process ends; a second one ends it at once."""
+"""Ctrl-C at any moment: the run is cancelled, what is there is printed, the process ends; the second is at once."""
 
 from __future__ import annotations
 
@@ -72,6 +72,18 @@ def test_an_evaluation_keeps_what_is_done(process, script, tmp_path):
     said = json.loads(out)
     assert (said["status"], said["n"], said["problems"]) == ("cancelled", 3, 40)
     assert len(answers.read_text().splitlines()) == 3
+
+
+def test_a_demonstration_closes_with_what_it_has(process, script, tmp_path):
+    journal = tmp_path / "journal.db"
+    running = process("demo", "--script", script({**SLOW, "tokens_per_second": 1}), "--journal", journal)
+    wait_until(progressed(journal))
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "status: cancelled" in out
+    assert "0/0" in out
+    assert "Traceback" not in err
 
 
 UNSTARTABLE = """

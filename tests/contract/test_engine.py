@@ -180,19 +180,6 @@ async def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
         await Engine(str(tmp_path / "nowhere")).start()
 
 
-async def test_an_architecture_that_nobody_knows(tiny_model: Path, tmp_path: Path) -> None:
-    _copy_with(tiny_model, tmp_path, {"architectures": ["NoSuchForCausalLM"], "model_type": "nosuch"})
-    with pytest.raises(EngineError) as caught:
-        await Engine(str(tmp_path), kv_cache_memory_bytes=32 << 20, threads=1).start()
-    assert "\n" not in str(caught.value)
-
-
-def _copy_with(model: Path, folder: Path, changes: dict[str, Any]) -> None:
-    shutil.copytree(model, folder, dirs_exist_ok=True)
-    config = folder / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
-
-
 async def test_too_little_memory_is_said_before_anything_is_loaded(tiny_model: Path) -> None:
     with pytest.raises(EngineError, match="memory"):
         await Engine(str(tiny_model), kv_cache_memory_bytes=1 << 50).start()
@@ -206,12 +193,24 @@ async def test_a_second_engine_in_one_process_is_refused(engine: Engine, tiny_mo
 
 FOLLOW = """
 import asyncio, sys
+from orchestrator.core.errors import EngineError
 from tests.contract.test_engine import Engine, everything, generate, job
 
 async def main():
     made = []
+    options = {"slots": 4, "threads": 1, "kv_cache_memory_bytes": 16 << 20}
+    for model, changes, said in (
+        (sys.argv[2], {}, "does not know the architecture"),
+        (sys.argv[1], {"kv_cache_memory_bytes": 100_000, "max_model_len": 500}, "memory"),
+    ):
+        try:
+            await Engine(model, **options | changes).start()
+        except EngineError as error:
+            assert said in str(error) and "\\n" not in str(error), error
+        else:
+            raise SystemExit(f"it started where it should have said: {said}")
     for _ in range(2):
-        engine = Engine(sys.argv[1], slots=4, kv_cache_memory_bytes=16 << 20, threads=1)
+        engine = Engine(sys.argv[1], **options)
         await engine.start()
         made.append((await generate(engine, "w5 w6", max_tokens=5)).token_ids)
         await engine.close()
@@ -219,15 +218,55 @@ async def main():
         (end,) = await everything(engine, job("w1"))
         assert end.lost, end
     assert made[0] == made[1] and len(made[0]) == 5
+
+    engine = Engine(sys.argv[1], **options)
+    await engine.start()
+    health = engine.health()
+    assert await anext(health) is True
+    running = engine.run(job("w1", stream=True, max_tokens=400))
+    await anext(running)
+    inner = engine._core.engine
+
+    def broken():
+        raise RuntimeError("a fault\\nand its details")
+
+    inner.step = broken
+    *_, end = [item async for item in running]
+    assert (end.kind, end.lost, end.retryable) == ("WorkerLost", True, True) and "a fault" in end.message, end
+    assert await anext(health, "ended") == "ended"
+    (end,) = await everything(engine, job("w1"))
+    assert end.lost, end
+    await engine.close()
+    engine = Engine(sys.argv[1], **options)
+    await engine.start()
+    task = asyncio.create_task(everything(engine, job("w1", max_tokens=400)))
+    await asyncio.sleep(0.05)
+    await engine.close()
+    (end,) = await task
+    assert end.finish == "cancelled", end
     print("followed")
 
 asyncio.run(main())
 """
 
 
-async def test_another_engine_can_follow_in_the_same_process(tiny_model: Path, root: Path) -> None:
+async def test_engines_follow_one_another_in_a_process_however_they_ended(
+    tiny_model: Path, tmp_path: Path, root: Path
+) -> None:
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"architectures": ["NoSuchForCausalLM"], "model_type": "nosuch"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", FOLLOW, str(tiny_model), cwd=root, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        FOLLOW,
+        str(tiny_model),
+        str(tmp_path),
+        cwd=root,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
-    out, _ = await asyncio.wait_for(process.communicate(), 120)
-    assert (process.returncode, out.decode().strip()) == (0, "followed")
+    out, err = await asyncio.wait_for(process.communicate(), 150)
+    assert (process.returncode, out.decode().strip()) == (0, "followed"), err.decode()
+    assert not err.decode().strip()  # nothing that a user of the command line would have to look past

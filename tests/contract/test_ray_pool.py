@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AsyncOrchestrator, Plan, Step, Think
+from orchestrator import AsyncOrchestrator, Plan, Sampling, Step, Think
 from orchestrator.core import Progress, Result, Text
 from orchestrator.core.errors import EngineError, WorkerError
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure
+from workers._ray_host import Host
 from workers.ray_pool import RayWorker, pool
 from workers.scripted import Reply
+
+from .worker_contract import WorkerContract
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
 
@@ -109,6 +112,36 @@ async def test_leaving_a_job_cancels_it(worker: RayWorker) -> None:
     assert (await worker.stats())["generated"] == generated
 
 
+class TestContract(WorkerContract):
+    """What every worker owes, through an actor."""
+
+    def make(self) -> RayWorker:
+        return RayWorker(HOST, {"replies": REPLIES})
+
+    def short(self, stream: bool = False) -> Think:
+        return Think(prompt=(Text(text="short"),), stream=stream)
+
+    def endless(self, stream: bool = False) -> Think:
+        return Think(prompt=(Text(text="slow"),), stream=stream, sampling=Sampling(max_tokens=5000))
+
+    def failing(self) -> Think:
+        return Think(prompt=(Text(text="bad"),))
+
+
+@pytest.mark.parametrize("order", ["cancel first", "job first", "both at once"])
+async def test_in_the_actor_no_order_of_job_and_cancel_loses_the_cancel(order: str) -> None:
+    host = Host(HOST, {"replies": REPLIES})
+    calls = {"job": host.submit([job(1, "slow")]), "cancel": host.cancel(1)}
+    if order == "both at once":
+        await asyncio.gather(calls["job"], calls["cancel"])
+    else:
+        for name in ("cancel", "job") if order == "cancel first" else ("job", "cancel"):
+            await calls[name]
+    ((attempt, end),) = await asyncio.wait_for(host.news(), 5)
+    assert attempt == 1 and isinstance(end, Result) and end.finish == "cancelled"
+    await host.close()
+
+
 async def test_a_killed_actor_loses_its_jobs_and_comes_back(worker: RayWorker) -> None:
     health = worker.health()
     assert await anext(health) is True
@@ -183,8 +216,26 @@ def test_each_engine_of_a_pool_has_cores_of_its_own() -> None:
     workers = pool(2, "workers.engine:Engine", {"model": "x"}, cores=[0, 1, 2, 3])
     assert [worker._options["cpu_list"] for worker in workers] == [[0, 1], [2, 3]]
     assert [worker.name for worker in workers] == ["engine-0", "engine-1"]
+    assert "cpu_list" not in pool(1, options={"model": "x"}, cores=[0, 1])[0]._options
     with pytest.raises(WorkerError, match="use fewer engines"):
         pool(3, "workers.engine:Engine", {"model": "x"}, cores=[0, 1])
+
+
+def test_on_a_cluster_elsewhere_cores_are_the_clusters_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    workers = pool(8, "workers.engine:Engine", {"model": "x"}, num_cpus=4, cores=[0, 1])
+    assert len(workers) == 8 and all(set(worker._options) == {"model"} for worker in workers)
+
+
+def test_compute_threads_of_engines_in_actors_follow_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for size, count in ((1 << 20, 1), (1 << 30, 3)):
+        with (tmp_path / "model.safetensors").open("wb") as weights:
+            weights.truncate(size)
+        workers = pool(2, options={"model": str(tmp_path)}, cores=range(6))
+        assert [worker._options["threads"] for worker in workers] == [count] * 2
+    (worker,) = pool(1, options={"model": str(tmp_path), "threads": 5})
+    assert worker._options["threads"] == 5
 
 
 async def test_a_cluster_started_here_ends_with_its_last_worker() -> None:

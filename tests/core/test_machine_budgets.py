@@ -198,6 +198,19 @@ def test_a_steps_own_budget_holds_for_what_it_expands_into() -> None:
     assert "r:e: 1 + 2 steps exceed a limit of 2" in str(world.node("e").failure)
 
 
+def test_steps_count_against_every_budget_around_them() -> None:
+    world = World()
+    world.submit(
+        call("e", expands=True, budget=Budget(steps=9)), call("x"), join("j", "e", "x"), budget=Budget(steps=4)
+    )
+    world.succeed("e")
+    world.expand("e", call("a"), output=None, closed=False)
+    assert world.state("e") == "expanding"
+    world.expand("e", call("b"), closed=True)
+    assert world.state("e") == "failed"
+    assert "run r: 4 + 1 steps exceed a limit of 4" in str(world.node("e").failure)
+
+
 def test_a_group_shares_what_its_plan_gives_it() -> None:
     world = World()
     world.submit(think("e", expands=True), think("z", "e", tokens=80), budget=Budget(tokens=200))
@@ -299,6 +312,24 @@ def test_work_that_becomes_ready_after_its_time_is_refused_even_before_the_tick(
     world.now = 6
     world.succeed("a")
     assert message(world) == "BudgetExceeded: run r: all 5 seconds are used up; raise `seconds`"
+
+
+def test_seconds_end_a_join_whose_planner_does_not_answer() -> None:
+    world = World()
+    world.submit(call("a"), join("j", "a", expands=True), budget=Budget(seconds=5))
+    world.succeed("a", 1)
+    assert world.state("j") == "expanding"
+    world.tick()
+    assert message(world) == "BudgetExceeded: run r: all 5 seconds are used up; raise `seconds`"
+    assert world.finish.status == "partial"
+
+
+def test_a_worker_that_generates_more_than_it_was_granted_uses_up_the_budget() -> None:
+    world = World()
+    world.submit(think("a", tokens=10), think("b", "a"), budget=Budget(tokens=40))
+    world.succeed("a", tokens=60)
+    assert message(world) == "BudgetExceeded: run r: all 40 tokens are used up; raise `tokens`"
+    assert world.finish.usage.completion == 60
 
 
 def test_a_deadline_of_a_run_that_is_over_does_nothing() -> None:

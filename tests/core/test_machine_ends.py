@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.base import Policy
+from orchestrator.core.base import Policy, Stop
 from orchestrator.core.events import Cancel, Finish
 from orchestrator.core.ir import Budget, Step, Usage
 from tests.core.kit import World, call, fail_with, join, think
@@ -184,6 +184,18 @@ def test_a_run_that_ran_out_is_partial_if_anything_is_done(any_done: bool, statu
     assert world.finish.result is None
 
 
+def test_a_limit_inside_an_expansion_makes_the_run_partial_though_its_own_step_only_failed() -> None:
+    world = World()
+    world.submit(call("e", expands=True), call("z", "e"), budget=Budget(attempts=2))
+    world.succeed("e", "plan")
+    world.expand("e", call("a"), call("b", "a"), call("c", "b"))
+    world.succeed("e/a", 1)
+    assert world.finish.status == "partial"
+    assert world.finish.partial == {"r:e": "plan", "r:e/a": 1}
+    assert world.finish.failure is not None
+    assert world.finish.failure.kind == "DependencyFailed"
+
+
 def test_a_request_that_cannot_be_read_or_names_no_such_plugin_finishes_at_once() -> None:
     world = World()
     world.submit(call("a"), text="unreadable")
@@ -215,6 +227,13 @@ class Raises(Policy):
         return 5 if self.where == "review-type" else ()
 
 
+class StopB(Policy):
+    """Stops `b` at the first news."""
+
+    def review(self, event, view):  # type: ignore[no-untyped-def]
+        return [Stop("r:b", "no use"), Stop("r:nobody", "there is none"), Stop("s:a", "of another run")]
+
+
 @pytest.mark.parametrize("where", ["rank", "rank-type", "place", "place-type", "review", "review-type"])
 def test_a_policy_that_raises_or_talks_nonsense_fails_its_run_and_no_other(where: str) -> None:
     world = World(policies={"bad": Raises(where=where)})
@@ -228,6 +247,21 @@ def test_a_policy_that_raises_or_talks_nonsense_fails_its_run_and_no_other(where
     assert "Raises raised" in world.finish.failure.message
     world.succeed("s:a")
     assert world.finishes["s"].status == "done"
+
+
+def test_policies_are_not_asked_about_a_run_that_has_its_answer() -> None:
+    world = World(policies={"bad": Raises(where="review")})
+    world.submit(call("a"), policies=["bad"])
+    world.succeed("a", 1)
+    assert world.finish.status == "done"
+
+
+def test_a_step_that_a_policy_stops_in_the_light_of_news_does_not_start_because_of_it() -> None:
+    world = World(slots=1, policies={"prune": StopB()})
+    world.submit(call("a"), call("b"), call("c"), join("j", "a", "b", "c"), policies=["prune"])
+    world.succeed("a")
+    assert world.running() == ["c"]
+    assert world.state("b") == "cancelled"
 
 
 def test_usage_adds_up_over_all_attempts() -> None:
@@ -275,13 +309,25 @@ def test_the_critical_path_runs_through_expansions() -> None:
     assert world.finish.critical_path_tokens == 16
 
 
+def test_a_join_inside_an_expansion_comes_after_what_the_expander_had_generated() -> None:
+    world = World()
+    world.submit(think("x"), think("e", "x", expands=True))
+    world.succeed("x", tokens=3)
+    world.succeed("e", tokens=50)
+    world.expand("e", join("k", "x"))
+    assert world.node("e/k").path == 53
+    assert world.finish.critical_path_tokens == 53
+
+
 def test_an_expander_is_no_shorter_than_what_it_generated_itself() -> None:
     world = World()
-    world.submit(think("x"), think("e", expands=True))
-    world.succeed("e", tokens=50)
-    world.stop_all()
-    world.expand("e", join("k", "x"))
-    assert world.finish.critical_path_tokens == 50 or world.finish.status == "failed"
+    world.submit(think("e", expands=True, stream=True))
+    world.progress("e", "x", 4)
+    world.expand("e", think("t"), output="t", closed=False)
+    world.succeed("e/t", tokens=3)
+    world.succeed("e", tokens=10)
+    world.expand("e", output=None)
+    assert world.finish.critical_path_tokens == 10
 
 
 def test_a_run_without_an_answer_has_the_longest_path_that_was_generated() -> None:

@@ -129,7 +129,8 @@ def test_a_dispatch_that_is_not_checked_again_is_like_one_that_is(op: Call | Thi
     assert quick.model_fields_set == slow.model_fields_set
     assert quick.job.model_fields_set == slow.job.model_fields_set
     assert pickle.loads(pickle.dumps(quick)) == slow
-    assert quick.model_copy(update={"worker": "v"}).worker == "v"
+    assert quick.model_copy(update={"kind": "dispatch", "worker": "v"}).worker == "v"
+    assert quick.model_fields_set == {"worker", "job"}  # which all of them share
     assert Dispatch.model_validate_json(quick.model_dump_json()) == slow
 
 

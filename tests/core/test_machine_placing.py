@@ -212,6 +212,7 @@ class Counting:
 def test_queues_and_timers_do_not_grow_with_what_is_over() -> None:
     world = World(slots=5, lease=1_000.0, checked=False)
     world.up("idle", 5, ("think", "call"))
+    world.submit(call("a"), run="first", budget=Budget(seconds=9))
     for i in range(2_000):
         world.submit(call("a"), run=f"r{i}", budget=Budget(seconds=3600))
         world.succeed(f"r{i}:a")

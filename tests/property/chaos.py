@@ -95,20 +95,20 @@ POLICIES: dict[str, Policy] = {"height": Height(), "last-free": LastFree(), "pru
 
 
 def random_budget(rng: Random, chance: float) -> Budget | None:
+    """One or two limits, mostly such that something can be done under them."""
     if rng.random() >= chance:
         return None
-
-    def maybe(low: int, high: int) -> int | None:
-        return rng.randint(low, high) if rng.random() < 0.3 else None
-
-    return Budget(
-        tokens=maybe(0, 80),
-        seconds=maybe(0, 40),
-        attempts=maybe(0, 10),
-        width=maybe(1, 3),
-        cost=maybe(0, 5),
-        steps=maybe(0, 12),
-    )
+    low = 0 if rng.random() < 0.05 else 1
+    limits = {
+        "tokens": rng.randint(low, 90),
+        "seconds": rng.randint(low, 40),
+        "attempts": rng.randint(low, 15),
+        "width": rng.randint(1, 3),
+        "cost": rng.randint(low, 6),
+        "steps": rng.randint(low, 20),
+    }
+    chosen = rng.sample(["tokens", "tokens", "tokens", "width", "width", "width", *limits], rng.randint(1, 2))
+    return Budget(**{name: limits[name] for name in chosen})
 
 
 Names = dict[str, bool]
@@ -126,7 +126,7 @@ def random_step(rng: Random, name: str, known: Names, around: Names) -> Step:
         names.append(rng.choice([*NAMES, "nobody", *around]))
     needs = tuple(rng.sample(names, min(len(names), rng.choice([0, 0, 1, 1, 2]))))
     expands = rng.random() < 0.25
-    budget = random_budget(rng, 0.12)
+    budget = random_budget(rng, 0.1)
     kind = rng.choice(["think", "think", "call", "join"] if names else ["think", "call"])
     if kind == "join":
         branches = tuple(rng.sample(names, rng.randint(1, min(4, len(names)))))
@@ -283,7 +283,7 @@ class Chaos(World):
         policies = self.rng.sample(["height", "last-free", "prune", "broken"], self.rng.choice([0, 0, 1, 2]))
         request = Request(
             text="unreadable" if self.rng.random() < 0.01 else "",
-            budget=random_budget(self.rng, 0.3) or Budget(),
+            budget=random_budget(self.rng, 0.5) or Budget(),
             retries=Retries(think=self.rng.randint(0, 2), call=self.rng.randint(0, 1), lost=self.rng.randint(0, 2)),
             policies=tuple(Plugin(name=name) for name in policies),
         )

@@ -1,0 +1,109 @@
+"""Merge `finish`: what a model decided in words, `Action: Finish(answer)` or `Action: Replan(what is missing)`.
+
+Decides where the answer starts and ends in the text. It does not know what follows from a wish for another plan.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.view import Branch
+
+__all__ = ["Finish"]
+
+_THINKING = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_END = re.compile(r"<\s*/?END[_ ]?OF[_ ]?RESPONSE\s*>?|^[ \t]*###|^Question[ \t]*:", re.IGNORECASE | re.MULTILINE)
+_ACTION = re.compile(
+    r"^[ \t]*[-*_`]*[ \t]*Action[*_`]*[ \t]*:[ \t]*[*_`]*(Finish|Replan)\b[*_`]*[ \t]*(\(?)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_THOUGHT = re.compile(r"^[ \t]*[*_]*Thought[*_]*[ \t]*:[*_]*[ \t]*(.*)", re.IGNORECASE | re.MULTILINE)
+_MARK = re.compile(r"[()]")
+_LINE_END = re.compile(r"[ \t*`.;]*(?:\n|$)")
+
+
+class Finish(Merge):
+    """The value is the text in `Finish(…)`, from the first action in the text of the first branch that is done: to its
+    closing parenthesis, so it may have lines, parentheses and the word "Replan" in it. Without an action the whole text
+    is the answer. Also read: a JSON object {"thought", "action": {"response"} or {"feedback"}}.
+
+    `Replan(…)` gives {"replan": what is missing, "thought": …} if `replan` allows it.
+    """
+
+    replan: bool = False
+    """Whether another plan may be asked for. Off: what the model wrote in its place is the answer."""
+    state: dict[str, JsonValue] = {}
+    """What a planner notes for its reader of the join; not read here."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the answer, or the wish for another plan."""
+        branch = next((each for each in branches if each.result is not None), None)
+        if branch is None or branch.result is None:
+            return Verdict(value=None, why="there is no text to read")
+        text = _THINKING.sub("", branch.result.text, count=1)
+        kind, said, thought = _as_object(text) or _as_words(text)
+        if kind == "replan" and self.replan:
+            return Verdict(value={"replan": said, "thought": thought}, why="asked for another plan")
+        why = {
+            "finish": "finished",
+            "replan": "asked for another plan, but none is left",
+            "none": "no action: the whole text is the answer",
+        }[kind]
+        return Verdict(value=said, why=why, winner=branch.name)
+
+
+def _as_words(text: str) -> tuple[str, str, str]:
+    """Return the action (`finish`, `replan`, `none`), what it says, and the thought before it."""
+    end = _END.search(text)
+    text = text[: end.start()] if end else text
+    action = _ACTION.search(text)
+    if action is None:
+        return "none", text.strip(), ""
+    thought = _THOUGHT.search(text, 0, action.start())
+    said = text[action.end() :]
+    if action[2]:
+        said = _inside(said)
+    return action[1].lower(), _unquoted(said.strip()), thought[1].strip() if thought else ""
+
+
+def _inside(text: str) -> str:
+    """Return the text up to the parenthesis that closes one before it: balanced, or at least at a line's end."""
+    depth = 1
+    for found in _MARK.finditer(text):
+        depth += 1 if found[0] == "(" else -1
+        if depth <= 0 and _LINE_END.match(text, found.end()):
+            return text[: found.start()]
+    text = text.rstrip()
+    return text.removesuffix(")") if depth <= 0 else text
+
+
+def _unquoted(text: str) -> str:
+    """Return a text without the quotes around all of it."""
+    if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" and text[0] not in text[1:-1]:
+        return text[1:-1]
+    return text
+
+
+def _as_object(text: str) -> tuple[str, str, str] | None:
+    """Read the action as JSON, or return `None` if the text is no such object."""
+    start = text.strip().removeprefix("```json").removesuffix("```").strip()
+    if not start.startswith("{"):
+        return None
+    try:
+        read: object = json.loads(start)
+    except (ValueError, RecursionError):
+        return None
+    match read:
+        case {"action": {"response": str() as said}, **rest}:
+            kind = "finish"
+        case {"action": {"feedback": str() as said}, **rest}:
+            kind = "replan"
+        case _:
+            return None
+    thought = rest.get("thought")
+    return kind, said, thought if isinstance(thought, str) else ""

@@ -1,0 +1,76 @@
+"""Merge `scratchpad`: write what the tasks of a plan observed, failures included, as the text that a model reads on.
+
+Decides the form of that text. It does not know which tasks there are (the planner says so in the options), nor what
+the text is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.ir import Frozen
+from orchestrator.core.view import Branch
+
+__all__ = ["Scratchpad"]
+
+
+class Entry(Frozen):
+    """One action."""
+
+    text: str
+    """The action as it was planned: `2. search("x")`."""
+    branch: str | None = None
+    """Name of the branch that did it; without one it was not run, for the reason in `error`."""
+    thought: str = ""
+    """What was thought before it."""
+    error: str = ""
+    """Why it was not run."""
+
+
+class Scratchpad(Merge):
+    """One block an action, in plan order: `Thought: …` if there was one, the action, `Observation: …`.
+
+    What a tool returned is text, never read again as an action or a reference. A task that failed has its error for
+    an observation, one that was not run the reason. Use it in a join that tolerates failures.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    """The actions. Empty: one for each branch, in the join's order, under its name."""
+    earlier: str | None = None
+    """Branch whose text comes first, as it is: an earlier scratchpad."""
+    limit: int | None = Field(default=None, ge=1)
+    """Most characters of one observation; the rest is left out."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the text; `why` counts what became of the actions."""
+        by_name = {branch.name: branch for branch in branches}
+        entries = self.entries or tuple(
+            Entry(text=branch.name, branch=branch.name) for branch in branches if branch.name != self.earlier
+        )
+        earlier = by_name.get(self.earlier) if self.earlier is not None else None
+        blocks = [earlier.result.text] if earlier is not None and earlier.result is not None else []
+        done = 0
+        for entry in entries:
+            branch = by_name.get(entry.branch) if entry.branch is not None else None
+            done += branch is not None and branch.result is not None
+            thought = f"Thought: {entry.thought}\n" if entry.thought else ""
+            blocks.append(f"{thought}{entry.text}\nObservation: {self._observation(entry, branch)}\n")
+        why = f"{done} of {len(entries)} actions gave a result"
+        return Verdict(value="".join(blocks), why=why)
+
+    def _observation(self, entry: Entry, branch: Branch | None) -> str:
+        if branch is None:
+            return f"not run: {entry.error or 'it was no part of the plan'}"
+        if branch.result is not None:
+            text = branch.result.text
+            if self.limit is not None and len(text) > self.limit:
+                return f"{text[: self.limit]}… ({len(text) - self.limit} more characters)"
+            return text
+        if branch.failure is None:
+            return f"none: the task was {'stopped' if branch.state.ended else 'not done in time'}"
+        if branch.failure.kind == "DependencyFailed":
+            return f"not run, because a task that it needs failed: {branch.failure.message}"
+        return f"error: {branch.failure.message}"

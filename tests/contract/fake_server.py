@@ -1,0 +1,260 @@
+"""An OpenAI-compatible server without a model, for tests: HTTP/1.1 on 127.0.0.1, with faults on order.
+
+It "generates" the words of `reply`, one token each, and counts what it sees: connections, requests, disconnects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+VLLM_FIELDS = {"return_token_ids", "include_stop_str_in_output", "skip_special_tokens", "top_k"}
+
+
+@dataclass
+class Fault:
+    """What happens to the next request for an answer."""
+
+    status: int = 0
+    """Answered at once, if not 0."""
+    headers: dict[str, str] = field(default_factory=dict)
+    message: str = "as ordered"
+    after: int = 0
+    """Tokens before the connection is dropped, or `send` is sent."""
+    send: str = ""
+    """Raw text sent in place of the rest."""
+
+
+class Closed(Exception):
+    """The server ends the connection."""
+
+
+@dataclass(eq=False)
+class FakeServer:
+    reply: Callable[[str], str] = lambda prompt: "alpha beta gamma delta"
+    ids: bool = True
+    completions: bool = True
+    chat: bool = True
+    template: bool = True
+    strict: bool = False
+    """Refuses fields beyond OpenAI's."""
+    logprobs: bool = True
+    usage: bool = True
+    streams: bool = True
+    stop_reason: bool = True
+    cached: int = 0
+    key: str = ""
+    models: list[str] | None = field(default_factory=lambda: ["fake-model"])
+    prefix: str = "/v1"
+    delay: float = 0.0
+    """Seconds before each token."""
+    faults: deque[Fault] = field(default_factory=deque)
+    crowd: int = 1000
+    """More requests at the same time than this get a 429."""
+    requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    connections: int = 0
+    disconnects: int = 0
+    running: int = 0
+    most: int = 0
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        self.words: list[str] = ["</s>"]
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.times: list[float] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}{self.prefix}"
+
+    def asked(self) -> list[dict[str, Any]]:
+        """Bodies of the requests for answers."""
+        return [body for path, body in self.requests if path.endswith("/completions")]
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shut()
+
+    async def open(self) -> None:
+        self.server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    async def shut(self) -> None:
+        """Stop listening, and break every connection."""
+        self.server.close()
+        for task in list(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    # --- tokens: a word each, written with the space before it ---
+
+    def encode(self, text: str) -> list[int]:
+        for word in text.split():
+            if word not in self.words:
+                self.words.append(word)
+        return [self.words.index(word) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self.words[each] for each in ids)
+
+    # --- HTTP ---
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        self.connections += 1
+        try:
+            while await self._request(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, Closed, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = await reader.readuntil(b"\r\n\r\n")
+        line, *rest = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest)}
+        method, path, _ = line.split(" ")
+        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+        body = json.loads(raw) if raw else {}
+        self.requests.append((path, body))
+        if self.key and headers.get("authorization") != f"Bearer {self.key}":
+            return self._send(writer, 401, {"error": {"message": f"bad key: {headers.get('authorization')}"}})
+        name = path.removeprefix(self.prefix)
+        if method == "GET" and name == "/models" and self.models is not None:
+            return self._send(writer, 200, {"object": "list", "data": [{"id": each} for each in self.models]})
+        if (name == "/completions" and self.completions) or (name == "/chat/completions" and self.chat):
+            return await self._answer(reader, writer, body, name == "/chat/completions")
+        if path == "/tokenize" and self.ids:
+            return self._send(writer, 200, {"tokens": self.encode(body["prompt"])})
+        return self._send(writer, 404, {"detail": "Not Found"})
+
+    def _send(
+        self, writer: asyncio.StreamWriter, status: int, body: Any, headers: dict[str, str] | None = None
+    ) -> bool:
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n{more}\r\n"
+        writer.write(head.encode() + data)
+        return True
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: dict[str, Any], chat: bool
+    ) -> bool:
+        self.times.append(asyncio.get_running_loop().time())
+        fault = self.faults.popleft() if self.faults else Fault()
+        refusal = self._refusal(body, chat, fault)
+        if refusal is not None:
+            status, message = refusal
+            return self._send(writer, status, {"error": {"message": message}}, fault.headers)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        # What comes from a client in the middle of an answer is its end.
+        gone = asyncio.ensure_future(reader.read(1))
+        work = asyncio.ensure_future(self._generate(writer, body, chat, fault))
+        try:
+            await asyncio.wait([gone, work], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self.disconnects += 1
+                raise Closed
+            work.result()
+        finally:
+            self.running -= 1
+            for each in (gone, work):
+                each.cancel()
+            await asyncio.wait([gone])
+        return True
+
+    def _refusal(self, body: dict[str, Any], chat: bool, fault: Fault) -> tuple[int, str] | None:
+        if fault.status:
+            return fault.status, fault.message
+        if self.running >= self.crowd:
+            return 429, "too many requests"
+        if self.models is not None and body["model"] not in self.models:
+            return 404, f"The model `{body['model']}` does not exist."
+        if self.strict and (extra := VLLM_FIELDS & body.keys()):
+            return 400, f"Unrecognized request arguments supplied: {', '.join(sorted(extra))}"
+        if not self.ids and not isinstance(body.get("prompt", ""), str):
+            return 422, "prompt: Input should be a valid string"
+        if chat and not self.template:
+            return 400, "default chat template is no longer allowed, so you must provide a chat template"
+        return None
+
+    async def _generate(self, writer: asyncio.StreamWriter, body: dict[str, Any], chat: bool, fault: Fault) -> None:
+        prompt = body["messages"][0]["content"] if chat else body["prompt"]
+        prompt_ids = prompt if isinstance(prompt, list) else self.encode(prompt)
+        text = self.decode(prompt) if isinstance(prompt, list) else prompt
+        tokens = [f" {word}" for word in self.reply(text).split(" ")]
+        chunks = list(self._chunks(body, chat, prompt_ids, tokens))
+        if not (self.streams and body.get("stream")):
+            whole = "".join(tokens)
+            choice = {"message": {"content": whole}} if chat else {"text": whole}
+            self._send(writer, 200, {"choices": [{"finish_reason": "stop", **choice}]})
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for place, chunk in enumerate(chunks):
+            if (fault.after or fault.send) and place == fault.after:
+                if not fault.send:
+                    raise Closed
+                self._chunk(writer, fault.send)
+                break
+            await asyncio.sleep(self.delay)
+            self._chunk(writer, f"data: {json.dumps(chunk)}\n\n")
+            await writer.drain()
+        else:
+            self._chunk(writer, "data: [DONE]\n\n")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    def _chunk(self, writer: asyncio.StreamWriter, text: str) -> None:
+        data = text.encode()
+        writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def _chunks(self, body: dict[str, Any], chat: bool, prompt_ids: list[int], tokens: list[str]) -> Any:
+        tokens, finish, stop = self._cut(body, tokens)
+        for place, token in enumerate(tokens):
+            last = place == len(tokens) - 1
+            shown = token
+            if last and stop:
+                kept = len(stop) if body.get("include_stop_str_in_output") else 0
+                shown = token[: token.index(stop) + kept]
+            choice: dict[str, Any] = {"index": 0, "finish_reason": finish if last else None}
+            choice |= {"delta": {"content": shown}} if chat else {"text": shown}
+            if self.stop_reason:
+                choice["stop_reason"] = stop if last else None
+            asked = body.get("logprobs")
+            if asked is not None and asked is not False and self.logprobs:
+                scores = [-0.25 * (1 + place)]
+                choice["logprobs"] = (
+                    {"content": [{"logprob": s} for s in scores]} if chat else {"token_logprobs": scores}
+                )
+            chunk: dict[str, Any] = {"choices": [choice]}
+            if self.ids and body.get("return_token_ids"):
+                choice["token_ids"] = self.encode(token) or [0]
+                if place == 0:
+                    (chunk if chat else choice)["prompt_token_ids"] = prompt_ids
+            yield chunk
+        if self.usage and body.get("stream_options"):
+            details = {"prompt_tokens_details": {"cached_tokens": self.cached}} if self.cached else {}
+            counts = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(tokens)}
+            yield {"choices": [], "usage": counts | details}
+
+    def _cut(self, body: dict[str, Any], tokens: list[str]) -> tuple[list[str], str, str | None]:
+        limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
+        for place, token in enumerate(tokens[:limit]):
+            for stop in body.get("stop") or ():
+                if stop in token:
+                    return tokens[: place + 1], "stop", stop
+        if len(tokens) >= limit:
+            return tokens[:limit], "length", None
+        return [*tokens, ""], "stop", None  # the end token, which shows no text

@@ -1,0 +1,598 @@
+"""The HTTP worker against a server of our own: what it sends, what it makes of answers, and every way to go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from orchestrator.core.base import Progress, Worker
+from orchestrator.core.errors import ConfigError, EngineError
+from orchestrator.core.events import Job
+from orchestrator.core.ir import Call, Failure, Result, Sampling, Text, Think, Tokens
+from workers._http_gate import Gate
+from workers.http import Http
+
+from .fake_server import FakeServer, Fault
+
+Items = list[Progress | Result | Failure]
+SECRET = "sk-very-secret-4711"
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("OPENAI_API_KEY", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@contextlib.asynccontextmanager
+async def serving(server: FakeServer | None = None, **options: Any) -> AsyncIterator[tuple[FakeServer, Http]]:
+    """A server and a started worker for it; what the start asked is forgotten."""
+    options = {"backoff": 0.001, "start_timeout": 5.0} | options
+    async with server or FakeServer() as server:
+        worker = Http(server.url, **options)
+        try:
+            await worker.start()
+            server.requests.clear()
+            server.times.clear()
+            yield server, worker
+        finally:
+            await worker.close()
+
+
+def job(prompt: str | tuple[Text | Tokens, ...] = "one two", attempt: int = 1, **fields: Any) -> Job:
+    own = {key: fields.pop(key) for key in ("stream", "chat") if key in fields}
+    seconds = fields.pop("seconds", None)
+    think = Think(prompt=prompt, sampling=Sampling(**fields), **own)
+    return Job(attempt=attempt, run="r", step="r:s", op=think, seconds=seconds)
+
+
+async def items(worker: Http, a_job: Job) -> Items:
+    return [item async for item in worker.run(a_job)]
+
+
+async def ask(worker: Http, *args: Any, **fields: Any) -> Result:
+    (last,) = await items(worker, job(*args, **fields))
+    assert isinstance(last, Result), last
+    return last
+
+
+async def fails(worker: Http, *args: Any, **fields: Any) -> Failure:
+    (last,) = await items(worker, job(*args, **fields))
+    assert isinstance(last, Failure), last
+    return last
+
+
+async def eventually(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def counting(text: str = "alpha beta gamma delta") -> Any:
+    return lambda prompt: text
+
+
+# --- what it is ---
+
+
+def test_it_is_a_worker() -> None:
+    worker = Http("http://localhost:1/v1")
+    assert isinstance(worker, Worker)
+    assert (worker.name, worker.serves) == ("http", ("think",))
+
+
+@pytest.mark.parametrize("address", ["localhost:8000", "ftp://host/v1", "", "http://", "http://host:port/v1"])
+def test_an_address_must_be_one(address: str) -> None:
+    with pytest.raises(ConfigError, match="http://localhost:8000/v1"):
+        Http(address)
+
+
+def test_keys_do_not_go_into_the_address() -> None:
+    with pytest.raises(ConfigError, match="environment") as caught:
+        Http(f"http://user:{SECRET}@host/v1")
+    assert SECRET not in str(caught.value)
+
+
+def test_options_must_make_sense() -> None:
+    with pytest.raises(ConfigError, match="slots >= 1"):
+        Http("http://host/v1", slots=0)
+
+
+# --- what it sends and reads ---
+
+
+async def test_a_server_that_takes_ids() -> None:
+    async with serving(FakeServer(cached=1)) as (server, worker):
+        result = await ask(worker, "one two")
+        assert result.value == " alpha beta gamma delta"
+        assert result.prompt_ids == tuple(server.encode("one two"))
+        assert result.token_ids == tuple(server.encode("alpha beta gamma delta")), "without the end token"
+        assert (result.finish, result.usage.prompt, result.usage.cached, result.usage.completion) == ("stop", 2, 1, 5)
+        assert server.asked()[-1]["prompt"] == "one two", "one piece of text is the server's to tokenise"
+
+
+async def test_a_context_goes_on_as_ids() -> None:
+    async with serving() as (server, worker):
+        first = await ask(worker, "one two")
+        context = Tokens(ids=first.prompt_ids + first.token_ids)
+        second = await ask(worker, (context, Text(text=" and then")))
+        assert server.asked()[-1]["prompt"] == [*context.ids, *server.encode("and then")]
+        assert second.prompt_ids == (*context.ids, *server.encode("and then"))
+        await ask(worker, (context, Text(text=" and then")))
+        assert sum(path == "/tokenize" for path, _ in server.requests) == 1, "pieces of text are tokenised once"
+
+
+async def test_a_context_goes_on_as_text() -> None:
+    async with serving(FakeServer(ids=False)) as (server, worker):
+        first = await ask(worker, "one two")
+        assert (first.prompt_ids, first.token_ids) == ((), ())
+        assert (first.usage.prompt, first.usage.completion) == (2, 5)
+        await ask(worker, (Text(text="one two"), Text(text=first.text), Text(text=" and")))
+        assert server.asked()[-1]["prompt"] == "one two alpha beta gamma delta and"
+        failure = await fails(worker, (Tokens(ids=(1, 2)),))
+        assert "takes no token ids" in failure.message and not failure.retryable
+
+
+async def test_sampling_settings_are_sent() -> None:
+    async with serving() as (server, worker):
+        await ask(worker, max_tokens=3, temperature=0.5, top_p=0.9, top_k=7, seed=11, stop=("zeta",))
+        sent = server.asked()[-1]
+        assert [sent[key] for key in ("max_tokens", "temperature", "top_p", "top_k", "seed")] == [3, 0.5, 0.9, 7, 11]
+        assert (sent["stop"], sent["model"], sent["stream"]) == (["zeta"], "fake-model", True)
+
+
+async def test_a_strict_server_gets_no_fields_of_vllm() -> None:
+    async with serving(FakeServer(ids=False, strict=True)) as (server, worker):
+        await ask(worker, top_k=7)
+        assert "top_k" not in server.asked()[-1]
+
+
+async def test_the_limit_on_tokens() -> None:
+    async with serving() as (_, worker):
+        result = await ask(worker, max_tokens=2)
+        assert (result.value, result.finish, result.usage.completion) == (" alpha beta", "length", 2)
+
+
+async def test_deltas_are_for_steps_that_stream() -> None:
+    async with serving(FakeServer(delay=0.01)) as (_, worker):
+        *news, last = await items(worker, job(stream=True))
+        assert "".join(each.text for each in news if isinstance(each, Progress)) == " alpha beta gamma delta"
+        assert sum(each.tokens for each in news if isinstance(each, Progress)) == 5
+        assert len(news) > 1 and isinstance(last, Result)
+        assert len(await items(worker, job(stream=False))) == 1
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_log_probabilities(chat: bool) -> None:
+    async with serving(FakeServer(completions=not chat)) as (_, worker):
+        result = await ask(worker, logprobs=True)
+        assert result.logprob == pytest.approx(-0.75), "the mean of -0.25, -0.5, … -1.25"
+        assert (await ask(worker)).logprob is None
+
+
+async def test_a_server_without_log_probabilities() -> None:
+    async with serving(FakeServer(logprobs=False)) as (_, worker):
+        failure = await fails(worker, logprobs=True)
+        assert "gives no log-probabilities" in failure.message and not failure.retryable
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        FakeServer(),
+        FakeServer(ids=False),
+        FakeServer(ids=False, stop_reason=False),
+        FakeServer(completions=False, stop_reason=False),
+    ],
+    ids=["vllm", "says the stop text", "silent", "chat"],
+)
+async def test_the_stop_text_is_kept_or_not(server: FakeServer) -> None:
+    server.reply = counting("alpha beta <wait>tail delta")
+    async with serving(server) as (_, worker):
+        *news, last = await items(worker, job(stop=("<wait>",), keep_stop=True, stream=True))
+        assert isinstance(last, Result) and last.finish == "stop"
+        assert last.value == " alpha beta <wait>"
+        assert "".join(each.text for each in news if isinstance(each, Progress)) == last.value
+        assert (await ask(worker, stop=("<wait>",))).value == " alpha beta "
+
+
+async def test_a_stop_text_spread_over_pieces_is_found_here() -> None:
+    server = FakeServer(ids=False, stop_reason=False, reply=counting("a b c d e"))
+    async with serving(server) as (_, worker):
+        assert (await ask(worker, stop=("b c", "zzz"), keep_stop=True)).value == " a b c"
+        assert (await ask(worker, stop=("e f",), keep_stop=True)).value == " a b c d e", "what only began as one"
+
+
+async def test_ids_without_the_stop_text_that_was_cut() -> None:
+    async with serving(FakeServer(reply=counting("alpha beta <wait> delta"))) as (server, worker):
+        cut = await ask(worker, stop=("<wait>",))
+        assert cut.token_ids == tuple(server.encode("alpha beta")) and cut.usage.completion == 3
+        kept = await ask(worker, stop=("<wait>",), keep_stop=True)
+        assert kept.token_ids == tuple(server.encode("alpha beta <wait>"))
+
+
+async def test_chat() -> None:
+    async with serving() as (server, worker):
+        await ask(worker, (Text(text="one "), Text(text="two")), chat=True)
+        path, sent = server.requests[-1]
+        assert path == "/v1/chat/completions"
+        assert sent["messages"] == [{"role": "user", "content": "one two"}]
+
+
+async def test_a_model_without_a_chat_template_gets_the_prompt_as_text() -> None:
+    async with serving(FakeServer(template=False)) as (server, worker):
+        assert (await ask(worker, "one two", chat=True)).value == " alpha beta gamma delta"
+        assert server.requests[-1][0] == "/v1/completions"
+        server.requests.clear()
+        await ask(worker, "one two", chat=True)
+        assert [path for path, _ in server.requests] == ["/v1/completions"], "it asks once"
+
+
+async def test_a_server_with_chat_alone() -> None:
+    async with serving(FakeServer(completions=False, ids=False, strict=True)) as (server, worker):
+        result = await ask(worker, "one two")
+        assert (result.value, result.usage.completion) == (" alpha beta gamma delta", 5)
+        assert server.requests[-1][0] == "/v1/chat/completions"
+
+
+async def test_a_server_that_says_no_usage() -> None:
+    async with serving(FakeServer(ids=False, usage=False)) as (_, worker):
+        assert (await ask(worker)).usage.completion == 4, "a token a piece"
+
+
+async def test_a_server_that_does_not_stream() -> None:
+    async with serving(FakeServer(ids=False, streams=False)) as (_, worker):
+        assert (await ask(worker)).value == " alpha beta gamma delta"
+
+
+async def test_an_address_without_v1() -> None:
+    async with FakeServer() as server:
+        worker = Http(server.url.removesuffix("/v1"))
+        await worker.start()
+        assert (await ask(worker)).value == " alpha beta gamma delta"
+        await worker.close()
+
+
+async def test_connections_are_kept() -> None:
+    async with serving() as (server, worker):
+        for _ in range(10):
+            await ask(worker)
+        assert len(server.asked()) == 10
+        assert server.connections == 1
+
+
+async def test_it_serves_think_steps_alone() -> None:
+    async with serving() as (_, worker):
+        (last,) = await items(worker, Job(attempt=1, run="r", step="s", op=Call(tool="t")))
+        assert isinstance(last, Failure) and "not 'call' steps" in last.message
+
+
+# --- giving up ---
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_cancel_closes_the_connection(stream: bool) -> None:
+    async with serving(FakeServer(delay=0.05, reply=counting("word " * 500))) as (server, worker):
+        task = asyncio.create_task(items(worker, job(stream=stream, attempt=7)))
+        await eventually(lambda: 7 in worker._live and (read := worker._live[7].reading) and read.count >= 2)
+        await worker.cancel(7)
+        last = (await asyncio.wait_for(task, 1.0))[-1]
+        assert isinstance(last, Result) and last.finish == "cancelled"
+        assert last.text.startswith(" word word") and 2 <= last.usage.completion < 100
+        assert len(last.token_ids) == last.usage.completion
+        await eventually(lambda: server.disconnects == 1 and server.running == 0)
+        server.delay = 0.0
+        assert (await ask(worker, max_tokens=1)).value == " word", "and the worker goes on"
+
+
+async def test_cancel_before_anything_came() -> None:
+    async with serving(FakeServer(delay=0.01, reply=counting("word " * 500)), slots=1) as (_, worker):
+        first = asyncio.create_task(items(worker, job(attempt=1)))
+        second = asyncio.create_task(items(worker, job(attempt=2)))
+        await eventually(lambda: len(worker._live) == 2 and worker.counts["requests"] == 1)
+        await worker.cancel(2)
+        assert (await asyncio.wait_for(second, 1.0)) == [Result(value="", finish="cancelled")]
+        await worker.cancel(1)
+        await first
+        await worker.cancel(99)
+        assert worker._gate.inside == 0 and worker.stats()["running"] == 0
+
+
+async def test_a_reader_that_leaves_frees_the_server() -> None:
+    async with serving(FakeServer(delay=0.01, reply=counting("word " * 500))) as (server, worker):
+        async with contextlib.aclosing(worker.run(job(stream=True))) as news:
+            async for _ in news:
+                break
+        await eventually(lambda: server.disconnects == 1)
+        assert worker._gate.inside == 0
+
+
+async def test_close_ends_everything() -> None:
+    async with serving(FakeServer(delay=0.01, reply=counting("word " * 500))) as (server, worker):
+        task = asyncio.create_task(items(worker, job()))
+        await eventually(lambda: server.running == 1)
+        await worker.close()
+        (last,) = await task
+        assert isinstance(last, Result) and last.finish == "cancelled"
+        await eventually(lambda: server.running == 0)
+        (late,) = await items(worker, job())
+        assert isinstance(late, Failure) and late.lost
+        await worker.close()
+
+
+# --- trouble ---
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+async def test_passing_troubles_are_tried_again(status: int) -> None:
+    async with serving() as (server, worker):
+        server.faults += [Fault(status), Fault(status)]
+        assert (await ask(worker)).value == " alpha beta gamma delta"
+        assert len(server.asked()) == 3
+        assert worker.stats()["retries"] == 2
+
+
+async def test_a_trouble_that_does_not_pass() -> None:
+    async with serving(retries=2) as (server, worker):
+        server.faults += [Fault(500, message="out of luck")] * 10
+        failure = await fails(worker)
+        assert (failure.kind, failure.retryable, failure.lost) == ("EngineError", True, False)
+        assert "500" in failure.message and "out of luck" in failure.message
+        assert len(server.asked()) == 3
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+async def test_retry_after_is_honoured(as_date: bool) -> None:
+    async with serving() as (server, worker):
+        # a date has whole seconds, so it may name a time up to one second earlier
+        value = format_datetime(datetime.now(UTC) + timedelta(seconds=2.0), usegmt=True) if as_date else "0.4"
+        server.faults.append(Fault(429, {"retry-after": value}))
+        await ask(worker)
+        first, second = server.times
+        assert second - first >= (0.9 if as_date else 0.4)
+
+
+async def test_a_wait_longer_than_the_time_left_is_not_begun() -> None:
+    async with serving() as (server, worker):
+        server.faults.append(Fault(429, {"retry-after": "30"}))
+        failure = await asyncio.wait_for(fails(worker, seconds=2.0), 2.0)
+        assert failure.retryable and "429" in failure.message
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_rejected_request_is_not_tried_again(status: int) -> None:
+    async with serving() as (server, worker):
+        server.faults.append(Fault(status, message="temperature must be lower"))
+        failure = await fails(worker)
+        assert "temperature must be lower" in failure.message and not failure.retryable
+        assert len(server.asked()) == 1
+
+
+async def test_a_connection_lost_before_the_first_token_is_tried_again() -> None:
+    async with serving() as (server, worker):
+        server.faults.append(Fault(send="\n"))
+        assert (await ask(worker)).value == " alpha beta gamma delta"
+        assert len(server.asked()) == 2
+
+
+@pytest.mark.parametrize("fault", [Fault(after=2), Fault(after=2, send="\n")], ids=["dropped", "ended"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_truncated_stream(fault: Fault, stream: bool) -> None:
+    async with serving(FakeServer(delay=0.01)) as (server, worker):
+        server.faults.append(fault)
+        *news, last = await items(worker, job(stream=stream))
+        assert isinstance(last, Failure) and last.retryable and not last.lost
+        assert "answer" in last.message and server.url in last.message
+        assert len(server.asked()) == 1, "what a reader has seen is not said again"
+        assert bool(news) == stream
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ("data: {oops\n\n", "not JSON"),
+        ("data: [1]\n\n", "not a JSON object"),
+        ('data: {"id": 1}\n\n', "no `choices`"),
+        ('data: {"choices": [3]}\n\n', "no objects"),
+        ('data: {"choices": [{"text": 3}]}\n\n', "text is a int"),
+        ('data: {"error": {"message": "CUDA went away", "code": 400}}\n\n', "CUDA went away"),
+        ('data: {"choices": [{"text": "", "finish_reason": "content_filter"}]}\n\n', "content filter"),
+    ],
+)
+async def test_nonsense_in_a_stream(sent: str, said: str) -> None:
+    async with serving() as (server, worker):
+        server.faults.append(Fault(after=1, send=sent))
+        failure = await fails(worker)
+        assert said in failure.message and not failure.retryable and not failure.lost
+        assert len(server.asked()) == 1
+
+
+async def test_a_server_that_falls_silent() -> None:
+    async with serving(timeout=0.3, retries=0) as (server, worker):
+        server.delay = 30.0
+        failure = await fails(worker)
+        assert "did not answer for 0.3 s" in failure.message and failure.retryable
+        await eventually(lambda: server.running == 0)
+
+
+async def test_an_unreachable_server() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        worker = Http(f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+        with pytest.raises(EngineError, match="cannot be reached.*start the server"):
+            await asyncio.wait_for(worker.start(), 5.0)
+        await worker.close()
+
+
+async def test_a_server_that_never_answers() -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        worker = Http(f"http://127.0.0.1:{mute.getsockname()[1]}/v1", start_timeout=0.3)
+        with pytest.raises(EngineError, match=r"did not answer within 0\.3 s"):
+            await worker.start()
+        await worker.close()
+
+
+async def test_a_server_that_is_no_openai_server() -> None:
+    async with FakeServer(models=None, completions=False, chat=False) as server:
+        worker = Http(server.url)
+        with pytest.raises(EngineError, match="lists no models"):
+            await worker.start()
+        worker = Http(server.url, model="m")
+        with pytest.raises(EngineError, match="neither completions nor chat completions"):
+            await worker.start()
+
+
+async def test_an_unknown_model() -> None:
+    async with FakeServer(models=["small", "large"]) as server:
+        worker = Http(server.url, model="huge")
+        with pytest.raises(EngineError, match=r"no model 'huge' \(there are: small, large\)"):
+            await worker.start()
+        worker = Http(server.url)
+        await worker.start()
+        assert (await ask(worker)).finish == "stop" and server.asked()[-1]["model"] == "small"
+        server.models = ["large"]
+        failure = await fails(worker)
+        assert "404" in failure.message and "small" in failure.message and not failure.retryable
+        await worker.close()
+
+
+async def test_a_server_that_is_overloaded_at_the_start() -> None:
+    server = FakeServer()
+    server.faults += [Fault(503), Fault(429)]
+    async with serving(server) as (_, worker):
+        assert (await ask(worker)).finish == "stop"
+
+
+# --- keys ---
+
+
+async def test_the_key_is_the_environments(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    async with serving(FakeServer(key=SECRET)) as (server, worker):
+        assert (await ask(worker)).finish == "stop"
+        server.faults.append(Fault(500, message=f"your key {SECRET} broke me"))
+        await ask(worker)
+        server.faults.append(Fault(400, message=f"your key {SECRET} broke me"))
+        failure = await fails(worker)
+        assert "broke me" in failure.message
+        server.faults.append(Fault(after=1, send=f'data: {{"error": {{"message": "{SECRET}", "code": 400}}}}\n\n'))
+        broken = await fails(worker)
+        for shown in (
+            failure.message,
+            broken.message,
+            repr(worker),
+            str(vars(worker)),
+            str(worker.stats()),
+            caplog.text,
+        ):
+            assert SECRET not in shown
+        assert not any(SECRET in str(record.__dict__) for record in caplog.records)
+
+
+async def test_a_wrong_key_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", SECRET)
+    async with FakeServer(key="another") as server:
+        with pytest.raises(EngineError, match=r"refused access \(401\).*MY_KEY") as caught:
+            await Http(server.url, api_key_env="MY_KEY").start()
+        assert SECRET not in str(caught.value)
+        assert len(server.requests) == 1, "it is not tried again"
+        with pytest.raises(EngineError, match="set the key in the environment variable OPENAI_API_KEY"):
+            await Http(server.url).start()
+        with pytest.raises(EngineError, match="NO_SUCH_KEY is not set"):
+            await Http(server.url, api_key_env="NO_SUCH_KEY").start()
+
+
+async def test_a_key_that_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    async with serving(FakeServer(key=SECRET)) as (server, worker):
+        server.key = "another"
+        failure = await fails(worker)
+        assert "401" in failure.message and not failure.retryable and SECRET not in failure.message
+        assert len(server.asked()) == 1
+
+
+# --- how many at a time ---
+
+
+async def test_slots_are_not_exceeded() -> None:
+    async with serving(FakeServer(delay=0.005), slots=3) as (server, worker):
+        await asyncio.gather(*(items(worker, job(attempt=each)) for each in range(12)))
+        assert server.most == 3
+
+
+async def test_an_overloaded_server_gets_fewer_requests() -> None:
+    async with serving(FakeServer(delay=0.005), slots=16, retries=50) as (server, worker):
+        server.crowd = 4
+        ends = await asyncio.gather(*(items(worker, job(attempt=each)) for each in range(40)))
+        assert all(isinstance(end[-1], Result) for end in ends)
+        assert worker.counts["overloaded"] > 0 and worker.stats()["limit"] < 16
+        server.crowd = 1000
+        for _ in range(10):
+            await asyncio.gather(*(items(worker, job(attempt=each)) for each in range(16)))
+        assert worker.stats()["limit"] > 10, "and more again when it can"
+
+
+async def test_the_gate_halves_once_a_round_and_lets_in_the_first_who_came() -> None:
+    gate = Gate(8)
+    rounds = [await gate.enter() for _ in range(8)]
+    waiting = [asyncio.create_task(gate.enter()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for each in rounds[:4]:
+        gate.leave(each, "overloaded")
+    assert gate.limit == 4 and gate.inside == 4, "four turned away together are one sign"
+    waiting[0].cancel()
+    await asyncio.gather(waiting[0], return_exceptions=True)
+    gate.leave(rounds[4], "neither")
+    assert await waiting[1] == 1 and not waiting[2].done()
+    gate.leave(1, "overloaded")
+    assert gate.limit == 2
+    for each in rounds[5:]:
+        gate.leave(each, "served")
+    assert await waiting[2] == 2 and 3 < gate.limit < 4
+    gate.leave(2, "neither")
+    assert gate.inside == 0
+
+
+# --- health ---
+
+
+async def test_health_follows_the_server() -> None:
+    async with serving(FakeServer(delay=0.01, reply=counting("word " * 500)), ping_every=0.05) as (server, worker):
+        health = worker.health()
+        assert await anext(health) is True
+        task = asyncio.create_task(items(worker, job()))
+        await eventually(lambda: server.running == 1)
+        await server.shut()
+        assert await asyncio.wait_for(anext(health), 5) is False
+        (last,) = await asyncio.wait_for(task, 5)
+        assert isinstance(last, Failure) and (last.retryable or last.lost)
+        await server.open()
+        assert await asyncio.wait_for(anext(health), 5) is True
+        assert (await ask(worker, max_tokens=1)).value == " word"
+        await worker.close()
+        with pytest.raises(StopAsyncIteration):
+            await anext(health)
+
+
+async def test_a_job_that_finds_nobody_is_lost_and_says_so() -> None:
+    async with serving(retries=1, ping_every=60.0) as (server, worker):
+        health = worker.health()
+        assert await anext(health) is True
+        down = asyncio.ensure_future(anext(health))
+        await asyncio.sleep(0)
+        await server.shut()
+        (last,) = await items(worker, job())
+        assert isinstance(last, Failure) and last.lost and last.kind == "WorkerLost"
+        assert await asyncio.wait_for(down, 5) is False, "a job that finds nobody makes it look at once"
+        await health.aclose()

@@ -1,0 +1,64 @@
+"""How many requests may be at a server at once: additive increase, multiplicative decrease, within fixed slots.
+
+Knows when requests start and how they fared, and nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Literal
+
+Verdict = Literal["served", "overloaded", "neither"]
+
+
+class Gate:
+    """Permits for requests, first come first served.
+
+    The limit starts at `slots`. A request that the server turned away as too many halves it, once for all requests that
+    were under way together; one that was served adds `1 / limit`: about one a round of requests (Chiu and Jain 1989).
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.limit = float(slots)
+        """Requests that may be at the server at once; its whole part counts, and it is never under 1."""
+        self.inside = 0
+        self._round = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> int:
+        """Wait for a permit and return the number of the round, which `leave` takes back."""
+        if self.inside >= int(self.limit) or self._waiting:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._free()  # the permit had come already
+                else:
+                    with contextlib.suppress(ValueError):  # passed over by `_free`
+                        self._waiting.remove(waiter)
+                raise
+        else:
+            self.inside += 1
+        return self._round
+
+    def leave(self, round_: int, verdict: Verdict) -> None:
+        """Give a permit back, with how the server took the request."""
+        if verdict == "overloaded" and round_ == self._round:
+            self.limit = max(1.0, self.limit / 2)
+            self._round += 1
+        elif verdict == "served":
+            self.limit = min(float(self.slots), self.limit + 1 / self.limit)
+        self._free()
+
+    def _free(self) -> None:
+        self.inside -= 1
+        while self._waiting and self.inside < int(self.limit):
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                self.inside += 1
+                waiter.set_result(None)
