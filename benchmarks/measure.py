@@ -5,6 +5,7 @@ A machine's speed drifts; a ratio of two things done a second apart drifts much 
 
 from __future__ import annotations
 
+import gc
 import statistics
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ async def interleave(contenders: Mapping[str, Contender], rounds: int, warmup: i
     for number in range(-warmup, rounds):
         order = list(contenders.items())
         for name, contender in order if number % 2 == 0 else reversed(order):
+            gc.collect()  # nobody pays for what another left behind
             figure = await contender()
             if number >= 0:
                 figures[name].append(figure)

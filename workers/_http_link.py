@@ -11,7 +11,7 @@ import datetime as dt
 import email.utils
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.errors import EngineError
@@ -33,7 +33,7 @@ class Link:
             import openai
         except ModuleNotFoundError as error:
             raise EngineError(f"the http worker needs {error.name!r}: pip install openai") from error
-        self.base_url = base_url
+        self.base_url, self.timeout = base_url, timeout
         self.key_variable = key_variable or DEFAULT_KEY
         key = os.environ.get(self.key_variable, "").strip()
         if key_variable and not key:
@@ -54,7 +54,7 @@ class Link:
 
     async def get(self, path: str, seconds: float | None = None) -> Any:
         """Return the JSON of a GET. Raises `Trouble`."""
-        options = {} if seconds is None else {"timeout": seconds}
+        options: Any = {} if seconds is None else {"timeout": seconds}
         with self._told():
             response = await self._client.get(path, cast_to=self._http.Response, options=options)
         return self._json(response.text)
@@ -65,7 +65,7 @@ class Link:
             response = await self._client.post(path, cast_to=self._http.Response, body=dict(fields))
         return self._json(response.text)
 
-    async def stream(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def stream(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """Yield the JSON objects of a streamed answer, or the one of a server that does not stream. Closing the
         iterator closes the connection if the answer is not over. Raises `Trouble`."""
         model = fields["model"]
@@ -115,7 +115,7 @@ class Link:
             raise Trouble(said) from None
 
     @contextlib.contextmanager
-    def _told(self) -> Any:
+    def _told(self) -> Iterator[None]:
         """Turn what the client raises into `Trouble`."""
         openai = self._openai
         try:
@@ -144,9 +144,10 @@ class Link:
             ) from None
 
     def _silent(self) -> Trouble:
-        seconds = self._client.timeout.read if isinstance(self._client.timeout, self._http.Timeout) else None
-        within = f" for {seconds:g} s" if seconds else ""
-        return Trouble(f"{self.base_url} did not answer{within}: it hangs, or needs a longer `timeout`", retryable=True)
+        return Trouble(
+            f"{self.base_url} did not answer for {self.timeout:g} s: it hangs, or needs a longer `timeout`",
+            retryable=True,
+        )
 
     def _status(self, error: Any) -> Trouble:
         status: int = error.status_code

@@ -6,12 +6,12 @@ Asks for one token in one form after another, richest first. It serves no steps.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.core.errors import EngineError
-from orchestrator.core.ir import Sampling, Think
+from orchestrator.core.ir import Sampling, Text, Think
 
 from ._http_link import Link
 from ._http_wire import Dialect, Reading, Trouble, body
@@ -42,6 +42,7 @@ class Server:
 async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -> Server:
     """Look at a server. `make` opens a link to an address. Raises `Trouble` or `EngineError`."""
     link = make(base_url)
+    models: tuple[str, ...] = ()
     try:
         try:
             models = await _models(link)
@@ -60,11 +61,10 @@ async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -
                     "one that ends in /v1"
                 ) from None
             raise
-        models = ()
     try:
-        if model is None and not models:
+        chosen = model or next(iter(models), None)
+        if chosen is None:
             raise EngineError(f"{link.base_url} serves no model: load one, or name one with `model`")
-        chosen = model or models[0]
         return Server(link, chosen, models, await _dialect(link, chosen, models))
     except BaseException:
         await link.close()
@@ -81,7 +81,7 @@ async def tokenise(link: Link, model: str, text: str, opening: bool) -> list[int
     return ids
 
 
-async def answer(link: Link, dialect: Dialect, fields: dict[str, Any], chat: bool) -> AsyncIterator[Any]:
+async def answer(link: Link, dialect: Dialect, fields: dict[str, Any], chat: bool) -> AsyncGenerator[Any, None]:
     """Yield the chunks of one answer; raises `Trouble`."""
     async with contextlib.aclosing(link.stream("chat/completions" if chat else dialect.endpoint, fields)) as chunks:
         async for chunk in chunks:
@@ -133,7 +133,7 @@ async def _dialect(link: Link, model: str, models: Sequence[str]) -> Dialect:
 
 async def _try(link: Link, model: str, dialect: Dialect, prompt: str | list[int]) -> Dialect:
     """Ask for one token. Returns the dialect with what the answer shows."""
-    think = Think(prompt="a", sampling=Sampling(max_tokens=1))
+    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
     chat = dialect.endpoint == "chat/completions"
     reading = Reading(dialect, think)
     async for chunk in answer(link, dialect, body(dialect, model, think, prompt, chat), chat):

@@ -231,6 +231,7 @@ def _drawn(guide: str, line: Line, names: int, labels: int, width: int) -> Text:
 
 
 def _cut(text: Text, width: int) -> Text:
+    text.rstrip()
     text.truncate(width, overflow="ellipsis")
     text.no_wrap = True
     return text

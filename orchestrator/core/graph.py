@@ -29,17 +29,6 @@ class Chain:
     length: float
 
 
-def tokens_at_most(step: Step) -> float:
-    """Return the weight that heights are made of: tokens a think step may generate, 1 for a call, 0 for a join."""
-    match step.op:
-        case Think(sampling=sampling):
-            return float(sampling.max_tokens)
-        case Call():
-            return 1.0
-        case Join():
-            return 0.0
-
-
 def needs(step: Step) -> tuple[str, ...]:
     """Return the names of the steps that must be done before this one, each once, `after` last."""
     names = dict.fromkeys(step.references())
@@ -93,7 +82,7 @@ def waves(plan: Plan) -> list[list[str]]:
     return [sorted(layer, key=place.__getitem__) for layer in nx.topological_generations(_digraph(edges))]
 
 
-def critical_path(plan: Plan, weight: Weight = tokens_at_most) -> Chain:
+def critical_path(plan: Plan, weight: Weight = Step.weight) -> Chain:
     """Return the heaviest chain of steps that ends in the output (in any step, if the plan names none)."""
     edges, steps = _edges(plan), {step.name: step for step in plan.steps}
     length: dict[str, float] = {}
@@ -113,7 +102,7 @@ def critical_path(plan: Plan, weight: Weight = tokens_at_most) -> Chain:
     return Chain(tuple(reversed(names)), length[end])
 
 
-def lower_bound(plan: Plan, slots: int, weight: Weight = tokens_at_most) -> float:
+def lower_bound(plan: Plan, slots: int, weight: Weight = Step.weight) -> float:
     """Return a time that no schedule of all steps on `slots` slots can beat, in the weight's unit: the larger of the
     critical path and the work (joins apart, which take no slot) divided by the slots (Graham, 1969).
 

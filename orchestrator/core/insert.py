@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .base import Merge
 from .budget import Account, enter, open_account
 from .errors import BudgetExceeded, PlanError
-from .ir import Plan, Plugin, Step
+from .ir import Plan, Plugin
 from .nodes import Node, Scope, State
 
 
@@ -226,7 +226,7 @@ def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float
 def _connect(order: list[Node], scope: Scope) -> None:
     """Set edges, counts of needs and readers, and heights (last step first)."""
     owner = scope.owner
-    above = owner.height - _weight(owner.step) if owner is not None else 0.0
+    above = owner.height - owner.step.weight() if owner is not None else 0.0
     for node in order:
         for dep in node.deps:
             if not dep.ended:
@@ -246,11 +246,4 @@ def _connect(order: list[Node], scope: Scope) -> None:
         for reader in node.dependants:
             if reader.height > below:
                 below = reader.height
-        node.height = _weight(node.step) + below
-
-
-def _weight(step: Step) -> float:
-    op = step.op
-    if op.kind == "think":
-        return float(op.sampling.max_tokens)
-    return 1.0 if op.kind == "call" else 0.0
+        node.height = node.step.weight() + below

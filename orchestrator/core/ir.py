@@ -207,6 +207,17 @@ class Step(Frozen):
             raise ValueError(f"join {self.name!r} has no branches: name them in `needs`")
         return self
 
+    def weight(self) -> float:
+        """Return how much it counts in the length of a path: tokens a think step may generate, 1 for a call, 0 for a
+        join."""
+        match self.op:
+            case Think(sampling=sampling):
+                return float(sampling.max_tokens)
+            case Call():
+                return 1.0
+            case Join():
+                return 0.0
+
     def references(self) -> Iterator[str]:
         """Names of the steps whose values this one reads, in order, without `after`; may repeat."""
         yield from self.needs

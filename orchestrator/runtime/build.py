@@ -40,6 +40,15 @@ def settings(config: Config) -> dict[str, Any]:
     }
     if config.worker != "scripted":
         del options["script"]
+    if config.worker == "http":
+        if config.base_url is None:
+            raise ConfigError(
+                "the worker `http` needs the address of a server: set base_url (PLAIT_BASE_URL) to one such as "
+                "http://localhost:8000/v1"
+            )
+        options["base_url"] = config.base_url
+        if "model" not in config.model_fields_set:
+            del options["model"]  # the bundled model's folder says nothing to a server, which has one of its own
     return {key: value for key, value in options.items() if value is not None}
 
 

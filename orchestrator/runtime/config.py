@@ -87,7 +87,10 @@ class Config(BaseSettings):
     model: str = str(BUNDLED_MODEL)
     """Folder of the model (or its id on a hub); the bundled one by default."""
     worker: str = "ray"
-    """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `scripted`, `pkg.mod:Class`."""
+    """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of your own),
+    `scripted`, `pkg.mod:Class`."""
+    base_url: str | None = None
+    """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`."""
     script: File | None = None
     """JSON file of replies for the scripted worker."""
     tools: File | None = None

@@ -1,83 +1,30 @@
-"""The HTTP worker against a server of our own: what it sends, what it makes of answers, and every way to go wrong."""
+"""The HTTP worker against a server of our own: what it sends, what it makes of answers, how it gives up and comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import socket
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
-from typing import Any
+from pathlib import Path
 
 import pytest
 
+from orchestrator import AsyncOrchestrator
 from orchestrator.core.base import Progress, Worker
-from orchestrator.core.errors import ConfigError, EngineError
+from orchestrator.core.errors import ConfigError
 from orchestrator.core.events import Job
-from orchestrator.core.ir import Call, Failure, Result, Sampling, Text, Think, Tokens
+from orchestrator.core.ir import Call, Failure, Result, Text, Tokens
+from tests.planners import countdown_model
 from workers._http_gate import Gate
 from workers.http import Http
 
-from .fake_server import FakeServer, Fault
-
-Items = list[Progress | Result | Failure]
-SECRET = "sk-very-secret-4711"
+from .fake_server import FakeServer
+from .http_kit import SECRET, ask, counting, eventually, fails, items, job, serving
 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("OPENAI_API_KEY", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
-
-
-@contextlib.asynccontextmanager
-async def serving(server: FakeServer | None = None, **options: Any) -> AsyncIterator[tuple[FakeServer, Http]]:
-    """A server and a started worker for it; what the start asked is forgotten."""
-    options = {"backoff": 0.001, "start_timeout": 5.0} | options
-    async with server or FakeServer() as server:
-        worker = Http(server.url, **options)
-        try:
-            await worker.start()
-            server.requests.clear()
-            server.times.clear()
-            yield server, worker
-        finally:
-            await worker.close()
-
-
-def job(prompt: str | tuple[Text | Tokens, ...] = "one two", attempt: int = 1, **fields: Any) -> Job:
-    own = {key: fields.pop(key) for key in ("stream", "chat") if key in fields}
-    seconds = fields.pop("seconds", None)
-    think = Think(prompt=prompt, sampling=Sampling(**fields), **own)
-    return Job(attempt=attempt, run="r", step="r:s", op=think, seconds=seconds)
-
-
-async def items(worker: Http, a_job: Job) -> Items:
-    return [item async for item in worker.run(a_job)]
-
-
-async def ask(worker: Http, *args: Any, **fields: Any) -> Result:
-    (last,) = await items(worker, job(*args, **fields))
-    assert isinstance(last, Result), last
-    return last
-
-
-async def fails(worker: Http, *args: Any, **fields: Any) -> Failure:
-    (last,) = await items(worker, job(*args, **fields))
-    assert isinstance(last, Failure), last
-    return last
-
-
-async def eventually(condition: Any) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def counting(text: str = "alpha beta gamma delta") -> Any:
-    return lambda prompt: text
 
 
 # --- what it is ---
@@ -328,200 +275,6 @@ async def test_close_ends_everything() -> None:
         await worker.close()
 
 
-# --- trouble ---
-
-
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-async def test_passing_troubles_are_tried_again(status: int) -> None:
-    async with serving() as (server, worker):
-        server.faults += [Fault(status), Fault(status)]
-        assert (await ask(worker)).value == " alpha beta gamma delta"
-        assert len(server.asked()) == 3
-        assert worker.stats()["retries"] == 2
-
-
-async def test_a_trouble_that_does_not_pass() -> None:
-    async with serving(retries=2) as (server, worker):
-        server.faults += [Fault(500, message="out of luck")] * 10
-        failure = await fails(worker)
-        assert (failure.kind, failure.retryable, failure.lost) == ("EngineError", True, False)
-        assert "500" in failure.message and "out of luck" in failure.message
-        assert len(server.asked()) == 3
-
-
-@pytest.mark.parametrize("as_date", [False, True])
-async def test_retry_after_is_honoured(as_date: bool) -> None:
-    async with serving() as (server, worker):
-        # a date has whole seconds, so it may name a time up to one second earlier
-        value = format_datetime(datetime.now(UTC) + timedelta(seconds=2.0), usegmt=True) if as_date else "0.4"
-        server.faults.append(Fault(429, {"retry-after": value}))
-        await ask(worker)
-        first, second = server.times
-        assert second - first >= (0.9 if as_date else 0.4)
-
-
-async def test_a_wait_longer_than_the_time_left_is_not_begun() -> None:
-    async with serving() as (server, worker):
-        server.faults.append(Fault(429, {"retry-after": "30"}))
-        failure = await asyncio.wait_for(fails(worker, seconds=2.0), 2.0)
-        assert failure.retryable and "429" in failure.message
-
-
-@pytest.mark.parametrize("status", [400, 422])
-async def test_a_rejected_request_is_not_tried_again(status: int) -> None:
-    async with serving() as (server, worker):
-        server.faults.append(Fault(status, message="temperature must be lower"))
-        failure = await fails(worker)
-        assert "temperature must be lower" in failure.message and not failure.retryable
-        assert len(server.asked()) == 1
-
-
-async def test_a_connection_lost_before_the_first_token_is_tried_again() -> None:
-    async with serving() as (server, worker):
-        server.faults.append(Fault(send="\n"))
-        assert (await ask(worker)).value == " alpha beta gamma delta"
-        assert len(server.asked()) == 2
-
-
-@pytest.mark.parametrize("fault", [Fault(after=2), Fault(after=2, send="\n")], ids=["dropped", "ended"])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_truncated_stream(fault: Fault, stream: bool) -> None:
-    async with serving(FakeServer(delay=0.01)) as (server, worker):
-        server.faults.append(fault)
-        *news, last = await items(worker, job(stream=stream))
-        assert isinstance(last, Failure) and last.retryable and not last.lost
-        assert "answer" in last.message and server.url in last.message
-        assert len(server.asked()) == 1, "what a reader has seen is not said again"
-        assert bool(news) == stream
-
-
-@pytest.mark.parametrize(
-    ("sent", "said"),
-    [
-        ("data: {oops\n\n", "not JSON"),
-        ("data: [1]\n\n", "not a JSON object"),
-        ('data: {"id": 1}\n\n', "no `choices`"),
-        ('data: {"choices": [3]}\n\n', "no objects"),
-        ('data: {"choices": [{"text": 3}]}\n\n', "text is a int"),
-        ('data: {"error": {"message": "CUDA went away", "code": 400}}\n\n', "CUDA went away"),
-        ('data: {"choices": [{"text": "", "finish_reason": "content_filter"}]}\n\n', "content filter"),
-    ],
-)
-async def test_nonsense_in_a_stream(sent: str, said: str) -> None:
-    async with serving() as (server, worker):
-        server.faults.append(Fault(after=1, send=sent))
-        failure = await fails(worker)
-        assert said in failure.message and not failure.retryable and not failure.lost
-        assert len(server.asked()) == 1
-
-
-async def test_a_server_that_falls_silent() -> None:
-    async with serving(timeout=0.3, retries=0) as (server, worker):
-        server.delay = 30.0
-        failure = await fails(worker)
-        assert "did not answer for 0.3 s" in failure.message and failure.retryable
-        await eventually(lambda: server.running == 0)
-
-
-async def test_an_unreachable_server() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        worker = Http(f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
-        with pytest.raises(EngineError, match="cannot be reached.*start the server"):
-            await asyncio.wait_for(worker.start(), 5.0)
-        await worker.close()
-
-
-async def test_a_server_that_never_answers() -> None:
-    with socket.socket() as mute:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen()
-        worker = Http(f"http://127.0.0.1:{mute.getsockname()[1]}/v1", start_timeout=0.3)
-        with pytest.raises(EngineError, match=r"did not answer within 0\.3 s"):
-            await worker.start()
-        await worker.close()
-
-
-async def test_a_server_that_is_no_openai_server() -> None:
-    async with FakeServer(models=None, completions=False, chat=False) as server:
-        worker = Http(server.url)
-        with pytest.raises(EngineError, match="lists no models"):
-            await worker.start()
-        worker = Http(server.url, model="m")
-        with pytest.raises(EngineError, match="neither completions nor chat completions"):
-            await worker.start()
-
-
-async def test_an_unknown_model() -> None:
-    async with FakeServer(models=["small", "large"]) as server:
-        worker = Http(server.url, model="huge")
-        with pytest.raises(EngineError, match=r"no model 'huge' \(there are: small, large\)"):
-            await worker.start()
-        worker = Http(server.url)
-        await worker.start()
-        assert (await ask(worker)).finish == "stop" and server.asked()[-1]["model"] == "small"
-        server.models = ["large"]
-        failure = await fails(worker)
-        assert "404" in failure.message and "small" in failure.message and not failure.retryable
-        await worker.close()
-
-
-async def test_a_server_that_is_overloaded_at_the_start() -> None:
-    server = FakeServer()
-    server.faults += [Fault(503), Fault(429)]
-    async with serving(server) as (_, worker):
-        assert (await ask(worker)).finish == "stop"
-
-
-# --- keys ---
-
-
-async def test_the_key_is_the_environments(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    async with serving(FakeServer(key=SECRET)) as (server, worker):
-        assert (await ask(worker)).finish == "stop"
-        server.faults.append(Fault(500, message=f"your key {SECRET} broke me"))
-        await ask(worker)
-        server.faults.append(Fault(400, message=f"your key {SECRET} broke me"))
-        failure = await fails(worker)
-        assert "broke me" in failure.message
-        server.faults.append(Fault(after=1, send=f'data: {{"error": {{"message": "{SECRET}", "code": 400}}}}\n\n'))
-        broken = await fails(worker)
-        for shown in (
-            failure.message,
-            broken.message,
-            repr(worker),
-            str(vars(worker)),
-            str(worker.stats()),
-            caplog.text,
-        ):
-            assert SECRET not in shown
-        assert not any(SECRET in str(record.__dict__) for record in caplog.records)
-
-
-async def test_a_wrong_key_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", SECRET)
-    async with FakeServer(key="another") as server:
-        with pytest.raises(EngineError, match=r"refused access \(401\).*MY_KEY") as caught:
-            await Http(server.url, api_key_env="MY_KEY").start()
-        assert SECRET not in str(caught.value)
-        assert len(server.requests) == 1, "it is not tried again"
-        with pytest.raises(EngineError, match="set the key in the environment variable OPENAI_API_KEY"):
-            await Http(server.url).start()
-        with pytest.raises(EngineError, match="NO_SUCH_KEY is not set"):
-            await Http(server.url, api_key_env="NO_SUCH_KEY").start()
-
-
-async def test_a_key_that_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    async with serving(FakeServer(key=SECRET)) as (server, worker):
-        server.key = "another"
-        failure = await fails(worker)
-        assert "401" in failure.message and not failure.retryable and SECRET not in failure.message
-        assert len(server.asked()) == 1
-
-
 # --- how many at a time ---
 
 
@@ -562,6 +315,35 @@ async def test_the_gate_halves_once_a_round_and_lets_in_the_first_who_came() -> 
     assert await waiting[2] == 2 and 3 < gate.limit < 4
     gate.leave(2, "neither")
     assert gate.inside == 0
+
+
+# --- whole runs ---
+
+
+@pytest.mark.parametrize("ids", [True, False])
+async def test_a_vote_and_reasoning_threads_end_to_end(
+    ids: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    journal = tmp_path / "journal.db"
+    server = FakeServer(ids=ids, key=SECRET)
+    async with (
+        server,
+        AsyncOrchestrator(worker="http", base_url=server.url, slots=8, journal=journal) as orchestrator,
+    ):
+        server.requests.clear()
+        server.reply = lambda prompt: countdown_model.answer(prompt.split())
+        answer = await orchestrator.run("14 10 8 3 -> 36", task="countdown", planner="threads", n=4)
+        assert (answer.status, answer.verified) == ("done", True), answer
+        asked = [body["prompt"] for body in server.asked()]
+        contexts = [server.decode(prompt) if ids else prompt for prompt in asked if ids == isinstance(prompt, list)]
+        assert sum("<wait>" in each and each.startswith("<parent>") for each in contexts) >= 4, "contexts go on"
+        server.reply = lambda prompt: "answer: 4"
+        vote = await orchestrator.run("two and two?", planner="sample", n=5)
+        assert (vote.status, vote.answer) == ("done", "4") and "5 of 5" in vote.why
+        assert vote.usage.completion == 5 * 3
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())  # noqa: ASYNC240
+    assert b"countdown" in written and SECRET.encode() not in written
 
 
 # --- health ---

@@ -97,7 +97,7 @@ def test_waves_hold_each_step_one_after_its_deepest_need(p: Plan) -> None:
 
 @given(dags())
 def test_critical_path_is_the_heaviest_chain(p: Plan) -> None:
-    weights = {step.name: graph.tokens_at_most(step) for step in p.steps}
+    weights = {step.name: step.weight() for step in p.steps}
     found = graph.critical_path(p)
     assert p.output is not None
     assert found.length == max(sum(weights[name] for name in chain) for chain in chains(p, p.output))
@@ -121,7 +121,7 @@ def test_width_is_the_largest_set_of_independent_steps(p: Plan) -> None:
 @given(dags(), st.integers(1, 4))
 def test_no_schedule_is_shorter_than_the_lower_bound(p: Plan, slots: int) -> None:
     """List scheduling in plan order, by hand."""
-    weights = {step.name: graph.tokens_at_most(step) for step in p.steps}
+    weights = {step.name: step.weight() for step in p.steps}
     deps = {step.name: step.needs for step in p.steps}
     ends: dict[str, float] = {}
     free = [0.0] * slots

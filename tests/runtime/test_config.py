@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.ir import Plugin
+from orchestrator.runtime.build import settings, workers
 from orchestrator.runtime.config import Config
+from orchestrator.runtime.plugins import Plugins
 
 
 @pytest.fixture(autouse=True)
@@ -183,6 +185,22 @@ def test_unknown_settings_name_the_near_ones(clean: Path, monkeypatch: pytest.Mo
     (clean / "plait.toml").write_text("[engine]\nthreads = 2")
     with pytest.raises(ConfigError, match=r"plait\.toml, setting 'engine': .*did you mean 'engines'"):
         Config.load()
+
+
+def test_the_address_of_a_server_reaches_the_worker_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAIT_BASE_URL", "http://localhost:8000/v1")
+    options = settings(Config.load(worker="http", slots=4))
+    assert options == {"base_url": "http://localhost:8000/v1", "slots": 4, "seed": 0}, "no folder of ours as the model"
+    assert settings(Config.load(worker="http", model="their/model"))["model"] == "their/model"
+    for other in ("ray", "engine", "scripted"):
+        assert "base_url" not in settings(Config.load(worker=other))
+    (worker,) = workers(Config.load(worker="http", slots=4), Plugins())
+    assert (worker.name, worker.slots) == ("http", 4)
+
+
+def test_the_worker_http_needs_an_address() -> None:
+    with pytest.raises(ConfigError, match=r"PLAIT_BASE_URL.*http://localhost:8000/v1"):
+        settings(Config.load(worker="http"))
 
 
 def test_variables_that_are_not_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

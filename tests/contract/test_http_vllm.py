@@ -1,0 +1,131 @@
+"""The HTTP worker against a real vLLM server with the random model: the same tokens as in process, and nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from orchestrator.core.errors import EngineError
+from orchestrator.core.events import Job
+from orchestrator.core.ir import Result, Sampling, Text, Think, Tokens
+from workers.engine import Engine
+from workers.http import Http
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="session")]
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def served(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Http]:
+    """A worker for a vLLM server in a process of its own."""
+    port = free_port()
+    log = tmp_path_factory.mktemp("vllm") / "server.log"
+    settings = {
+        "model": tiny_model, "served-model-name": "tiny", "host": "127.0.0.1", "port": port, "dtype": "bfloat16",
+        "max-num-seqs": 16, "block-size": 32, "kv-cache-memory-bytes": 32 << 20,
+    }  # fmt: skip
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags]
+    command += ["--enforce-eager", "--enable-prompt-tokens-details"]
+    environment = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=os.environ | environment, stdout=out, stderr=subprocess.STDOUT)  # noqa: ASYNC220
+    worker = Http(f"http://127.0.0.1:{port}/v1", slots=16)
+    try:
+        while True:
+            assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+            try:
+                await worker.start()
+                break
+            except EngineError:
+                await asyncio.sleep(1.0)
+        yield worker
+        await worker.close()
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def running(worker: Http) -> float:
+    """Requests that the server says it holds, waiting ones included."""
+    root = worker.base_url.removesuffix("/v1")
+    with urllib.request.urlopen(f"{root}/metrics") as answer:
+        text = answer.read().decode()
+    found = re.findall(r"^vllm:num_requests_(?:running|waiting){.*} (\S+)$", text, re.MULTILINE)
+    assert found, text[:2000]
+    return sum(map(float, found))
+
+
+async def ask(worker: Engine | Http, *parts: Text | Tokens, attempt: int = 1, **sampling: Any) -> Result:
+    think = Think(prompt=parts, sampling=Sampling(**sampling))
+    *_, last = [item async for item in worker.run(Job(attempt=attempt, run="r", step="r:s", op=think))]
+    assert isinstance(last, Result), last
+    return last
+
+
+async def test_the_same_greedy_answers_as_in_process(engine: Engine, served: Http) -> None:
+    prompts = [f"w{n} w{n * 7 % 250} w{n + 40}" for n in range(12)]
+    for prompt in prompts:
+        here = await ask(engine, Text(text=prompt), max_tokens=24, logprobs=True)
+        there = await ask(served, Text(text=prompt), max_tokens=24, logprobs=True)
+        assert (there.prompt_ids, there.token_ids, there.value) == (here.prompt_ids, here.token_ids, here.value)
+        assert (there.finish, there.usage.completion) == (here.finish, here.usage.completion) == ("length", 24)
+        assert there.logprob == pytest.approx(here.logprob, abs=0.02)
+        context = Tokens(ids=there.prompt_ids + there.token_ids)
+        on_here = await ask(engine, context, Text(text=" <wait> w3"), max_tokens=16)
+        on_there = await ask(served, context, Text(text=" <wait> w3"), max_tokens=16)
+        assert (on_there.prompt_ids, on_there.token_ids) == (on_here.prompt_ids, on_here.token_ids)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_the_same_stop_texts_as_in_process(engine: Engine, served: Http, keep: bool) -> None:
+    free = await ask(engine, Text(text="w1 w2 w3"), max_tokens=24)
+    words = free.text.split()
+    for stop in (words[10], f"{words[12]} {words[13]}"):
+        here = await ask(engine, Text(text="w1 w2 w3"), max_tokens=24, stop=(stop,), keep_stop=keep)
+        there = await ask(served, Text(text="w1 w2 w3"), max_tokens=24, stop=(stop,), keep_stop=keep)
+        assert here.finish == there.finish == "stop"
+        assert (there.value, there.token_ids) == (here.value, here.token_ids)
+
+
+async def test_what_was_read_before_comes_from_the_cache(served: Http) -> None:
+    prompt = Text(text=" ".join(f"w{n}" for n in range(100)))
+    await ask(served, prompt, max_tokens=2)
+    assert (await ask(served, prompt, max_tokens=2)).usage.cached == 96
+
+
+async def test_a_prompt_that_does_not_fit_is_refused(served: Http) -> None:
+    think = Think(prompt=(Text(text=" ".join(["w1"] * 600)),))
+    (failure,) = [item async for item in served.run(Job(attempt=1, run="r", step="r:s", op=think))]
+    assert not isinstance(failure, Result) and "600" in str(failure) and "512" in str(failure)
+
+
+async def test_giving_up_frees_the_servers_slots(served: Http) -> None:
+    tasks = [asyncio.create_task(ask(served, Text(text=f"w{n}"), attempt=100 + n, max_tokens=500)) for n in range(8)]
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(running, served) < 8:
+            await asyncio.sleep(0.01)
+    for n in range(8):
+        await served.cancel(100 + n)
+    ends = await asyncio.gather(*tasks)
+    assert {end.finish for end in ends} == {"cancelled"}
+    assert all(end.usage.completion < 500 for end in ends)
+    async with asyncio.timeout(10):
+        while await asyncio.to_thread(running, served):
+            await asyncio.sleep(0.01)
