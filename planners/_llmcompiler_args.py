@@ -103,6 +103,14 @@ def parse_arguments(raw: str) -> Arguments:
             return Arguments(parser.arguments(), mended, ["a quote was missing before a keyword", *parser.repairs])
         except _Odd:
             pass
+    if raw.endswith(")"):
+        parser = _Parser(raw[:-1])
+        try:
+            found = Arguments(parser.arguments(), raw[:-1], ["there was one ')' too many", *parser.repairs])
+            if not any(item.bare for item in found.items):
+                return found
+        except _Odd:
+            pass
     text = raw
     if len(raw) >= 2 and raw[0] == raw[-1] and raw[0] in QUOTES:
         text = _unescape(raw[1:-1])

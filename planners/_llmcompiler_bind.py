@@ -49,7 +49,7 @@ def bind(task: Task, known: Mapping[int, str], spec: ToolSpec | None) -> Bound:
     written, and a reference as the text of its value.
     """
     bound = Bound()
-    schema = _properties(spec)
+    schema = _properties(spec.parameters) if spec else {}
     given = [item for item in task.arguments.items if item.key is None]
     keyed = {item.key: item for item in task.arguments.items if item.key is not None}
     if task.arguments.bare and not _several(task, spec, len(given)):
@@ -83,8 +83,8 @@ def _several(task: Task, spec: ToolSpec | None, given: int) -> bool:
     return isinstance(required, list) and 2 <= given <= len(required)
 
 
-def _properties(spec: ToolSpec | None) -> dict[str, dict[str, JsonValue]]:
-    found = spec.parameters.get("properties") if spec else None
+def _properties(parameters: Mapping[str, JsonValue]) -> dict[str, dict[str, JsonValue]]:
+    found = parameters.get("properties")
     if not isinstance(found, dict):
         return {}
     return {name: kind if isinstance(kind, dict) else {} for name, kind in found.items()}

@@ -267,7 +267,8 @@ class PlanReader:
         self.repairs += [f"task {task.id}: {repair}" for repair in bound.repairs]
         entry["branch"] = self._known[task.id] = name
         self._taken.add(name)
-        op = Call(tool=spec.name if spec else task.tool, args=bound.args)
+        # Not validated again: the arguments were built from JSON just now, and this runs while the model writes.
+        op = Call.model_construct(tool=spec.name if spec else task.tool, args=bound.args)
         effects = spec.side_effects if spec else False
         return Step(name=name, op=op, needs=tuple(bound.needs), side_effects=effects, label=_shortened(task.text))
 

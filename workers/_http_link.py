@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import email.utils
+import importlib
 import json
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -40,8 +41,10 @@ class Link:
             raise EngineError(f"the environment variable {key_variable} is not set: put the server's key into it")
         self._key = key
         self._openai = openai
-        self._http = _http()
-        http = self._http
+        # The HTTP library that the client is built on: which one that is depends on the client's version.
+        http = self._http = importlib.import_module(
+            openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0]
+        )
         self._client = openai.AsyncOpenAI(
             api_key=key or "none",
             base_url=base_url,
@@ -164,17 +167,6 @@ class Link:
                 f"{self.base_url} answered {status}: {said}", status=status, retryable=True, retry_after=wait
             )
         return Trouble(f"{self.base_url} rejected the request ({status}): {said}", status=status)
-
-
-def _http() -> Any:
-    """Return the HTTP library that the openai client is built on."""
-    try:
-        import httpx2
-    except ModuleNotFoundError:  # older clients
-        import httpx
-
-        return httpx
-    return httpx2
 
 
 def _message(error: Any) -> str:

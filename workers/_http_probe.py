@@ -81,6 +81,16 @@ async def tokenise(link: Link, model: str, text: str, opening: bool) -> list[int
     return ids
 
 
+async def single(link: Link, model: str, text: str) -> int | None:
+    """Return the id of the token that is just this text, if there is one."""
+    ids = await tokenise(link, model, text, False)
+    if len(ids) != 1:
+        return None
+    root = link.base_url.removesuffix("/v1")
+    back = await link.post(f"{root}/detokenize", {"model": model, "tokens": ids})
+    return ids[0] if isinstance(back, dict) and back.get("prompt") == text else None
+
+
 async def answer(link: Link, dialect: Dialect, fields: dict[str, Any], chat: bool) -> AsyncGenerator[Any, None]:
     """Yield the chunks of one answer; raises `Trouble`."""
     async with contextlib.aclosing(link.stream("chat/completions" if chat else dialect.endpoint, fields)) as chunks:

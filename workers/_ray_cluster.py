@@ -83,7 +83,18 @@ def _connect(ray: Any) -> None:
     except Exception as error:
         where = f"the Ray cluster at RAY_ADDRESS={address} cannot be joined" if address else "Ray cannot start here"
         remedy = "check that it runs, or unset RAY_ADDRESS" if address else "`plait doctor` looks for the cause"
+        if _wants_token(error):  # which address is trusted with a token is for the user to say, by Ray's rule too
+            remedy = "it wants a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN if it is not this user's own"
         raise WorkerError(f"{where}: {str(error).strip().splitlines()[0]}; {remedy}") from error
+
+
+def _wants_token(error: BaseException | None) -> bool:
+    """Whether an error of Ray, or one that caused it, is about its token."""
+    while error is not None:
+        if "AuthToken" in str(error) or type(error).__name__ == "AuthenticationError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _leave() -> None:

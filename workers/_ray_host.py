@@ -7,6 +7,7 @@ the engine's steps and not its tokens. It does not import Ray.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ from orchestrator.core.ir import Failure, Result
 
 News = tuple[int, Progress | Result | Failure]
 """An attempt and what is new of it."""
+
+
+GATHER_SECONDS = 0.004
+"""How long progress waits for more before it goes out."""
 
 
 def load(spec: str, options: dict[str, Any]) -> Worker:
@@ -43,7 +48,10 @@ class Host:
         self._early: set[int] = set()
         """Attempts cancelled before the worker knew them: calls of an async actor may overtake one another."""
         self._news: list[News] = []
+        self._latest: dict[int, int] = {}
+        """Where in `_news` the unread progress of an attempt stands."""
         self._some = asyncio.Event()
+        self._ended = asyncio.Event()
 
     async def start(self) -> tuple[int, str | None]:
         """Start the worker; return the process id, and what went wrong (an exception of Ray's would hide the cause)."""
@@ -66,10 +74,16 @@ class Host:
             self._early.add(attempt)
 
     async def news(self) -> list[News]:
-        """Wait until there is news, and return all of it."""
+        """Wait until there is news, and return all of it. An end goes out at once; progress alone waits a little for
+        more of it, since a message costs about as much as an engine step for a few requests."""
         await self._some.wait()
+        if not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), GATHER_SECONDS)
         self._some.clear()
+        self._ended.clear()
         news, self._news = self._news, []
+        self._latest.clear()
         return news
 
     async def watch(self) -> bool:
@@ -110,5 +124,20 @@ class Host:
                 self._post(attempt, as_failure(WorkerError("the hosted worker ended this job without a result")))
 
     def _post(self, attempt: int, item: Progress | Result | Failure) -> None:
+        if not isinstance(item, Progress):
+            self._ended.set()
+        elif (at := self._latest.get(attempt)) is not None and isinstance(last := self._news[at][1], Progress):
+            self._news[at] = (attempt, _together(last, item))
+            return
+        else:
+            self._latest[attempt] = len(self._news)
         self._news.append((attempt, item))
         self._some.set()
+
+
+def _together(first: Progress, second: Progress) -> Progress:
+    tokens = first.tokens + second.tokens
+    known = [each for each in (first, second) if each.logprob is not None]
+    counted = sum(each.tokens for each in known)
+    mean = sum((each.logprob or 0.0) * each.tokens for each in known) / counted if counted else None
+    return Progress(first.text + second.text, tokens, mean)

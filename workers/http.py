@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -22,11 +23,17 @@ from orchestrator.core.ir import Failure, Kind, Result, Text, Think, Tokens
 
 from ._http_gate import Gate, Verdict
 from ._http_link import Link
-from ._http_probe import Server, answer, probe, tokenise, unknown
+from ._http_probe import Server, answer, probe, single, tokenise, unknown
 from ._http_wire import Reading, Trouble, body
 from ._stream import Stream
 
 __all__ = ["Http"]
+
+log = logging.getLogger("plait.http")
+# stamina reports each retry as a warning without a cause; ours are told by `log`.
+logging.getLogger("stamina").addFilter(
+    lambda record: not str(getattr(record, "stamina.caused_by", "")).startswith(f"{Trouble.__name__}(")
+)
 
 LONGEST_WAIT = 60.0
 """Seconds; a server that asks to wait longer than this is left to the machine's own retries."""
@@ -108,6 +115,7 @@ class Http(Worker):
         self._gate = Gate(slots)
         self._live: dict[int, Live] = {}
         self._ids: dict[tuple[str, bool], tuple[int, ...]] = {}
+        self._stops: dict[str, int | None] = {}
         self._template = True
         self._suspect = asyncio.Event()
         self._closed = False
@@ -150,8 +158,7 @@ class Http(Worker):
                 del self._live[job.attempt]
             if not task.done():
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+                await asyncio.wait([task])
 
     async def cancel(self, attempt: int) -> None:
         """Close the request's connection; its stream then ends with what was generated."""
@@ -237,6 +244,10 @@ class Http(Worker):
         prompt = await self._prompt(server, live.think, chat)
         dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
         fields = body(dialect, server.model, live.think, prompt, chat)
+        if dialect.ids and live.think.sampling.stop:
+            fields["stop_token_ids"] = [
+                token for stop in live.think.sampling.stop if (token := await self._single(server, stop)) is not None
+            ]
         round_ = await self._gate.enter()
         verdict: Verdict = "neither"
         try:
@@ -308,6 +319,21 @@ class Http(Worker):
             self._ids[text, opening] = ids
         return ids
 
+    async def _single(self, server: Server, stop: str) -> int | None:
+        """Return the id of a stop text that is one token: the server then stops on it at once, and cuts it as a token,
+        as an engine in this process does."""
+        if stop not in self._stops:
+            try:
+                token = await single(server.link, server.model, stop)
+            except Trouble as trouble:
+                if trouble.status is None:
+                    raise
+                token = None  # it has no /detokenize: it then looks for the text alone
+            if len(self._stops) >= REMEMBERED:
+                self._stops.clear()
+            self._stops[stop] = token
+        return self._stops[stop]
+
     def _attempts(self, again: Callable[[Trouble], bool]) -> AsyncIterator[stamina.Attempt]:
         """Count attempts, with growing waits between them: the next one comes after a retryable `Trouble` that `again`
         agrees to."""
@@ -315,6 +341,7 @@ class Http(Worker):
         def wait(error: Exception) -> bool | float:
             if not isinstance(error, Trouble) or not error.retryable or not again(error):
                 return False
+            log.info("%s: %s", self.name, error.message)
             if error.retry_after is None:
                 return True
             # The jitter comes on top: all who were told the same would else come back at once, and never sooner.

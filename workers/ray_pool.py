@@ -152,8 +152,10 @@ class RayWorker(Worker):
             max_restarts=0,  # made again here, where the hosted worker can be started again as well
         )
         actor = remote.remote(self._spec, self._options)
+        started = asyncio.ensure_future(_reply(actor.start))
+        started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end after we gave it up
         try:
-            self.pid, wrong = await asyncio.wait_for(asyncio.shield(_reply(actor.start)), self._start_timeout)
+            self.pid, wrong = await asyncio.wait_for(asyncio.shield(started), self._start_timeout)
         except TimeoutError:
             free = await asyncio.to_thread(ray.available_resources)
             ray.kill(actor)
@@ -161,6 +163,9 @@ class RayWorker(Worker):
                 f"{self.name} did not start within {self._start_timeout:g} s: it wants {self._wanted['CPU']:g} CPU and "
                 f"{self._wanted['GPU']:g} GPU, and {free.get('CPU', 0):g} and {free.get('GPU', 0):g} are free now"
             ) from None
+        except asyncio.CancelledError:
+            ray.kill(actor)
+            raise
         except Exception as error:
             raise WorkerError(f"{self.name} died while it started: {_first_line(error)}") from error
         if wrong is not None:

@@ -250,7 +250,7 @@ class Handle:
         self._task = task
         self._began = event.at
         self._seen = 0
-        self._news: asyncio.Queue[News] | None = asyncio.Queue() if watch else None
+        self._news: asyncio.Queue[News | BaseException] | None = asyncio.Queue() if watch else None
         if watch:
             driver.watchers.append(self._watch)
         self._finish = asyncio.ensure_future(self._answer(driver.submit(event)))
@@ -276,6 +276,8 @@ class Handle:
         try:
             while True:
                 item = await self._news.get()
+                if isinstance(item, BaseException):
+                    raise item
                 yield item
                 if isinstance(item, AnswerNews):
                     return
@@ -286,6 +288,10 @@ class Handle:
     async def _answer(self, future: asyncio.Future[tuple[Finish, Run | None]]) -> Answer:
         try:
             finish, run = await future
+        except BaseException as error:  # the driver broke down: whoever follows the news must hear of it too
+            if self._news is not None:
+                self._news.put_nowait(error)
+            raise
         finally:
             if self._news is not None:
                 with contextlib.suppress(ValueError):

@@ -19,7 +19,7 @@ __all__ = ["Finish"]
 _THINKING = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _END = re.compile(r"<\s*/?END[_ ]?OF[_ ]?RESPONSE\s*>?|^[ \t]*###|^Question[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _ACTION = re.compile(
-    r"^[ \t]*[-*_`]*[ \t]*Action[*_`]*[ \t]*:[ \t]*[*_`]*(Finish|Replan)\b[*_`]*[ \t]*(\(?)",
+    r"^[ \t]*[-*_`]*[ \t]*Action[*_`]*[ \t]*:[*_`]*[ \t]*[*_`]*(Finish|Replan)\b[*_`]*[ \t]*(\(?)",
     re.IGNORECASE | re.MULTILINE,
 )
 _THOUGHT = re.compile(r"^[ \t]*[*_]*Thought[*_]*[ \t]*:[*_]*[ \t]*(.*)", re.IGNORECASE | re.MULTILINE)
@@ -28,9 +28,11 @@ _LINE_END = re.compile(r"[ \t*`.;]*(?:\n|$)")
 
 
 class Finish(Merge):
-    """The value is the text in `Finish(…)`, from the first action in the text of the first branch that is done: to its
-    closing parenthesis, so it may have lines, parentheses and the word "Replan" in it. Without an action the whole text
-    is the answer. Also read: a JSON object {"thought", "action": {"response"} or {"feedback"}}.
+    """Take the text in `Finish(…)` that a model wrote.
+
+    The first action in the text of the first branch that is done counts, up to its closing parenthesis: the answer may
+    have lines, parentheses and the word "Replan" in it. Without an action the whole text is the answer. Also read: a
+    JSON object {"thought", "action": {"response"} or {"feedback"}}.
 
     `Replan(…)` gives {"replan": what is missing, "thought": …} if `replan` allows it.
     """

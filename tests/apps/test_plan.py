@@ -7,6 +7,9 @@ import sqlite3
 
 import pytest
 
+from orchestrator.core import graph
+from orchestrator.core.ir import Plan
+
 DIAMOND = {
     "steps": [
         {"name": "a", "op": {"kind": "think", "prompt": "start", "sampling": {"max_tokens": 100}}},
@@ -56,6 +59,61 @@ def test_a_planners_first_plan(plait):
     assert said["plan"]["steps"][0]["op"]["prompt"][0]["text"].startswith("<serial>")
     said = plait("plan", "3 5 7 11 -> 24", "--task", "countdown", "--planner", "threads", "--json").json
     assert said["steps"] == 1  # the rest is planned while it runs
+
+
+PLAN_TEXT = """\
+1. search("Mont Blanc")
+2) search('Zugspitze')
+3. math("max($1, $2)", ["$1", "${2}"]
+4. join()<END_OF_PLAN>
+"""
+
+
+def test_a_plan_as_a_model_wrote_it(plait, tmp_path):
+    (tmp_path / "plan.txt").write_text(PLAN_TEXT)
+    words = ["plan", "--planner", "llmcompiler", "--plan-text", "plan.txt"]
+    said = plait(*words, "--json").json
+    steps = [(step["name"], step["tool"], step["needs"]) for step in said["steps"]]
+    assert steps == [
+        ("1", "search", []),
+        ("2", "search", []),
+        ("3", "math", ["1", "2"]),
+        ("4", "join", ["1", "2", "3"]),
+    ]
+    assert said["steps"][0]["args"] == {"arg0": "Mont Blanc"}
+    assert said["steps"][2]["args"]["arg1"] == [{"$ref": "1"}, {"$ref": "2"}]
+    assert said["repairs"] == ["task 2: numbered '2) '", "task 3: ')' was missing at the end"]
+    made = Plan.model_validate(said["plan"])
+    graph.validate(made)
+    assert graph.waves(made) == [["1", "2"], ["3"], ["4"]]
+    done = plait(*words)
+    assert "call math" in done.out
+    assert "')' was missing" in done.err
+    assert plait(*words, "--mermaid").out.startswith("flowchart TD\n")
+
+
+def test_a_written_plan_is_checked_against_tools_that_are_there(plait, tmp_path):
+    (tmp_path / "plan.txt").write_text(PLAN_TEXT)
+    (tmp_path / "T.py").write_text(
+        "from orchestrator import tool\n\n\n@tool\ndef search(query: str) -> str:\n    return query\n"
+    )
+    said = plait("plan", "--planner", "llmcompiler", "--plan-text", "plan.txt", "--tools", "T.py", "--json").json
+    assert said["steps"][0]["args"] == {"query": "Mont Blanc"}
+    assert "there is no tool 'math'" in said["errors"][0]
+
+
+def test_a_written_plan_that_cannot_be_read(plait, tmp_path):
+    done = plait("plan", "--planner", "llmcompiler", "--plan-text", "nowhere.txt", "--json")
+    assert done.code == 2
+    assert "nowhere.txt cannot be read" in done.json["error"]
+    (tmp_path / "plan.txt").write_bytes(b"\xff\x00 no plan")
+    assert plait("plan", "--plan-text", "plan.txt", "--json").json["plan"] is None
+    assert plait("plan", "--plan-text", "plan.txt").out == "no task\n"
+    done = plait("plan", "--planner", "sample", "--plan-text", "plan.txt", "--json")
+    assert done.code == 2
+    assert "reads no written plans" in done.json["error"]
+    done = plait("plan", "--plan", "plan.txt", "--plan-text", "plan.txt", "--json")
+    assert done.code == 2
 
 
 def test_simulated_policies_stand_side_by_side(plait, tmp_path):

@@ -48,6 +48,10 @@ class FakeServer:
     stop_reason: bool = True
     cached: int = 0
     key: str = ""
+    public: bool = False
+    """Lists its models without a key."""
+    away: bool = False
+    """Only the proxy before it answers."""
     models: list[str] | None = field(default_factory=lambda: ["fake-model"])
     prefix: str = "/v1"
     delay: float = 0.0
@@ -128,15 +132,19 @@ class FakeServer:
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         body = json.loads(raw) if raw else {}
         self.requests.append((path, body))
-        if self.key and headers.get("authorization") != f"Bearer {self.key}":
+        if self.key and not (self.public and method == "GET") and headers.get("authorization") != f"Bearer {self.key}":
             return self._send(writer, 401, {"error": {"message": f"bad key: {headers.get('authorization')}"}})
         name = path.removeprefix(self.prefix)
+        if method == "GET" and name == "/models" and self.away:
+            return self._send(writer, 503, {"error": {"message": "no server behind this proxy"}})
         if method == "GET" and name == "/models" and self.models is not None:
             return self._send(writer, 200, {"object": "list", "data": [{"id": each} for each in self.models]})
         if (name == "/completions" and self.completions) or (name == "/chat/completions" and self.chat):
             return await self._answer(reader, writer, body, name == "/chat/completions")
         if path == "/tokenize" and self.ids:
             return self._send(writer, 200, {"tokens": self.encode(body["prompt"])})
+        if path == "/detokenize" and self.ids:
+            return self._send(writer, 200, {"prompt": self.decode(body["tokens"])})
         return self._send(writer, 404, {"detail": "Not Found"})
 
     def _send(
@@ -231,7 +239,7 @@ class FakeServer:
             choice: dict[str, Any] = {"index": 0, "finish_reason": finish if last else None}
             choice |= {"delta": {"content": shown}} if chat else {"text": shown}
             if self.stop_reason:
-                choice["stop_reason"] = stop if last else None
+                choice["stop_reason"] = (self.encode(stop)[0] if stop == token else stop) if last and stop else None
             asked = body.get("logprobs")
             if asked is not None and asked is not False and self.logprobs:
                 scores = [-0.25 * (1 + place)]
@@ -252,6 +260,8 @@ class FakeServer:
     def _cut(self, body: dict[str, Any], tokens: list[str]) -> tuple[list[str], str, str | None]:
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
         for place, token in enumerate(tokens[:limit]):
+            if (self.encode(token) or [0])[0] in (body.get("stop_token_ids") or ()):
+                return tokens[: place + 1], "stop", token
             for stop in body.get("stop") or ():
                 if stop in token:
                     return tokens[: place + 1], "stop", stop

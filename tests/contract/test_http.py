@@ -1,4 +1,4 @@
-"""The HTTP worker against a server of our own: what it sends, what it makes of answers, how it gives up and comes back."""
+"""The HTTP worker against a server of our own: what it sends, what it makes of answers, how it gives up."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from orchestrator import AsyncOrchestrator
 from orchestrator.core.base import Progress, Worker
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.events import Job
-from orchestrator.core.ir import Call, Failure, Result, Text, Tokens
+from orchestrator.core.ir import Call, Failure, Result, Sampling, Text, Think, Tokens
 from tests.planners import countdown_model
 from workers._http_gate import Gate
+from workers._http_wire import Dialect, Reading
 from workers.http import Http
 
 from .fake_server import FakeServer
@@ -75,6 +77,9 @@ async def test_a_context_goes_on_as_ids() -> None:
         assert second.prompt_ids == (*context.ids, *server.encode("and then"))
         await ask(worker, (context, Text(text=" and then")))
         assert sum(path == "/tokenize" for path, _ in server.requests) == 1, "pieces of text are tokenised once"
+        await ask(worker, (Text(text="one "), Text(text="two")))
+        opening = [body["add_special_tokens"] for path, body in server.requests if path == "/tokenize"]
+        assert opening == [False, True, False], "special tokens open a prompt and nothing else"
 
 
 async def test_a_context_goes_on_as_text() -> None:
@@ -158,9 +163,31 @@ async def test_a_stop_text_spread_over_pieces_is_found_here() -> None:
         assert (await ask(worker, stop=("e f",), keep_stop=True)).value == " a b c d e", "what only began as one"
 
 
+@given(
+    st.lists(st.text("ab", max_size=4), max_size=8),
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_however_the_text_is_cut_into_pieces_the_same_stop_text_ends_it(pieces: list[str], stops: list[str]) -> None:
+    think = Think(prompt=(Text(text="p"),), sampling=Sampling(stop=tuple(stops), keep_stop=True))
+    reading = Reading(Dialect(), think)
+    shown = ""
+    for place, piece in enumerate([*pieces, ""]):
+        finish = "length" if place == len(pieces) else None
+        progress = reading.feed({"choices": [{"text": piece, "finish_reason": finish}]})
+        shown += progress.text if progress else ""
+        if reading.stopped_here:
+            break
+    text = "".join(pieces)
+    ends = [end for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops)]
+    assert shown == reading.text == text[: min(ends, default=len(text))]
+    assert reading.finish == ("stop" if ends else "length")
+
+
 async def test_ids_without_the_stop_text_that_was_cut() -> None:
     async with serving(FakeServer(reply=counting("alpha beta <wait> delta"))) as (server, worker):
-        cut = await ask(worker, stop=("<wait>",))
+        cut = await ask(worker, stop=("<wait>", "two words"))
+        assert server.asked()[-1]["stop_token_ids"] == server.encode("<wait>"), "what is one token stops as a token"
+        assert cut.value == " alpha beta"
         assert cut.token_ids == tuple(server.encode("alpha beta")) and cut.usage.completion == 3
         kept = await ask(worker, stop=("<wait>",), keep_stop=True)
         assert kept.token_ids == tuple(server.encode("alpha beta <wait>"))
@@ -365,6 +392,20 @@ async def test_health_follows_the_server() -> None:
         await worker.close()
         with pytest.raises(StopAsyncIteration):
             await anext(health)
+
+
+async def test_a_server_that_is_gone_behind_its_proxy_takes_its_jobs_with_it() -> None:
+    async with serving(ping_every=0.05) as (server, worker):
+        server.delay = 30.0
+        health = worker.health()
+        assert await anext(health) is True
+        task = asyncio.create_task(items(worker, job()))
+        await eventually(lambda: server.running == 1)
+        server.away = True
+        assert await asyncio.wait_for(anext(health), 5) is False
+        (last,) = await asyncio.wait_for(task, 5)
+        assert isinstance(last, Failure) and last.lost
+        await health.aclose()
 
 
 async def test_a_job_that_finds_nobody_is_lost_and_says_so() -> None:

@@ -28,12 +28,15 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-async def test_passing_troubles_are_tried_again(status: int) -> None:
+async def test_passing_troubles_are_tried_again(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     async with serving() as (server, worker):
         server.faults += [Fault(status), Fault(status)]
         assert (await ask(worker)).value == " alpha beta gamma delta"
         assert len(server.asked()) == 3
         assert worker.stats()["retries"] == 2
+        told = [record for record in caplog.records if "httpx" not in record.name]
+        assert [record.name for record in told] == ["plait.http"] * 2 and str(status) in told[0].getMessage()
 
 
 async def test_a_trouble_that_does_not_pass() -> None:
@@ -207,6 +210,13 @@ async def test_a_wrong_key_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
             await Http(server.url).start()
         with pytest.raises(EngineError, match="NO_SUCH_KEY is not set"):
             await Http(server.url, api_key_env="NO_SUCH_KEY").start()
+
+
+async def test_a_wrong_key_where_the_models_are_public() -> None:
+    async with FakeServer(key="another", public=True) as server:
+        with pytest.raises(EngineError, match=r"refused access \(401\)"):
+            await Http(server.url).start()
+        assert len(server.asked()) == 1, "no other form of request is tried"
 
 
 async def test_a_key_that_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from orchestrator.core import Progress, Result, Text
 from orchestrator.core.errors import EngineError, WorkerError
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure
+from workers import _ray_cluster
 from workers._ray_host import Host
 from workers.ray_pool import RayWorker, pool
 from workers.scripted import Reply
@@ -199,6 +201,19 @@ async def test_a_cluster_that_is_full_is_not_waited_for(cluster: None) -> None:
     with pytest.raises(WorkerError, match="wants 4 CPU"):
         await asyncio.wait_for(second.start(), 30)
     await first.close()
+
+
+def test_a_cluster_that_wants_a_token_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        try:
+            raise RuntimeError("RPC error: InvalidAuthToken: the token is missing or incorrect\nand much more")
+        except RuntimeError as error:
+            raise ConnectionError("Failed to connect to Ray cluster at there:6379") from error
+
+    monkeypatch.setenv("RAY_ADDRESS", "there:6379")
+    with pytest.raises(WorkerError, match=r"there:6379.*RAY_AUTH_MODE=token") as caught:
+        _ray_cluster._connect(SimpleNamespace(init=init))
+    assert "\n" not in str(caught.value)
 
 
 async def test_the_cause_of_a_hosted_worker_that_cannot_start_comes_out(cluster: None, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from orchestrator import tool
 from orchestrator.core.base import Brief
@@ -68,7 +69,9 @@ async def ask(*replies: Reply, tools=(search, add, height), worker: Prompts | No
 
 
 async def test_a_plan_is_run_and_joined():
-    plan = '1. search("abc")\n2. search("abcde")\n3. height($1)\n4. height($2)\n5. add($3, b=$4)\n6. join()<END_OF_PLAN>'
+    plan = (
+        '1. search("abc")\n2. search("abcde")\n3. height($1)\n4. height($2)\n5. add($3, b=$4)\n6. join()<END_OF_PLAN>'
+    )
     answer, worker = await ask(joined("Thought: summed.\nAction: Finish(8 (in all))"), Reply(text=plan))
     assert (answer.status, answer.answer) == ("done", "8 (in all)")
     read = worker.prompts[1]
@@ -104,20 +107,21 @@ async def test_a_task_starts_while_the_plan_is_still_being_written():
                     events.append("the plan goes on")
                 yield said
 
-    worker = Slow(joined("Action: Finish(2)"), Reply(text="1. first()\n2. second($1)\nThought: go on\n3. first()\n4. join()\n"))
+    worker = Slow(
+        joined("Action: Finish(2)"), Reply(text="1. first()\n2. second($1)\nThought: go on\n3. first()\n4. join()\n")
+    )
     answer, _ = await ask(tools=(first, second), worker=worker)
     assert answer.answer == "2"
     assert events[:3] == ["first started", "second started", "the plan goes on"]
 
 
 async def test_a_tool_starts_before_the_plans_end_is_recorded():
-    plan = '1. add(1)\n2. add($1, 1)\nThought: now some words that take a while to write\n3. add($2, 1)\n4. join()\n'
-    answer, _ = await ask(joined("Action: Finish(ok)"), Reply(text=plan, tokens_per_second=100))
+    plan = "1. add(1)\n2. add($1, 1)\nThought: now some words that take a while to write\n3. add($2, 1)\n4. join()\n"
+    answer, _ = await ask(joined("Action: Finish(ok)"), Reply(text=plan, tokens_per_second=50))
     assert answer.answer == "ok"
-    steps = {step.id.partition(":")[2]: step for step in answer.report.steps}
-    ended = next(float(m.split()[0]) for m in steps["plan-1"].story if "-> expanding" in m)
-    for name in ("plan-1/1", "plan-1/2"):
-        assert any("-> done" in move and float(move.split()[0]) < ended for move in steps[name].story), name
+    rows = {row.name: row for row in answer.report.steps}
+    assert rows["2"].started_at < rows["3"].ready_at
+    assert rows["1"].ended_at < rows["3"].ready_at
 
 
 async def test_a_failure_is_an_observation_and_so_is_what_needed_it():
@@ -128,6 +132,24 @@ async def test_a_failure_is_an_observation_and_so_is_what_needed_it():
     assert "Observation: error: tool 'search' raised LookupError: nothing on 'nowhere'" in read
     assert "2. height($1)\nObservation: not run, because a task that it needs failed: " in read
     assert '3. search("abc")\nObservation: {"query":"abc","height":3}' in read
+
+
+async def test_a_first_plan_of_which_nothing_succeeds_ends_in_the_first_cause():
+    answer, _ = await ask(Reply(text='1. search("nowhere")\n2. height($1)\n3. join()'))
+    assert answer.status == "failed"
+    assert "nothing on 'nowhere'" in answer.failure.message
+
+
+async def test_a_later_plan_of_which_nothing_succeeds_is_read_by_the_joiner():
+    replies = (
+        joined("Action: Replan(look elsewhere)", times=1),
+        joined("Action: Finish(gave up)"),
+        Reply(when=REPLANNING, text='2. search("nowhere")\n3. join()'),
+        Reply(text="1. add(1)\n2. join()"),
+    )
+    answer, worker = await ask(*replies)
+    assert answer.answer == "gave up"
+    assert '2. search("nowhere")\nObservation: error: ' in worker.prompts[-1]
 
 
 async def test_a_failure_ends_the_run_if_none_is_tolerated():
@@ -323,7 +345,9 @@ async def test_cancelling_a_run_stops_its_tools():
             stopped.set()
         return 0
 
-    async with AsyncOrchestrator(workers=[Scripted([Reply(text="1. wait()\n2. join()")])], tools=[wait]) as orchestrator:
+    async with AsyncOrchestrator(
+        workers=[Scripted([Reply(text="1. wait()\n2. join()")])], tools=[wait]
+    ) as orchestrator:
         handle = await orchestrator.submit("q", planner="llmcompiler")
         await asyncio.wait_for(started.wait(), 20)
         handle.cancel()
@@ -385,3 +409,25 @@ def test_three_thousand_tasks_take_far_less_than_models_take_to_write_them():
     spent = time.process_time() - started
     assert len(patch.steps) == 3000
     assert spent < 2  # linear; the original takes longer, and grows with the square
+
+
+@given(st.lists(st.sampled_from(
+    ["1. add(1)", "2. add($1, 2)", '3. search("x', 'y")', "4. add($9)", "5. boom(", "6. join()", "1. add(2)",
+     "7. add('", "```", "Thought: $1", "Action: Finish(x)", "Action: Replan(y)", "$(rm -rf /)",
+     "__import__('os')", ")" * 9, "(" * 9,
+     '8. add({"$ref": "plan-1"})', '9. add({"$ref": "answer-1"})', "10. add(joiner-1)", "<END_OF_PLAN>", "\x00"],
+), max_size=8))  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_whatever_a_model_writes_the_run_ends(lines):
+    text = "\n".join(lines)
+
+    async def run():
+        async with AsyncOrchestrator(workers=[Scripted([Reply(text=text)])], tools=[search, add]) as orchestrator:
+            return await asyncio.wait_for(orchestrator.run("q", planner="llmcompiler"), 30)
+
+    answer = asyncio.run(run())
+    assert answer.status in ("done", "failed")
+    called = {row.label.partition("(")[0] for row in answer.report.steps if row.kind == "call"}
+    assert called <= {"search", "add"}
+    if answer.status == "failed":
+        assert answer.failure.kind in ("DependencyFailed", "EngineError")

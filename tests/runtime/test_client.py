@@ -232,3 +232,23 @@ def test_the_facade_leaves_no_thread_behind() -> None:
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "plait-loop"]
     with pytest.raises(Exception, match="closed"):
         plait.run("z")
+
+
+async def test_a_broken_driver_is_heard_by_everyone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    orchestrator = make(Reply(text="late", delay=60))
+    handle = await orchestrator.submit("wait", watch=True)
+    await asyncio.sleep(0.05)
+
+    def full(event: object) -> None:
+        raise OSError("no space left on device")
+
+    assert orchestrator._driver is not None
+    monkeypatch.setattr(orchestrator._driver.machine, "handle", full)
+    handle.cancel()
+    with pytest.raises(OSError, match="no space left"):
+        async for _ in handle.news():
+            pass
+    with pytest.raises(OSError, match="no space left"):
+        await handle
+    with pytest.raises(Exception, match="broke down"):
+        await orchestrator.run("again")
