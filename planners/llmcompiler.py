@@ -61,8 +61,8 @@ class LLMCompiler(Planner):
     """Of planner and joiner; 0 is greedy."""
     observation_chars: int | None = Field(default=None, ge=1)
     """Most characters of one observation that the joiner reads. Tasks always get the whole value."""
-    tolerate: Literal["all", "best-effort"] = "best-effort"
-    """`best-effort`: what a task failed with is read by the joiner. `all`: the first failure ends the run."""
+    tolerate: Literal["all", "any-end"] = "any-end"
+    """`any-end`: what a task failed with is read by the joiner. `all`: the first failure ends the run."""
     stream: bool = False
     """Send the joiner's text while it is being written; the plan's always is."""
 

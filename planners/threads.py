@@ -165,7 +165,7 @@ class Threads(Planner):
         settle = self.settle and table.join.goal is not None and bool(table.join.separator)
         join = Step(
             name=f"join-{place.spawn}",
-            op=Join(merge=merge, tolerate="best-effort", early=self.early, deadline=self.deadline),
+            op=Join(merge=merge, tolerate="any-end", early=self.early, deadline=self.deadline),
             needs=tuple(child.name for child in children),
             expands=settle,
             label=f"join of {len(children)}",
@@ -184,7 +184,7 @@ class Threads(Planner):
         answer = None if claim is None else task.extract(claim)
         if answer is not None and task.verify(answer) is True:
             merge = Plugin(name="splice", options={**join.op.merge.options, "pick": True})
-            op = Join(merge=merge, tolerate="best-effort")
+            op = Join(merge=merge, tolerate="any-end")
             step = Step(name=f"answer-{place.spawn}", op=op, needs=join.needs, label="verified")
         else:
             step = self._leg(place.next, brief, (Text(text=block),), after=place.name)

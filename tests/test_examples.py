@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PROMISES = {
+    "llmcompiler.py": ["1844 m", "Mount Doom"],
     "own_planner.py": ["['They drink.', 'It carries.', 'They eat light.']", "before the outline was: True"],
     "own_policy.py": ["it is 42", "sample-2  done", "sample-1  cancelled sample-2 will do"],
     "own_tools.py": ["the second, by 13.5 degrees", "in parallel: True"],

@@ -53,11 +53,14 @@ class Common:
     ] = None
     worker: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="ray, engine, scripted or pkg.mod:Class.", rich_help_panel=_WHERE),
+        typer.Option(metavar="NAME", help="ray, engine, http, scripted or pkg.mod:Class.", rich_help_panel=_WHERE),
     ] = None
     script: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Replies of the scripted worker, JSON.", rich_help_panel=_WHERE),
+    ] = None
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Server of the worker http.", rich_help_panel=_WHERE)
     ] = None
     engines: Annotated[
         int | None, typer.Option(min=1, help="Engines, each in a Ray actor.", rich_help_panel=_WHERE)
@@ -82,6 +85,8 @@ class Common:
         given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "config"}
         if self.script is not None and self.worker is None:
             given["worker"] = "scripted"
+        if self.base_url is not None and self.worker is None:
+            given["worker"] = "http"
         config = Config.load(file=self.config, **given, **settings)
         logging.getLogger("plait").setLevel(config.log_level.upper())
         return config

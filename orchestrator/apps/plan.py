@@ -11,8 +11,8 @@ from .options import Common, Count, Json, Merge, Planner, Task, common_options
 from .shell import opened
 
 if TYPE_CHECKING:
-    from ..core.ir import Plan, Request
-    from ..runtime.client import AsyncOrchestrator
+    from ..core.base import Brief
+    from ..core.ir import Plan
     from ..runtime.config import Config
 
 __all__ = ["asked", "first_plan", "plan", "planned", "runs_without_model"]
@@ -110,7 +110,7 @@ def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
     parse = getattr(made, "parse", None)
     if parse is None:
         raise UsageError(f"the planner {planner!r} reads no written plans: use --planner llmcompiler")
-    return parse(text, tuple(client._tools.specs))
+    return parse(text, client.brief(planned=True).tools)
 
 
 def planned(planner: str | None, plan: Path | None) -> Any:
@@ -126,39 +126,24 @@ def planned(planner: str | None, plan: Path | None) -> Any:
 
 
 def first_plan(config: Config, text: str, **options: Any) -> Plan:
-    """Return the first plan for a request, checked; options as for `asked`. Raises what submitting it would raise."""
-    from ..core.base import Brief
-    from ..core.graph import validate
-    from ..core.ir import Join
-    from ..runtime.expander import Expander
+    """Return the first plan for a request; options, and what is raised, as for `AsyncOrchestrator.submit`."""
+    from ..runtime.client import AsyncOrchestrator
 
-    client, request = asked(config, text, **options)
-    task, planner = client.plugins.task(request.task, text), client.plugins.planner(request.planner)
-    brief = Brief(request=request, task=task, tools=tuple(client._tools.specs))
-    made = Expander().start("plan", planner, brief, 0.0).plan
-    validate(made, tools=[spec.name for spec in brief.tools])
-    for step in made.steps:
-        if isinstance(step.op, Join):
-            client.plugins.merge(step.op.merge)
-    return made
+    return AsyncOrchestrator(config=config, workers=[]).plan(text, **options)
 
 
-def asked(config: Config, text: str, **options: Any) -> tuple[AsyncOrchestrator, Request]:
-    """Return a client without model workers, not started, and the request that it would submit; options as for
-    `AsyncOrchestrator.submit`. Raises `UsageError` for a request that makes no sense, before anything is started."""
+def asked(config: Config, text: str, **options: Any) -> Brief:
+    """Return what a planner would be told of a request, starting nothing; options as for `AsyncOrchestrator.submit`.
+    Raises `UsageError` for a request that makes no sense."""
     from ..core.ir import Plugin
     from ..runtime.client import AsyncOrchestrator
 
     client = AsyncOrchestrator(config=config, workers=[])
-    names = ("planner", "plan", "policies", "merge", "budget", "tokens", "seconds", "n", "seed")
-    request = client._request(text, **{**dict.fromkeys(names), "task": "plain", **options})
-    client.plugins.task(request.task, text)
-    merge = getattr(client.plugins.planner(request.planner), "merge", None)
+    brief = client.brief(text, **options)
+    merge = getattr(client.plugins.planner(brief.request.planner), "merge", None)
     if isinstance(merge, Plugin):
         client.plugins.merge(merge)
-    for spec in request.policies:
-        client.plugins.policy(spec)
-    return client, request
+    return brief
 
 
 def runs_without_model(config: Config, text: str, **options: Any) -> bool:
@@ -166,7 +151,7 @@ def runs_without_model(config: Config, text: str, **options: Any) -> bool:
 
     Raises what submitting the request would raise, so far as that can be told now: an engine takes seconds to start.
     """
-    _, request = asked(config, text, **options)
+    request = asked(config, text, **options).request
     if request.planner.name != "fixed":
         return False
     return all(step.op.kind != "think" for step in first_plan(config, text, **options).steps)

@@ -64,9 +64,7 @@ def simulate(
     from ..runtime.latency import Host, LatencyModel
     from ..runtime.simulate import simulate as simulated, varied, whole
 
-    client, request = asked(
-        common.load(), text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens
-    )
+    brief = asked(common.load(), text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens)
     rates: dict[str, Any] = {} if rate is None else {"decode_rate": rate}
     cluster = [Host(f"host-{i}", slots=slots, **rates) for i in range(1, hosts + 1)]
     variants = list(policies or _DEFAULT)
@@ -76,12 +74,12 @@ def simulate(
         reports: dict[str, SimReport] = {}
         for variant in variants:
             reports[variant] = simulated(
-                request.model_copy(update={"policies": _together(variant)}),
+                brief.request.model_copy(update={"policies": _together(variant)}),
                 hosts=cluster,
                 latency=LatencyModel(call=call_seconds),
                 outcome=whole if vary is None else varied(vary),
-                tools=client._tools.specs,
-                seed=request.seed,
+                tools=brief.tools,
+                seed=brief.request.seed,
             )
         summaries = {name: _summary(report) for name, report in reports.items()}
         if as_json:

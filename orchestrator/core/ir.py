@@ -8,8 +8,8 @@ what is well-formed. It does not know how a plan is run, where, or whether its r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
@@ -112,6 +112,19 @@ class Think(Frozen):
     stream: bool = False
     """Send text deltas while generating: to the step's reader if it expands, and to whoever watches the run."""
 
+    if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
+
+        def __init__(
+            self,
+            *,
+            prompt: str | Sequence[Part] = (),
+            after: str | None = None,
+            chat: bool = False,
+            sampling: Sampling = ...,
+            stream: bool = False,
+            kind: Literal["think"] = "think",
+        ) -> None: ...
+
     @model_validator(mode="after")
     def _has_context(self) -> Think:
         if not self.prompt and self.after is None:
@@ -133,20 +146,25 @@ class Call(Frozen):
     tool: str
     args: Annotated[dict[str, JsonValue], BeforeValidator(_plain_refs)] = {}
 
+    if TYPE_CHECKING:  # as above
+
+        def __init__(self, *, tool: str, args: Mapping[str, object] = ..., kind: Literal["call"] = "call") -> None: ...
+
 
 class Join(Frozen):
     """Makes one value of the branches named in the step's `needs`."""
 
     kind: Literal["join"] = "join"
     merge: Plugin = Plugin(name="collect")
-    tolerate: Literal["all", "quorum", "best-effort"] = "all"
+    tolerate: Literal["all", "quorum", "best-effort", "any-end"] = "all"
     """`all`: a failed branch fails the join. `quorum`: enough when `quorum` branches are done; the rest is cancelled.
-    `best-effort`: waits until every branch has ended and merges those that are done; fails only if none is."""
+    `best-effort`: waits until every branch has ended and merges those that are done; fails only if none is. `any-end`:
+    the same, but merges when none is done too: how the branches ended is what it is about."""
     quorum: int | None = Field(default=None, ge=1)
     """How many branches must be done, for `tolerate="quorum"`."""
     deadline: float | None = Field(default=None, gt=0)
     """Seconds after the step entered the plan; then it closes with what is done, or fails if that is not enough
-    (`all` needs every branch, `quorum` its number, `best-effort` one)."""
+    (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
     early: bool = False
     """Close as soon as the merge says that its verdict is certain, and cancel the branches still out."""
 

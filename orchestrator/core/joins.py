@@ -39,7 +39,7 @@ def judge(node: Node, arrived: bool) -> Ruling:
             return _short(node, f"needs {quorum} branches and can get no more than {done + out}")
         out = max(0, quorum - done)  # no more than these will be heard
     if out == 0:
-        return CLOSE if done else _short(node, "got a value from none of its branches")
+        return CLOSE if done or op.tolerate == "any-end" else _short(node, "got a value from none of its branches")
     if op.early and arrived and node.merge.decided([branch_of(dep) for dep in node.deps], out, node.run.task):
         return CLOSE
     return WAIT
@@ -49,7 +49,7 @@ def judge_at_deadline(node: Node) -> Ruling:
     """Say what a join whose deadline has come does with the branches that are done."""
     op = node.step.op
     assert op.kind == "join"
-    enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1}[op.tolerate]
+    enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1, "any-end": 0}[op.tolerate]
     if node.branches_done >= enough:
         return CLOSE
     message = f"{node.id}: after {op.deadline:g} s {node.branches_done} branches are done, {enough} are needed"

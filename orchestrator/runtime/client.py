@@ -11,7 +11,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from pydantic import JsonValue
 
@@ -19,7 +19,7 @@ from ..core.base import Brief, Planner, Task, Worker
 from ..core.errors import TaskError, UsageError, as_failure
 from ..core.events import Action, Event, Finish, Progressed, Submitted
 from ..core.graph import validate
-from ..core.ir import Budget, Plan, Plugin, Request
+from ..core.ir import Budget, Join, Plan, Plugin, Request
 from ..core.machine import Machine
 from ..core.nodes import Node, Run
 from ..core.tool import Tool
@@ -32,8 +32,35 @@ from .journal import Journal
 from .plugins import Plugins, parse_plugin
 from .report import report
 
+T = TypeVar("T")
 ToolLike = Tool[..., Any] | Callable[..., Any]
 Name = str | Plugin
+"""A plugin by name; a string may carry options (`sample:n=16,temperature=0.8`)."""
+
+
+class Options(TypedDict, total=False):
+    """What a request may say besides its text. What it leaves out, or gives as `None`, is the configuration's."""
+
+    task: Name | None
+    """What the text means; `plain` by default."""
+    planner: Name | None
+    """How the work is split."""
+    policies: Iterable[Name] | None
+    """Order, placement and pruning; where several have an opinion the first one counts, and all may prune."""
+    merge: Name | None
+    """For planners that have this option: how branches become one answer."""
+    n: int | None
+    """For planners that have this option: how many branches."""
+    budget: Budget | None
+    """Hard limits."""
+    tokens: int | None
+    """That limit alone."""
+    seconds: float | None
+    """That limit alone."""
+    tools: Iterable[ToolLike]
+    """Functions that this and later requests may call, besides the orchestrator's own."""
+    seed: int | None
+    """Of all sampling."""
 
 
 class AsyncOrchestrator:
@@ -118,111 +145,101 @@ class AsyncOrchestrator:
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    async def run(self, text: str = "", **options: Any) -> Answer:
-        """Run one request to its end and return the answer; options as for `submit`.
+    async def run(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Answer:
+        """Run one request to its end and return the answer; arguments as for `submit`.
 
         A run that fails returns an answer that says so. Cancelling the awaiting task gives the run up.
         """
-        handle = await self.submit(text, **options)
+        handle = await self.submit(text, plan=plan, **options)
         return await handle
 
-    async def stream(self, text: str = "", **options: Any) -> AsyncGenerator[News, None]:
+    async def stream(
+        self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]
+    ) -> AsyncGenerator[News, None]:
         """Run one request and yield its news as they come: steps that move, text, and last the answer.
 
-        Options as for `submit`. Leaving the iteration early gives the run up.
+        Arguments as for `submit`. Leaving the iteration early gives the run up.
         """
-        handle = await self.submit(text, watch=True, **options)
+        handle = await self.submit(text, plan=plan, watch=True, **options)
         async for news in handle.news():
             yield news
 
     async def submit(
-        self,
-        text: str = "",
-        *,
-        task: Name = "plain",
-        planner: Name | None = None,
-        plan: Plan | None = None,
-        policies: Iterable[Name] | None = None,
-        merge: Name | None = None,
-        budget: Budget | None = None,
-        tokens: int | None = None,
-        seconds: float | None = None,
-        n: int | None = None,
-        tools: Iterable[ToolLike] = (),
-        seed: int | None = None,
-        watch: bool = False,
+        self, text: str = "", *, plan: Plan | None = None, watch: bool = False, **options: Unpack[Options]
     ) -> Handle:
         """Start one request and return its handle at once.
 
         Args:
             text: what is asked.
-            task: what the text means.
-            planner: how the work is split; the configuration's if left out. A string may carry options
-                (`sample:n=16,temperature=0.8`).
             plan: a finished plan to run in place of a planner's.
-            policies: order, placement and pruning, by name; first answer wins.
-            merge: for planners that have this option, how branches become one answer.
-            budget: hard limits; `tokens` and `seconds` set those two alone.
-            n: for planners that have this option, how many branches.
-            tools: functions that this and later requests may call, besides the orchestrator's own.
-            seed: of all sampling.
             watch: keep news for `Handle.news`.
+            options: see `Options`.
 
         Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run,
         `WorkerError` for workers that cannot start.
         """
-        self._tools.add(tools)
-        request = self._request(text, task, planner, plan, policies, merge, budget, tokens, seconds, n, seed)
-        bound = self.plugins.task(request.task, text)
-        for spec in request.policies:
-            self.plugins.policy(spec)  # said now rather than when the run has begun
-        brief = Brief(request=request, task=bound, tools=tuple(self._tools.specs))
-        planner_object = None if plan is not None else self.plugins.planner(request.planner)
-        run = secrets.token_hex(4)
+        brief = self.brief(text, planned=plan is not None, **options)
         await self.start()
         assert self._driver is not None
-        if planner_object is not None:
-            event = self._expander.start(run, planner_object, brief, self._driver.now())
+        run, at = secrets.token_hex(4), self._driver.now()
+        if plan is None:
+            event = self._expander.start(run, self.plugins.planner(brief.request.planner), brief, at)
         else:
-            assert plan is not None
-            event = Submitted(at=self._driver.now(), run=run, request=request, plan=plan)
+            event = Submitted(at=at, run=run, request=brief.request, plan=plan)
         try:
-            validate(event.plan, tools=[spec.name for spec in brief.tools])
+            self._check(event.plan, brief)
         except UsageError:
             self._expander.forget(run)
             raise
-        return Handle(self._driver, event, bound, watch)
+        return Handle(self._driver, event, brief.task, watch)
 
-    def _request(
-        self,
-        text: str,
-        task: Name,
-        planner: Name | None,
-        plan: Plan | None,
-        policies: Iterable[Name] | None,
-        merge: Name | None,
-        budget: Budget | None,
-        tokens: int | None,
-        seconds: float | None,
-        n: int | None,
-        seed: int | None,
-    ) -> Request:
+    def plan(self, text: str = "", **options: Unpack[Options]) -> Plan:
+        """Return the first plan for a request, checked, and start nothing. Raises what submitting it would raise."""
+        brief = self.brief(text, **options)
+        plan = Expander().start("plan", self.plugins.planner(brief.request.planner), brief, 0.0).plan
+        self._check(plan, brief)
+        return plan
+
+    def brief(self, text: str = "", *, planned: bool = False, **options: Unpack[Options]) -> Brief:
+        """Return what a planner is told of a request, checked, and start nothing.
+
+        With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the
+        request would raise.
+        """
         config = self.config
-        planner_spec = _spec(planner if planner is not None else config.planner)
-        options = dict(planner_spec.options)
-        if plan is None:
-            options |= self._general(planner_spec, n if n is not None else config.n, merge or config.merge)
-        limits = (budget or Budget()).model_dump()
-        for key, value in (("tokens", tokens or config.tokens), ("seconds", seconds or config.seconds)):
-            limits[key] = value if value is not None else limits[key]
-        return Request(
+        self._tools.add(options.get("tools", ()))
+        planner = _spec(options.get("planner") or config.planner)
+        if not planned:
+            general = self._general(planner, options.get("n") or config.n, options.get("merge") or config.merge)
+            planner = Plugin(name=planner.name, options={**planner.options, **general})
+            self.plugins.planner(planner)
+        policies = options.get("policies")
+        request = Request(
             text=text,
-            task=_spec(task),
-            planner=Plugin(name=planner_spec.name, options=options),
-            policies=tuple(_spec(each) for each in (policies if policies is not None else config.policies)),
-            budget=Budget(**limits),
-            seed=seed if seed is not None else config.seed,
+            task=_spec(options.get("task") or "plain"),
+            planner=planner,
+            policies=tuple(_spec(each) for each in (config.policies if policies is None else policies)),
+            budget=self._budget(options),
+            seed=_first(options.get("seed"), config.seed) or 0,
         )
+        task = self.plugins.task(request.task, text)
+        for spec in request.policies:
+            self.plugins.policy(spec)  # said now rather than when the run has begun
+        return Brief(request=request, task=task, tools=tuple(self._tools.specs))
+
+    def _check(self, plan: Plan, brief: Brief) -> None:
+        validate(plan, tools=[spec.name for spec in brief.tools])
+        for step in plan.steps:
+            if isinstance(step.op, Join):
+                self.plugins.merge(step.op.merge)
+
+    def _budget(self, options: Options) -> Budget:
+        limits = {
+            "tokens": _first(options.get("tokens"), self.config.tokens),
+            "seconds": _first(options.get("seconds"), self.config.seconds),
+        }
+        given = (options.get("budget") or Budget()).model_dump()
+        return Budget.model_validate(given | {key: value for key, value in limits.items() if value is not None})
 
     def _general(self, spec: Plugin, n: int | None, merge: Name | None) -> dict[str, JsonValue]:
         """Return `n` and `merge` as options of a planner; raise `UsageError` where it has no such option."""
@@ -361,6 +378,10 @@ def read_answer(finish: Finish, run: Run | None, task: Task, began: float, ended
         partial=finish.partial,
         report=report(finish, run, began, ended),
     )
+
+
+def _first(given: T | None, default: T | None) -> T | None:
+    return default if given is None else given
 
 
 def _spec(name: Name) -> Plugin:

@@ -100,7 +100,7 @@ class Config(BaseSettings):
     slots: int | None = Field(default=None, ge=1)
     """Requests that one engine decodes together; the worker's default by default."""
     threads: int | None = Field(default=None, ge=1)
-    """Compute threads of one engine on a CPU; half of the cores by default."""
+    """Compute threads of one engine on a CPU; by default half of the cores, and one for a very small model."""
     kv_cache_mib: int | None = Field(default=None, ge=1)
     """Memory for the key-value cache of one engine, in MiB; what its slots need by default."""
     max_model_len: int | None = Field(default=None, ge=1)

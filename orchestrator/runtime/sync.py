@@ -11,11 +11,12 @@ import threading
 import weakref
 from collections.abc import Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from ..core.errors import UsageError
+from ..core.ir import Plan
 from .answer import Answer, News
-from .client import AsyncOrchestrator, Handle
+from .client import AsyncOrchestrator, Handle, Options
 
 T = TypeVar("T")
 
@@ -54,18 +55,18 @@ class Orchestrator:
         """Give up what still runs and free everything. May be called twice."""
         self._end()
 
-    def run(self, text: str = "", **options: Any) -> Answer:
-        """Run one request to its end; options as for `AsyncOrchestrator.submit`."""
-        return self._await(self._do(self._inner.submit(text, **options)))
+    def run(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Answer:
+        """Run one request to its end; arguments as for `AsyncOrchestrator.submit`."""
+        return self._await(self._do(self._inner.submit(text, plan=plan, **options)))
 
-    def map(self, texts: list[str], **options: Any) -> list[Answer]:
+    def map(self, texts: list[str], **options: Unpack[Options]) -> list[Answer]:
         """Run many requests side by side and return their answers in order."""
         handles = [self._do(self._inner.submit(text, **options)) for text in texts]
         return [self._await(handle) for handle in handles]
 
-    def stream(self, text: str = "", **options: Any) -> Iterator[News]:
+    def stream(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Iterator[News]:
         """Run one request and yield its news as they come, the answer last; leaving early gives the run up."""
-        handle = self._do(self._inner.submit(text, watch=True, **options))
+        handle = self._do(self._inner.submit(text, plan=plan, watch=True, **options))
         news = handle.news()
         try:
             while True:

@@ -193,12 +193,13 @@ def join(
     merge: str = "collect",
     quorum: int | None = None,
     best_effort: bool = False,
+    any_end: bool = False,
     deadline: float | None = None,
     early: bool = False,
     expands: bool = False,
     budget: Budget | None = None,
 ) -> Step:
-    tolerate = "quorum" if quorum else "best-effort" if best_effort else "all"
+    tolerate = "quorum" if quorum else "best-effort" if best_effort else "any-end" if any_end else "all"
     op = Join(merge=Plugin(name=merge), tolerate=tolerate, quorum=quorum, deadline=deadline, early=early)
     return Step(name=name, op=op, needs=needs, expands=expands, budget=budget)
 

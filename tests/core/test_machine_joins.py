@@ -104,6 +104,16 @@ def test_best_effort_fails_if_nothing_is_done() -> None:
     assert "got a value from none of its branches; first failure: r:a" in world.finish.failure.message
 
 
+def test_any_end_merges_even_if_nothing_is_done() -> None:
+    world = three(any_end=True)
+    for name in BRANCHES[:-1]:
+        world.fail(name)
+    assert world.state("j") == "waiting"
+    world.fail(BRANCHES[-1])
+    assert value(world) == []
+    assert world.finish.status == "done"
+
+
 @pytest.mark.parametrize(
     ("options", "done", "status"),
     [
@@ -111,6 +121,7 @@ def test_best_effort_fails_if_nothing_is_done() -> None:
         ({"quorum": 2}, 1, "failed"),
         ({"best_effort": True}, 1, "partial"),
         ({"best_effort": True}, 0, "failed"),
+        ({"any_end": True}, 0, "partial"),
     ],
 )
 def test_a_deadline_closes_over_what_is_done_if_that_is_enough(options: dict, done: int, status: str) -> None:
@@ -126,7 +137,7 @@ def test_a_deadline_closes_over_what_is_done_if_that_is_enough(options: dict, do
     if status == "partial":
         assert world.finish.result is not None
         assert world.finish.result.partial
-        assert value(world) == ["a"]
+        assert value(world) == ["a"][:done]
     else:
         assert failure is not None
         assert failure.kind == "DeadlineExceeded"

@@ -134,10 +134,11 @@ async def test_a_failure_is_an_observation_and_so_is_what_needed_it():
     assert '3. search("abc")\nObservation: {"query":"abc","height":3}' in read
 
 
-async def test_a_first_plan_of_which_nothing_succeeds_ends_in_the_first_cause():
-    answer, _ = await ask(Reply(text='1. search("nowhere")\n2. height($1)\n3. join()'))
-    assert answer.status == "failed"
-    assert "nothing on 'nowhere'" in answer.failure.message
+async def test_a_plan_of_which_nothing_succeeds_is_read_by_the_joiner():
+    plan = '1. search("nowhere")\n2. height($1)\n3. join()'
+    answer, worker = await ask(joined("Action: Finish(nothing found)"), Reply(text=plan))
+    assert (answer.status, answer.answer) == ("done", "nothing found")
+    assert worker.prompts[-1].count("Observation: error: ") == 1
 
 
 async def test_a_later_plan_of_which_nothing_succeeds_is_read_by_the_joiner():

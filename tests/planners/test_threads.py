@@ -90,7 +90,7 @@ def test_a_spawn_list_becomes_children_a_join_and_the_next_leg() -> None:
     assert child.after == "round-1" and child.prompt == (Text(text=" <child> T36 30 14 8 <go>"),)
     assert child.sampling.stop == ("<end>",) and child.sampling.max_tokens == 50
     assert plan.steps[2].needs == ("child-1", "child-2")
-    assert join(plan).tolerate == "best-effort" and join(plan).early
+    assert join(plan).tolerate == "any-end" and join(plan).early
     again = think(plan, "round-2")
     assert again.after == "round-1" and again.prompt == (Ref(step="join-1"),)
     assert plan.steps[3].expands and not plan.steps[0].expands

@@ -130,13 +130,14 @@ def random_step(rng: Random, name: str, known: Names, around: Names) -> Step:
     kind = rng.choice(["think", "think", "call", "join"] if names else ["think", "call"])
     if kind == "join":
         branches = tuple(rng.sample(names, rng.randint(1, min(4, len(names)))))
-        shape = rng.choice(["all", "quorum", "best-effort"])
+        shape = rng.choice(["all", "quorum", "best-effort", "any-end"])
         return join(
             name,
             *branches,
             merge=rng.choice(["collect", "vote", "collect", "vote", "broken", "broken-decided"]),
             quorum=rng.randint(1, len(branches) + (rng.random() < 0.1)) if shape == "quorum" else None,
             best_effort=shape == "best-effort",
+            any_end=shape == "any-end",
             deadline=rng.choice([None, None, 2.0, 10.0]),
             early=rng.random() < 0.5,
             expands=expands,
