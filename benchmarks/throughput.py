@@ -6,7 +6,6 @@ same number of requests in flight. All contenders decode the same greedy tokens;
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -74,16 +73,15 @@ async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int)
 
 async def run() -> list[Row]:
     """Measure and return the table's rows."""
-    os.environ.setdefault("OMP_NUM_THREADS", "2")
     config = Config.load()
     plugins = Plugins()
     slots = max(WIDTHS)
     cache = 256 << 20
-    local: Worker = plugins.worker("engine", model=config.model, slots=slots, kv_cache_memory_bytes=cache, threads=2)
+    local: Worker = plugins.worker("engine", model=config.model, slots=slots, kv_cache_memory_bytes=cache)
     rows: list[Row] = []
     async with (
         AsyncOrchestrator(workers=[local]) as inside,
-        AsyncOrchestrator(worker="ray", slots=slots, kv_cache_mib=256, threads=2) as ray,
+        AsyncOrchestrator(worker="ray", slots=slots, kv_cache_mib=256) as ray,
     ):
         raw = Raw(config.model, slots)
         for width in WIDTHS:

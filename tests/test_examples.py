@@ -55,3 +55,17 @@ def test_policies_are_compared_by_what_they_take(root: Path):
     )
     seconds = {line.split()[0]: float(line.split()[1]) for line in done.stdout.splitlines()[:2]}
     assert seconds["critical-path"] < seconds["fifo"]
+
+
+@pytest.mark.engine
+def test_the_readmes_ten_lines(root: Path, tmp_path: Path):
+    code = (root / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    script = tmp_path / "ten_lines.py"
+    script.write_text(code, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tokens from the prefix cache" in done.stdout
+    assert "[2100000, 2750000]" in done.stdout

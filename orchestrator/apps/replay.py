@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Json
+from .options import Common, Json, common_options
 from .shell import opened
 
 __all__ = ["replay"]
@@ -16,16 +16,23 @@ __all__ = ["replay"]
 _SHOWN = 600
 
 
+@common_options
 def replay(
     file: Annotated[Path, typer.Argument(help="A journal, as `--journal` writes it.")],
     until: Annotated[int | None, typer.Option(min=1, help="Only up to this event.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Test the machine's invariants after each event.")] = False,
     as_json: Json = False,
+    *,
+    common: Common,
 ) -> None:
-    """Feed a journal's events to a new machine and compare what it does; exit code 1 if that differs."""
+    """Feed a journal's events to a new machine and compare what it does; exit code 1 if that differs.
+
+    No worker is started, whatever the options and the configuration name.
+    """
     from ..runtime.plugins import Plugins
     from ..runtime.replay import replay as replayed
 
+    common.load()
     with opened(as_json) as output:
         report = replayed(file, Plugins(), until=until, check=check)
         divergence = report.divergence
