@@ -7,6 +7,7 @@ same number of requests in flight. All contenders decode the same greedy tokens;
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 from orchestrator import AsyncOrchestrator, Budget, Join, Plan, Plugin, Sampling, Step, Think
@@ -44,12 +45,12 @@ class Raw:
 
     async def rate(self, texts: list[str], width: int) -> float:
         """Generate for all texts, `width` in flight; tokens a second."""
-        todo, tokens, running = list(texts), 0, 0
+        todo, tokens, running = deque(texts), 0, 0  # in the order in which the others take them
         start = time.perf_counter()
         while todo or running:
             while todo and running < width:
                 self.number += 1
-                self.engine.add_request(str(self.number), todo.pop(), self.params)
+                self.engine.add_request(str(self.number), todo.popleft(), self.params)
                 running += 1
             for output in self.engine.step():
                 if output.finished:
@@ -85,7 +86,7 @@ async def run() -> list[Row]:
     ):
         raw = Raw(config.model, slots)
         for width in WIDTHS:
-            texts = prompts(max(2 * width, 64))
+            texts = prompts(max(3 * width, 64))
             contenders = {
                 "raw": lambda texts=texts, width=width: raw.rate(texts, width),
                 "in process": lambda texts=texts, width=width: through(inside, texts, width),

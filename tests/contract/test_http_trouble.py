@@ -30,6 +30,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 async def test_passing_troubles_are_tried_again(status: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="plait.http")  # whatever a command of another test set
     async with serving() as (server, worker):
         server.faults += [Fault(status), Fault(status)]
         assert (await ask(worker)).value == " alpha beta gamma delta"
