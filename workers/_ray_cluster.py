@@ -76,6 +76,7 @@ def _connect(ray: Any) -> None:
     if not address:
         options |= {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a local cluster; 15 by default, and an engine is no errand
     logging.getLogger("ray").setLevel(logging.ERROR)  # it greets at length; what goes wrong is raised
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
