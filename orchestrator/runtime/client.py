@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
     planner: Name | None
     """How the work is split."""
     policies: Iterable[Name] | None
-    """Order, placement, pruning: ranks are compared one after the other, the first to name a place counts, all prune."""
+    """Order, placement, pruning: ranks are compared one after another, the first to name a place counts, all prune."""
     merge: Name | None
     """For planners that have this option: how branches become one answer."""
     n: int | None
