@@ -320,7 +320,8 @@ class Failure(Frozen):
     """Why something did not end in a value. Data, not an exception: a join may tolerate it."""
 
     kind: str
-    """Class of the error (`ToolError`, `BudgetExceeded`, …), as in `orchestrator.core.errors`."""
+    """Class of the error (`ToolError`, `BudgetExceeded`, …), as in `orchestrator.core.errors`; `Cancelled` for what was
+    given up."""
     message: str
     """The cause and, where there is one, the remedy."""
     retryable: bool = False

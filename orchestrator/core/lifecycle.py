@@ -11,7 +11,7 @@ from collections import deque
 from . import budget
 from .base import Merge, Plugins, Policy
 from .ends import is_cut, retry_delay
-from .errors import PluginError
+from .errors import NoWorker, PluginError, as_failure
 from .events import Action, Cancel, Expand
 from .fleet import Fleet, Host
 from .ir import Failure, Kind, Result, Usage
@@ -218,7 +218,7 @@ class Lifecycle:
             op = node.step.op
             if host is None:
                 message = f"no worker serves {op.kind} steps; start one, or check why it ended"
-                self._fail(node, Failure(kind="NoWorker", message=message))
+                self._fail(node, as_failure(NoWorker(message)))
                 continue
             tokens = op.sampling.max_tokens if op.kind == "think" else 0
             match budget.admit(node.account, tokens, self.now):

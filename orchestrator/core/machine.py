@@ -37,7 +37,7 @@ from typing import assert_never
 from . import budget
 from .base import Plugins, Policy
 from .ends import finish, is_over
-from .errors import BudgetExceeded, PlaitError, as_failure
+from .errors import BudgetExceeded, PlaitError, WorkerLost, as_failure
 from .events import (
     Action,
     Cancelled,
@@ -200,7 +200,7 @@ class Machine(Lifecycle):
         self._gone(attempt, event.result.usage)
         if live:
             message = f"{attempt.host.name} stopped this attempt though nobody had asked it to"
-            self._retry_or_fail(attempt.node, Failure(kind="WorkerLost", message=message, lost=True))
+            self._retry_or_fail(attempt.node, as_failure(WorkerLost(message)))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
         self.fleet.down(event.worker, event.returning)
@@ -211,7 +211,7 @@ class Machine(Lifecycle):
             self._gone(attempt, None)
         for node in live:
             if node.state is State.RUNNING:  # else it ended as part of another that was lost
-                self._retry_or_fail(node, Failure(kind="WorkerLost", message=message, lost=True))
+                self._retry_or_fail(node, as_failure(WorkerLost(message)))
 
     def _on_expanded(self, event: Expanded) -> None:
         node = self.nodes.get(event.step)
@@ -330,7 +330,7 @@ class Machine(Lifecycle):
             return
         message = f"worker {attempt.host.name} has been silent about this step for {self._lease:g} s"
         self._stop_attempt(attempt.node, message)
-        self._retry_or_fail(attempt.node, Failure(kind="WorkerLost", message=message, lost=True))
+        self._retry_or_fail(attempt.node, as_failure(WorkerLost(message)))
 
     def _arm_deadline(self, account: budget.Account, run: Run) -> None:
         if account.deadline is not None:

@@ -1,4 +1,7 @@
-"""Makes the workers that a configuration asks for. Knows their options by their constructors' signatures alone."""
+"""Makes the workers that a configuration asks for: each is given those settings that its constructor has a keyword for.
+
+Does not know what workers do with them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
     options = settings(config)
     if config.worker == "ray":
         pool = importlib.import_module("workers.ray_pool").pool
-        return list(pool(config.engines, "workers.engine:Engine", options))
+        engine = _accepted(plugins.worker_class("engine"), options)
+        return list(pool(config.engines, "workers.engine:Engine", engine))
     if config.engines != 1:
         raise ConfigError(f"{config.engines} engines need the worker `ray`; {config.worker!r} runs one in this process")
     return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
@@ -38,8 +42,6 @@ def settings(config: Config) -> dict[str, Any]:
         "kv_cache_memory_bytes": None if config.kv_cache_mib is None else config.kv_cache_mib << 20,
         "seed": config.seed,
     }
-    if config.worker != "scripted":
-        del options["script"]
     if config.worker == "http":
         if config.base_url is None:
             raise ConfigError(

@@ -21,7 +21,7 @@ from ..core.events import Action, Event, Finish, Progressed, Submitted
 from ..core.graph import validate
 from ..core.ir import Budget, Join, Plan, Plugin, Request
 from ..core.machine import Machine
-from ..core.nodes import Node, Run
+from ..core.nodes import Node, Run, State
 from ..core.tool import Tool
 from .answer import Answer, AnswerNews, News, StepNews, TextNews
 from .build import workers as build_workers
@@ -71,8 +71,8 @@ class AsyncOrchestrator:
 
     Args:
         model: folder or name of the model; the bundled one if left out.
-        worker: `ray` (engines in Ray actors), `engine` (in this process), `scripted`, or a third party's
-        `pkg.mod:Class`.
+        worker: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of yours), `scripted`, or a
+            third party's `pkg.mod:Class`.
         tools: functions that steps may call.
         workers: ready-made workers to use in place of what the configuration names.
         config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
@@ -326,7 +326,7 @@ class Handle:
             return
         at = event.at - self._began
         for node in run.nodes[self._seen :]:
-            self._news.put_nowait(_step_news(node, at))
+            self._news.put_nowait(_step_news(node, at, State.WAITING.value))  # its moves since follow below
         self._seen = len(run.nodes)
         nodes = machine.nodes if run.id in machine.runs else {node.id: node for node in run.nodes}
         for _, step, _, state, reason in machine.moves:
@@ -340,7 +340,7 @@ class Handle:
                 self._news.put_nowait(news)
 
 
-def _step_news(node: Node, at: float, state: str | None = None, reason: str = "") -> StepNews:
+def _step_news(node: Node, at: float, state: str, reason: str = "") -> StepNews:
     owner = node.scope.owner
     return StepNews(
         at=at,
@@ -349,7 +349,7 @@ def _step_news(node: Node, at: float, state: str | None = None, reason: str = ""
         owner=owner.id if owner is not None else None,
         op=node.step.op.kind,
         label=node.step.label,
-        state=state or node.state.value,
+        state=state,
         reason=reason,
         tokens=node.attempt.tokens if node.attempt else node.own.usage.completion if node.own else 0,
         value=node.own.value if node.own is not None else None,

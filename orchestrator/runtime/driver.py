@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import assert_never
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, assert_never
 
 from ..core.base import Progress, Worker
 from ..core.errors import WorkerError, as_failure
@@ -197,7 +197,7 @@ class Driver:
         finally:
             self._jobs.pop(attempt, None)
         if end is None:
-            end = Failure(kind="WorkerError", message=f"{worker.name} ended this job without a result")
+            end = as_failure(WorkerError(f"{worker.name} ended this job without a result"))
         if isinstance(end, Failure):
             self._post(Failed(at=self.now(), attempt=attempt, failure=end))
         elif end.finish == "cancelled":
@@ -233,8 +233,7 @@ class Driver:
             with contextlib.suppress(Exception):
                 await worker.close()
 
-    def _spawn(self, coroutine: object) -> None:
-        assert asyncio.iscoroutine(coroutine)
-        task: asyncio.Task[None] = self._loop.create_task(coroutine)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
