@@ -47,8 +47,11 @@ class Sample(Planner):
     early: bool = False
     """Close the join as soon as the merge says that its verdict is certain, and stop the samples still out. Off by
     default: the policy `consensus` does it too, for the plans of any planner."""
-    logprobs: bool = False
-    """Ask for log-probabilities: the majority then breaks ties by them, not by order."""
+    logprobs: int = Field(default=0, ge=-1)
+    """At how many likeliest tokens to look (`Sampling.logprobs`): with 1 the majority breaks ties by the mean, from 2 on
+    the merges and prunings that weigh by confidence have something to weigh."""
+    window: int = Field(default=0, ge=0)
+    """Tokens in a sliding group of confidence (`Sampling.window`)."""
     stream: bool = False
     """Send the samples' text while it is being written."""
 
@@ -76,4 +79,5 @@ class Sample(Planner):
             top_p=self.top_p,
             seed=derive(seed, "sample", index) if self.temperature else None,
             logprobs=self.logprobs,
+            window=self.window,
         )

@@ -25,6 +25,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("command", nargs="?", default="all", choices=["all", "train", "export", "evaluate", "check"])
     parser.add_argument("--folder", type=Path, default=Path("build/training"), help="checkpoints and the loss curve")
     parser.add_argument("--model", type=Path, default=Path("orchestrator/models/countdown"), help="exported model")
+    parser.add_argument("--size", choices=["small", "large"], default="small", help="1.1 or 3.1 million parameters")
     parser.add_argument("--steps", type=int, default=16_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -65,9 +66,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "check":
         return int(check_traces(options.text, options.seed) > 0)
     from training import evaluate, export, train
+    from training.model import SIZES
 
     device = device_of(options.device)
-    config = train.TrainConfig(steps=options.steps, seed=options.seed, compile=options.compile)
+    config = train.TrainConfig(
+        steps=options.steps, seed=options.seed, compile=options.compile, model=SIZES[options.size]
+    )
     if options.command in ("all", "train"):
         train.run(config, options.folder, device, fresh=options.fresh)
     if options.command in ("all", "export"):

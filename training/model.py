@@ -37,6 +37,10 @@ class ModelConfig:
         return asdict(self)
 
 
+SIZES = {"small": ModelConfig(), "large": ModelConfig(d=192, layers=7, heads=6, ff=512)}
+"""The two of one family: 1.1 million parameters (the default of the package) and 3.1 million."""
+
+
 def number_features(d: int) -> Tensor:
     """(128, d) start embeddings of the numbers 0..127: waves of several periods and two magnitudes, mixed."""
     n = torch.arange(MAX_NUMBER + 1, dtype=torch.float32)[:, None]

@@ -157,6 +157,12 @@ class Progress:
     text: str = ""
     tokens: int = 0
     logprob: float | None = None
+    ids: tuple[int, ...] = ()
+    """The token ids, from a worker that can go on from ids."""
+    group: float | None = None
+    """Mean confidence (nats) of the last full window, if `Sampling.window` asks for it."""
+    lowest: float | None = None
+    """The lowest such mean so far."""
 
 
 @runtime_checkable
@@ -167,6 +173,12 @@ class Worker(Protocol):
     slots: int
     """Jobs at the same time."""
     serves: tuple[Kind, ...]
+    models: tuple[str, ...] = ()
+    """Names that `Think.model` may ask for; empty: whatever it asks for."""
+    cache_tokens: int | None = None
+    """Tokens that its prefix cache holds, known after `start`."""
+    block: int | None = None
+    """Tokens in a block of that cache."""
 
     async def start(self) -> None:
         """Get ready, or raise a `WorkerError` with the cause and the remedy."""

@@ -29,6 +29,11 @@ class Job(Frozen):
     values."""
     seconds: float | None = None
     """Time left by the nearest budget, for a worker that can pass it on. The machine keeps the limit itself."""
+    generated: tuple[int, ...] = ()
+    """Token ids that a lost attempt had generated. The worker goes on after them; its result covers them too (value,
+    `token_ids`), while `usage.completion` counts only what is new. One that takes no ids starts from the beginning."""
+    priority: int = 0
+    """For a worker with a queue of its own: lower is earlier."""
 
 
 class Submitted(Frozen):
@@ -67,6 +72,12 @@ class Progressed(Frozen):
     """Generated since the last such news, in tokens."""
     logprob: float | None = None
     """Mean log-probability (nats) of these tokens, if asked for."""
+    ids: tuple[int, ...] = ()
+    """The token ids, from a worker that can go on from ids."""
+    group: float | None = None
+    """Mean confidence of the last full window (`Sampling.window`), in nats."""
+    lowest: float | None = None
+    """The lowest such mean of the attempt so far."""
 
 
 class Succeeded(Frozen):
@@ -106,6 +117,12 @@ class WorkerUp(Frozen):
     slots: int = Field(ge=0)
     """Attempts it takes at the same time."""
     serves: tuple[Kind, ...]
+    models: tuple[str, ...] = ()
+    """Names that `Think.model` may ask for here; empty: whatever it asks for."""
+    cache_tokens: int | None = None
+    """Tokens that its prefix cache holds."""
+    block: int | None = None
+    """Tokens in a block of that cache."""
 
 
 class WorkerDown(Frozen):
@@ -143,6 +160,8 @@ class Dispatch(Frozen):
     kind: Literal["dispatch"] = "dispatch"
     worker: str
     job: Job
+    reason: str = ""
+    """Why there, if a policy said so."""
 
 
 class Cancel(Frozen):

@@ -79,6 +79,16 @@ def _plain_refs(value: object) -> object:
             return value
 
 
+class Structured(Frozen):
+    """A form that the generated text must have, enforced by the engine while it samples."""
+
+    kind: Literal["json", "regex", "grammar", "choice"]
+    """`json`: an object of a JSON schema. `regex`: a whole match. `grammar`: a context-free grammar in the engine's
+    notation (for vLLM: GBNF or Lark). `choice`: one of several texts."""
+    spec: JsonValue
+    """The schema (an object), the expression or grammar (a string), or the choices (a list of strings)."""
+
+
 class Sampling(Frozen):
     """How a model call samples its tokens."""
 
@@ -89,13 +99,22 @@ class Sampling(Frozen):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = Field(default=0, ge=0)
     """0 means all tokens."""
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Tokens less likely than this share of the likeliest one are left out."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     """Texts that end the generation."""
+    stop_ids: tuple[int, ...] = ()
+    """Token ids that end the generation, besides the model's own end."""
     keep_stop: bool = False
     """Whether the stop text (or stop token) stays at the end of the output. A continued context wants it kept."""
-    logprobs: bool = False
-    """Ask for the sampled tokens' log-probabilities; the result then carries their mean."""
+    logprobs: int = Field(default=0, ge=-1)
+    """At how many of the likeliest tokens of each position to look: 0 none; 1 the sampled one alone (the result then
+    carries their mean as `logprob`); k >= 2 also summarised as `Result.signals`; -1 the whole vocabulary."""
+    window: int = Field(default=0, ge=0)
+    """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
+    structured: Structured | None = None
+    """The form that the text must have."""
 
 
 class Think(Frozen):
@@ -111,6 +130,10 @@ class Think(Frozen):
     sampling: Sampling = Sampling()
     stream: bool = False
     """Send text deltas while generating: to the step's reader if it expands, and to whoever watches the run."""
+    model: str | None = None
+    """Name of the model (or of a LoRA adapter) that answers; `None`: any that a worker serves."""
+    salt: str = ""
+    """Requests share cached prefixes only with those of the same salt: what keeps tenants apart."""
 
     if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
 
@@ -122,6 +145,8 @@ class Think(Frozen):
             chat: bool = False,
             sampling: Sampling = ...,
             stream: bool = False,
+            model: str | None = None,
+            salt: str = "",
             kind: Literal["think"] = "think",
         ) -> None: ...
 
@@ -329,6 +354,33 @@ class Failure(Frozen):
     """The worker went away: this says nothing about the step itself."""
 
 
+class Signals(Frozen):
+    """How sure the model was: statistics of the token distributions of one generation, made where the tokens are.
+
+    C_t is DeepConf's token confidence `-(1/k) sum_{j<=k} log p_t,(j)` over the k likeliest tokens (arXiv 2508.15260),
+    in nats; higher is more peaked. A group is a full sliding window of `window` tokens, its value the mean of C_t; with
+    fewer tokens than a window there is one group, of all of them.
+    """
+
+    k: int
+    """How many tokens of each position were looked at; -1 the whole vocabulary."""
+    window: int = 0
+    """Tokens in a group."""
+    confidence: float
+    """Mean of C_t."""
+    tail: float
+    """Mean of C_t over the last `window` tokens."""
+    bottom: float
+    """Mean of the lowest 10 % of the group values (at least one)."""
+    lowest: float
+    """The lowest group value."""
+    entropy: float
+    """Mean entropy in nats; what the k tokens leave out counts as one more outcome, so it is a lower bound unless k is
+    -1."""
+    certainty: float | None = None
+    """Self-certainty, the mean of KL(uniform || p_t) in nats (arXiv 2502.18581); only with the whole vocabulary."""
+
+
 class Result(Frozen):
     """What an attempt (and then its step) ended in."""
 
@@ -342,6 +394,8 @@ class Result(Frozen):
     finish: Finish = "stop"
     logprob: float | None = None
     """Mean log-probability (nats) of the generated tokens, if asked for."""
+    signals: Signals | None = None
+    """Statistics of the token distributions, if `Sampling.logprobs` asked for more than one token."""
     why: str = ""
     """For a join: why the merge chose this value."""
     partial: bool = False

@@ -185,11 +185,7 @@ class Driver:
         try:
             async for item in worker.run(job):
                 if isinstance(item, Progress):
-                    self._post(
-                        Progressed(
-                            at=self.now(), attempt=attempt, text=item.text, tokens=item.tokens, logprob=item.logprob
-                        )
-                    )
+                    self._post(Progressed(at=self.now(), attempt=attempt, **_fields(item)))
                 else:
                     end = item
         except Exception as error:
@@ -226,7 +222,8 @@ class Driver:
         self._post(WorkerDown(at=self.now(), worker=worker.name))
 
     def _up(self, worker: Worker) -> None:
-        self._post(WorkerUp(at=self.now(), worker=worker.name, slots=worker.slots, serves=worker.serves))
+        facts = {name: getattr(worker, name) for name in ("models", "cache_tokens", "block") if hasattr(worker, name)}
+        self._post(WorkerUp(at=self.now(), worker=worker.name, slots=worker.slots, serves=worker.serves, **facts))
 
     async def _close_workers(self) -> None:
         for worker in self._workers.values():
@@ -237,3 +234,13 @@ class Driver:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _fields(news: Progress) -> dict[str, Any]:
+    """Return what a worker's news says, without what it leaves at its default."""
+    fields: dict[str, Any] = {"text": news.text, "tokens": news.tokens, "logprob": news.logprob}
+    if news.ids:
+        fields["ids"] = news.ids
+    if news.group is not None or news.lowest is not None:
+        fields["group"], fields["lowest"] = news.group, news.lowest
+    return fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import pickle
+from typing import Any
 
 import pytest
 
@@ -122,15 +123,17 @@ def test_every_error_survives_pickling_and_becomes_data(kind: type[PlaitError]) 
 @pytest.mark.parametrize("op", [Call(tool="f", args={"x": 1}), Think(prompt=(Text(text="p"),))])
 @pytest.mark.parametrize("seconds", [None, 2.5])
 def test_a_dispatch_that_is_not_checked_again_is_like_one_that_is(op: Call | Think, seconds: float | None) -> None:
-    quick = dispatch("w", 3, "r", "r:a", op, seconds)
-    slow = Dispatch(worker="w", job=Job(attempt=3, run="r", step="r:a", op=op, seconds=seconds))
+    rest: dict[str, Any] = {"generated": (7, 8), "priority": -2}
+    quick = dispatch("w", 3, "r", "r:a", op, seconds, **rest, reason="cached there")
+    job = Job(attempt=3, run="r", step="r:a", op=op, seconds=seconds, **rest)
+    slow = Dispatch(worker="w", job=job, reason="cached there")
     assert quick == slow
     assert quick.model_dump_json() == slow.model_dump_json()
     assert quick.model_fields_set == slow.model_fields_set
     assert quick.job.model_fields_set == slow.job.model_fields_set
     assert pickle.loads(pickle.dumps(quick)) == slow
     assert quick.model_copy(update={"kind": "dispatch", "worker": "v"}).worker == "v"
-    assert quick.model_fields_set == {"worker", "job"}  # which all of them share
+    assert quick.model_fields_set == {"worker", "job", "reason"}  # which all of them share
     assert Dispatch.model_validate_json(quick.model_dump_json()) == slow
 
 
