@@ -40,7 +40,7 @@ def build() -> typer.Typer:
     """Return the application with all its commands."""
     import typer
 
-    from . import demo, doctor, evaluate, listing, plan, replay, run as running, simulate
+    from . import demo, doctor, evaluate, listing, plan, replay, run as running, simulate, study
     from .shell import cancellable
 
     app = typer.Typer(
@@ -58,6 +58,7 @@ def build() -> typer.Typer:
         "eval": evaluate.evaluate,
         "plan": plan.plan,
         "simulate": simulate.simulate,
+        "study": study.study,
         "replay": replay.replay,
         "names": listing.names,
         "doctor": doctor.doctor,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import math
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from .interrupt import Interrupted, Stopper, run_stoppable
+from .many import for_each
 from .options import Common, Count, Json, Merge, Planner, Policies, Seconds, Tokens, common_options
 from .plan import asked
 from .problems import Problem, draw, is_right, read_problems
@@ -229,28 +229,20 @@ async def solve_all(
     advance: Any,
 ) -> None:
     """Solve problems, `concurrency` at a time, and count them; ends early when the user gives up."""
-    queue = iter(list(enumerate(problems)))
 
-    async def one_after_another() -> None:
-        for place, problem in queue:
-            if stopper.requested:
-                return
-            handle = await orchestrator.submit(problem.text, **request)
-            revoke = stopper.then(handle.cancel)
-            try:
-                answer = await handle
-            finally:
-                revoke()
-            if answer.status != "cancelled":
-                tally.add(place, problem, answer)
-                advance()
+    async def solve(item: tuple[int, Problem]) -> None:
+        place, problem = item
+        handle = await orchestrator.submit(problem.text, **request)
+        revoke = stopper.then(handle.cancel)
+        try:
+            answer = await handle
+        finally:
+            revoke()
+        if answer.status != "cancelled":
+            tally.add(place, problem, answer)
+            advance()
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(concurrency, len(problems))):
-                group.create_task(one_after_another())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await for_each(list(enumerate(problems)), solve, min(concurrency, len(problems)), stopper)
 
 
 @contextlib.contextmanager
