@@ -40,7 +40,7 @@ def build() -> typer.Typer:
     """Return the application with all its commands."""
     import typer
 
-    from . import demo, doctor, evaluate, listing, plan, replay, run as running, simulate, study
+    from . import batch, demo, doctor, evaluate, listing, plan, replay, run as running, simulate, study
     from .shell import cancellable
 
     app = typer.Typer(
@@ -56,6 +56,7 @@ def build() -> typer.Typer:
         "demo": demo.demo,
         "run": running.run,
         "eval": evaluate.evaluate,
+        "batch": batch.batch,
         "plan": plan.plan,
         "simulate": simulate.simulate,
         "study": study.study,
