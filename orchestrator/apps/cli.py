@@ -40,7 +40,7 @@ def build() -> typer.Typer:
     """Return the application with all its commands."""
     import typer
 
-    from . import batch, demo, doctor, evaluate, listing, plan, replay, run as running, simulate, study
+    from . import batch, demo, doctor, evaluate, jobs, listing, plan, replay, run as running, simulate, study
     from .shell import cancellable
 
     app = typer.Typer(
@@ -66,6 +66,7 @@ def build() -> typer.Typer:
         "version": listing.version,
     }.items():
         app.command(name)(cancellable(command))
+    app.add_typer(jobs.group(), name="job")
     return app
 
 
