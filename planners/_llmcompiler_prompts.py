@@ -6,6 +6,7 @@ Decides the words. It does not know how an answer to them is read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -14,7 +15,7 @@ from pydantic import JsonValue
 from orchestrator.core.ir import as_text
 from orchestrator.core.tool import ToolSpec
 
-__all__ = ["STOP_JOINER", "STOP_PLAN", "joiner", "joiner_end", "plan", "replan_end", "signature"]
+__all__ = ["STOP_JOINER", "STOP_PLAN", "expression", "joiner", "joiner_end", "plan", "replan_end", "signature"]
 
 STOP_PLAN = ("<END_OF_PLAN>", "<END_OFPLAN>", "\n###", "\nQuestion:")
 STOP_JOINER = ("<END_OF_RESPONSE>", "\n###", "\nQuestion:")
@@ -57,6 +58,16 @@ def plan(tools: Sequence[ToolSpec], question: str, examples: str, next_id: int =
     if examples.strip():
         text += f"\nExamples:\n\n{examples.strip()}\n\n###\n"
     return f"{text}\nQuestion: {question}\n"
+
+
+def expression(tools: Sequence[ToolSpec]) -> str:
+    """Return a regular expression that a plan matches as a whole: lines that may think, then call one of the tools,
+    and last `join()` and the mark for the end. It uses only what engines' own expressions know."""
+    names = "|".join(re.escape(spec.name).replace("\\-", "-") for spec in tools)
+    thought = r"(Thought: [^\n]{1,400}\n)?"
+    number = r"[1-9][0-9]{0,3}\. "
+    call = rf"{thought}{number}({names})\([^\n]{{0,1000}}\)\n"
+    return rf"({call})+{thought}{number}join\(\)<END_OF_PLAN>"
 
 
 def replan_end(thought: str, errors: Sequence[str]) -> str:

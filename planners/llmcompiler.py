@@ -15,11 +15,12 @@ from pydantic import Field, JsonValue
 from orchestrator.core.base import Brief, Planner, Reader
 from orchestrator.core.errors import PlannerError
 from orchestrator.core.explain import did_you_mean
-from orchestrator.core.ir import Call, Join, Plan, Plugin, Ref, Result, Sampling, Step, Text, Think
+from orchestrator.core.ir import Call, Join, Plan, Plugin, Ref, Result, Sampling, Step, Structured, Text, Think
 from orchestrator.core.tool import ToolSpec
 
 from . import _llmcompiler_prompts as prompts
 from ._llmcompiler_bind import bind
+from ._llmcompiler_calls import NativeCalls
 from ._llmcompiler_parse import PlanText, Task
 from ._seeds import derive
 
@@ -63,6 +64,9 @@ class LLMCompiler(Planner):
     """Most characters of one observation that the joiner reads. Tasks always get the whole value."""
     tolerate: Literal["all", "any-end"] = "any-end"
     """`any-end`: what a task failed with is read by the joiner. `all`: the first failure ends the run."""
+    constrained: bool = False
+    """Have the engine allow nothing but a plan that calls the tools there are (structured output by an expression):
+    for models that stray. What stands between a call's brackets stays free, and is repaired as ever."""
     stream: bool = False
     """Send the joiner's text while it is being written; the plan's always is."""
 
@@ -96,6 +100,9 @@ class LLMCompiler(Planner):
 
     def _plan_step(self, brief: Brief, name: str, prompt: tuple[Text | Ref, ...], label: str) -> Step:
         sampling = self._sampling(brief, name, self.plan_tokens, prompts.STOP_PLAN)
+        if self.constrained:
+            form = Structured(kind="regex", spec=prompts.expression(brief.tools))
+            sampling = sampling.model_copy(update={"structured": form})
         op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling, stream=True)
         return Step(name=name, op=op, expands=True, label=label)
 
@@ -167,6 +174,7 @@ class PlanReader:
         self._taken = set(self._known.values())
         self._before = frozenset(numbers)
         self._last = max(numbers, default=0)
+        self._native = NativeCalls(self._last)
         self._said: set[tuple[int, str]] = set()
 
     @classmethod
@@ -178,7 +186,7 @@ class PlanReader:
 
     def feed(self, delta: str) -> Sequence[Plan]:
         """Return a patch with the calls of the tasks that are complete now and may start."""
-        steps = self._take(self.text.feed(delta))
+        steps = self._take(self.text.feed(self._native.feed(delta)))
         return (Plan(steps=tuple(steps)),) if steps else ()
 
     def close(self, result: Result) -> Plan | None:
@@ -186,7 +194,7 @@ class PlanReader:
         brief = self.brief
         assert brief is not None
         cut = result.finish != "stop"
-        steps = self._take(self.text.close(cut))
+        steps = self._take(self._rest(cut))
         if cut and self.join is None:
             self.errors.append("the plan was cut off before its join()")
         if not self._entries and self.join is None and not cut:
@@ -203,7 +211,7 @@ class PlanReader:
 
     def parsed(self, text: str) -> dict[str, JsonValue]:
         """Return a whole plan as JSON."""
-        self._take([*self.text.feed(text), *self.text.close()])
+        self._take([*self.text.feed(self._native.feed(text)), *self._rest(False)])
         names = tuple(step.name for step in self.steps)
         last = max(self._known, default=0) + 1 if self.join is None or self.join < 0 else self.join
         if self.join is None:
@@ -220,6 +228,13 @@ class PlanReader:
             plan = Plan(steps=(*self.steps, join), output=end).model_dump(mode="json", exclude_none=True)
         repairs: list[JsonValue] = [*self.text.repairs, *self.repairs]
         return {"steps": shown, "output": end, "repairs": repairs, "errors": list(self.errors), "plan": plan}
+
+    def _rest(self, cut: bool) -> list[Task]:
+        """Return the tasks that the end of the text completes."""
+        tasks = [*self.text.feed(self._native.close()), *self.text.close(cut)]
+        if self._native.count:
+            self.text.repairs.append(f"{self._native.count} native tool calls read as tasks")
+        return tasks
 
     def _take(self, tasks: Sequence[Task]) -> list[Step]:
         """Return the steps of tasks that may start now; keep the others."""

@@ -1,0 +1,131 @@
+"""Native tool calls, as models trained on chat templates write them, put into the language of plans line by line.
+
+Read are the calls of OpenAI's API (`{"type": "function", "function": {"name": …, "arguments": "…"}}`, alone, in a list
+or under `tool_calls`), the plain form `{"name": …, "arguments": {…}}`, and both inside `<tool_call>` tags. Decides
+which text is such a call; what the call means is the parser's of plans. It does no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+__all__ = ["MAX_CHARS", "NativeCalls"]
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_JSON = re.compile(r"\s*(?:```(?:json)?\s*)?[\[{]")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+_REFERENCE = re.compile(r"\$(?:[0-9]{1,6}|\{[0-9]{1,6}\})")
+MAX_CHARS = 1_000_000
+"""Of text that is held back because it may be JSON; a longer one is no list of calls."""
+
+
+class NativeCalls:
+    """A filter before the parser of plans: text in any pieces goes through as it is, but for calls, which come out as
+    lines `N. name(key=value, …)`, each as soon as it is complete.
+
+    A text that begins as JSON is held until it has ended; one that turns out to hold no calls then goes through.
+    """
+
+    def __init__(self, after: int = 0) -> None:
+        """`after`: the number before that of the first call."""
+        self.count = 0
+        """Calls read so far."""
+        self._next = after + 1
+        self._held = ""
+        self._json: bool | None = None
+        """Whether the text begins as JSON; `None` until that can be told."""
+
+    def feed(self, delta: str) -> str:
+        """Take the next piece and return what the parser is to read now."""
+        self._held += delta
+        if self._json is None:
+            if not self._held.strip(" \t\r\n`json"):
+                return ""
+            self._json = _JSON.match(self._held) is not None
+        if self._json and len(self._held) <= MAX_CHARS:
+            return ""
+        self._json = False
+        return self._tags()
+
+    def close(self) -> str:
+        """Return the rest, the text having ended."""
+        held, self._held = self._held, ""
+        if self._json:
+            lines = "".join(self._lines(_loads(_unfenced(held))))
+            return lines or held
+        start = held.find(_OPEN)
+        if start < 0:
+            return held
+        return held[:start] + ("".join(self._lines(_loads(held[start + len(_OPEN) :]))) or held[start:])
+
+    def _tags(self) -> str:
+        """Turn the tags that are complete into lines; keep back what may be the beginning of one."""
+        out: list[str] = []
+        at = 0
+        while (start := self._held.find(_OPEN, at)) >= 0:
+            out.append(self._held[at:start])
+            end = self._held.find(_CLOSE, start)
+            if end < 0:
+                if len(self._held) - start > MAX_CHARS:
+                    out.append(self._held[start:])
+                    start = len(self._held)
+                self._held = self._held[start:]
+                return "".join(out)
+            body = self._held[start + len(_OPEN) : end]
+            at = end + len(_CLOSE)
+            out.append("".join(self._lines(_loads(body))) or self._held[start:at])
+        rest = self._held[at:]
+        keep = next((n for n in range(min(len(_OPEN) - 1, len(rest)), 0, -1) if _OPEN.startswith(rest[-n:])), 0)
+        self._held = rest[len(rest) - keep :]
+        return "".join(out) + rest[: len(rest) - keep]
+
+    def _lines(self, value: object) -> Iterator[str]:
+        for name, arguments in _calls(value):
+            written = ", ".join(f"{key}={_written(each)}" for key, each in arguments.items())
+            yield f"\n{self._next}. {name}({written})\n"
+            self._next += 1
+            self.count += 1
+
+
+def _written(value: object) -> str:
+    """Return an argument as plans write it; a text that is nothing but a reference stands for the value itself."""
+    if isinstance(value, str) and _REFERENCE.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=True)
+
+
+def _calls(value: object) -> Iterator[tuple[str, dict[str, object]]]:
+    match value:
+        case {"tool_calls": list() as items}:
+            for item in items:
+                yield from _calls(item)
+        case {"function": {"name": str() as name, **rest}}:
+            yield from _call(name, rest.get("arguments", {}))
+        case {"name": str() as name, "arguments": arguments} | {"name": str() as name, "parameters": arguments}:
+            yield from _call(name, arguments)
+        case list():
+            for item in value:
+                yield from _calls(item)
+        case _:
+            return
+
+
+def _call(name: str, arguments: object) -> Iterator[tuple[str, dict[str, object]]]:
+    if isinstance(arguments, str):
+        arguments = _loads(arguments) if arguments.strip() else {}
+    if isinstance(arguments, dict) and _NAME.fullmatch(name) and all(_NAME.fullmatch(key) for key in arguments):
+        yield name, arguments
+
+
+def _loads(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _unfenced(text: str) -> str:
+    text = text.strip()
+    return text.removeprefix("```json").removeprefix("```").removesuffix("```") if text.startswith("```") else text

@@ -1,0 +1,135 @@
+"""Native tool calls read as plans, and plans that the engine is held to."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given, strategies as st
+
+from orchestrator import tool
+from orchestrator.core.ir import Think
+from orchestrator.runtime.client import AsyncOrchestrator
+from planners._llmcompiler_calls import NativeCalls
+from planners._llmcompiler_prompts import expression
+from planners.llmcompiler import LLMCompiler
+from workers.scripted import Reply, Scripted
+
+
+@tool
+def search(query: str, limit: int = 3) -> str:
+    """Look something up."""
+    return f"{limit} on {query}"
+
+
+@tool
+def fetch_page(of: str, exact: bool | None = None) -> str:
+    """Fetch a page."""
+    return f"page of {of} {exact}"
+
+
+ONE = {"name": "search", "arguments": {"query": 'a "b" (c)', "limit": 2}}
+TWO = {"type": "function", "id": "x", "function": {"name": "fetch_page", "arguments": '{"of": "$1", "exact": null}'}}
+FORMS = {
+    "openai message": json.dumps({"role": "assistant", "content": None, "tool_calls": [ONE | {"id": "y"}, TWO]}),
+    "list": json.dumps([ONE, TWO], indent=1),
+    "fenced list": "```json\n" + json.dumps([ONE, TWO]) + "\n```",
+    "tags": f"I need two.\n<tool_call>\n{json.dumps(ONE)}\n</tool_call>\n<tool_call>{json.dumps(TWO)}</tool_call>",
+    "last tag not closed": f"<tool_call>{json.dumps(ONE)}</tool_call>\n<tool_call>\n{json.dumps(TWO)}\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_native_calls_are_tasks(form: str) -> None:
+    made = LLMCompiler().parse(FORMS[form], [search.spec, fetch_page.spec])
+    assert made["errors"] == []
+    steps = made["steps"]
+    assert isinstance(steps, list)
+    assert steps[0] == {"name": "1", "tool": "search", "args": {"query": 'a "b" (c)', "limit": 2}, "needs": []}
+    assert steps[1]["tool"] == "fetch_page"
+    assert steps[1]["args"] == {"of": {"$ref": "1"}, "exact": None}
+    assert steps[1]["needs"] == ["1"] or {"$ref": "1"} in steps[1]["args"].values()
+    assert "2 native tool calls read as tasks" in made["repairs"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_any_chunking_gives_the_same_lines(form: str, cuts: list[int]) -> None:
+    text = FORMS[form]
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    whole, pieces = NativeCalls(), NativeCalls()
+    expected = whole.feed(text) + whole.close()
+    found = "".join(pieces.feed(text[a:b]) for a, b in zip(places, places[1:], strict=False)) + pieces.close()
+    assert found == expected
+    assert pieces.count == 2
+
+
+@given(st.text(alphabet='<tool_call>/{}[]"name:argumts1. f()\n`', max_size=200), st.integers(1, 7))
+def test_text_without_calls_goes_through_unchanged(text: str, size: int) -> None:
+    native = NativeCalls()
+    out = "".join(native.feed(text[i : i + size]) for i in range(0, len(text), size)) + native.close()
+    if native.count == 0:
+        assert out == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"name": "rm -rf", "arguments": {}}]',
+        '[{"name": "search", "arguments": "not json"}]',
+        '[{"name": "search", "arguments": {"a b": 1}}]',
+        "[" * 5000,
+        '{"tool_calls": 7}',
+        "<tool_call>" * 50,
+    ],
+)
+def test_what_is_no_call_is_none(text: str) -> None:
+    native = NativeCalls()
+    native.feed(text)
+    native.close()
+    assert native.count == 0
+
+
+async def test_a_call_starts_when_its_tag_is_closed() -> None:
+    started: list[str] = []
+
+    @tool
+    def note(what: str) -> str:
+        """Note it."""
+        started.append(what)
+        return what
+
+    calls = "".join(f'<tool_call>{{"name": "note", "arguments": {{"what": "{w}"}}}}</tool_call>\n' for w in "ab")
+    worker = Scripted(
+        [Reply(when="^Answer a question", text="Action: Finish(both)"), Reply(text=calls, tokens_per_second=40)]
+    )
+    async with AsyncOrchestrator(workers=[worker], tools=[note]) as orchestrator:
+        answer = await orchestrator.run("do it", planner="llmcompiler")
+    assert (answer.status, answer.answer) == ("done", "both")
+    assert started == ["a", "b"]
+
+
+def test_a_constrained_plan_is_what_the_expression_allows() -> None:
+    form = expression([search.spec, fetch_page.spec])
+    whole = re.compile(form)
+    good = '1. search("a")\n2. search(query="b", limit=2)\nThought: now both\n3. fetch_page($1)\n4. join()<END_OF_PLAN>'
+    assert whole.fullmatch(good)
+    for bad in (
+        "4. join()<END_OF_PLAN>",
+        good.replace("search", "delete"),
+        good.replace("<END_OF_PLAN>", ""),
+        "Sure, here is a plan:\n" + good,
+        good + "\nmore",
+    ):
+        assert not whole.fullmatch(bad), bad
+
+
+def test_the_planner_asks_the_engine_for_it() -> None:
+    orchestrator = AsyncOrchestrator(workers=[], tools=[search])
+    for constrained in (True, False):
+        made = orchestrator.plan("q", planner=f"llmcompiler:constrained={str(constrained).lower()}")
+        op = made.steps[0].op
+        assert isinstance(op, Think)
+        assert (op.sampling.structured is not None) == constrained
+    assert op.sampling.stop  # and the end mark still ends it
