@@ -15,7 +15,7 @@ from rich.table import Table
 
 from .measure import Row
 
-NAMES = ("overhead", "machine_rate", "throughput", "main_job")
+NAMES = ("overhead", "machine_rate", "plan_stream", "throughput", "main_job")
 HEAD = ("what", "ours", "baseline", "ours ÷ baseline", "goal")
 
 
