@@ -1,4 +1,4 @@
-"""What LLMCompiler plans cost: how late a dependent starts while the plan is still being written, and what a chain costs.
+"""What LLMCompiler plans cost: how late a dependent starts while the plan is being written, and what a chain costs.
 
 Late: a plan is written at a line in 0.25 s; task 1 ends between two lines, and task 2, which needs it and is written
 already, should start then and not at the next line. The baseline is the wait for that next line, which is how the

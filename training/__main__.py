@@ -14,6 +14,14 @@ from pathlib import Path
 import torch
 
 
+MODELS = {
+    "small": Path("orchestrator/models/countdown"),
+    "large": Path("orchestrator/models/countdown-large"),
+}
+STEPS = {"small": 16_000, "large": 8_500}
+"""Of about 4,400 tokens: an hour for the small model on two CPU threads, an hour and a quarter for the large one."""
+
+
 def device_of(name: str) -> torch.device:
     """The device asked for; `auto` takes a GPU where there is one."""
     return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name if name != "auto" else "cpu")
@@ -23,10 +31,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
     parser.add_argument("command", nargs="?", default="all", choices=["all", "train", "export", "evaluate", "check"])
-    parser.add_argument("--folder", type=Path, default=Path("build/training"), help="checkpoints and the loss curve")
-    parser.add_argument("--model", type=Path, default=Path("orchestrator/models/countdown"), help="exported model")
+    parser.add_argument("--folder", type=Path, default=None, help="checkpoints and loss curve; build/training/SIZE")
+    parser.add_argument("--model", type=Path, default=None, help="exported model; the bundled one of that size")
     parser.add_argument("--size", choices=["small", "large"], default="small", help="1.1 or 3.1 million parameters")
-    parser.add_argument("--steps", type=int, default=16_000)
+    parser.add_argument("--steps", type=int, default=None, help="16,000 for the small one, 8,500 for the large")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
@@ -37,7 +45,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--text", type=Path, default=None, help="check: a file with one trace a line (default: generate)"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.folder = options.folder or Path("build/training") / options.size
+    options.model = options.model or MODELS[options.size]
+    options.steps = options.steps or STEPS[options.size]
+    return options
 
 
 def check_traces(path: Path | None, seed: int, count: int = 10_000) -> int:
@@ -87,6 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command in ("all", "evaluate"):
         rows = evaluate.evaluate(export.load(options.model, device), options.problems, options.quick)
         evaluate.save_rows(rows, options.folder / "evaluation.json")
+        if not options.quick:
+            evaluate.update_card(rows, options.model / "README.md")
     return 0
 
 

@@ -153,6 +153,22 @@ def line(row: Row) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+TABLE = ("<!-- table: python -m training evaluate -->", "<!-- end of table -->")
+"""Marks in a model card between which the table stands."""
+
+
+def update_card(rows: Sequence[Row], card: Path) -> bool:
+    """Put the table into a model card, between its marks; returns whether there were any."""
+    text = card.read_text(encoding="utf-8") if card.exists() else ""
+    before, begin, rest = text.partition(TABLE[0])
+    _, end, after = rest.partition(TABLE[1])
+    if not begin or not end:
+        return False
+    table = "\n".join([HEAD, *(line(row) for row in rows)])
+    card.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
+    return True
+
+
 def save_rows(rows: Sequence[Row], path: Path) -> None:
     """Keep the figures as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from training.__main__ import check_traces, device_of, main, parse
+from training.evaluate import TABLE, Row, update_card
 
 
 def test_check_counts_wrong_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,8 +24,27 @@ def test_check_counts_wrong_traces(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_defaults_and_devices() -> None:
     options = parse([])
     assert (options.command, options.device) == ("all", "auto")
+    assert (options.size, options.steps, options.model.name) == ("small", 16_000, "countdown")
+    large = parse(["--size", "large"])
+    assert (large.steps, large.model.name, large.folder.name) == (8_500, "countdown-large", "large")
+    assert parse(["--size", "large", "--steps", "7"]).steps == 7
     assert device_of("cpu") == torch.device("cpu")
     assert device_of("auto").type in ("cpu", "cuda")
+
+
+def test_a_model_card_takes_the_table_between_its_marks(tmp_path: Path) -> None:
+    card = tmp_path / "README.md"
+    card.write_text(f"# A model\n\n{TABLE[0]}\nold\n{TABLE[1]}\n\nMore.\n")
+    row = Row("serial, T=0", 10, 0.5, (0.2, 0.8), 0.0, 300.0, 300.0, 300.0)
+    assert update_card([row], card)
+    text = card.read_text()
+    assert "50.0 % (20.0–80.0)" in text
+    assert "old" not in text
+    assert text.startswith("# A model")
+    assert text.endswith("More.\n")
+    card.write_text("no marks")
+    assert not update_card([row], card)
+    assert card.read_text() == "no marks"
 
 
 @pytest.mark.slow
