@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-
 MODELS = {
     "small": Path("orchestrator/models/countdown"),
     "large": Path("orchestrator/models/countdown-large"),
