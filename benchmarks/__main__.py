@@ -15,7 +15,7 @@ from rich.table import Table
 
 from .measure import Row
 
-NAMES = ("overhead", "machine_rate", "plan_stream", "throughput", "main_job")
+NAMES = ("overhead", "machine_rate", "placement", "plan_stream", "throughput", "main_job", "openai_server", "faults")
 HEAD = ("what", "ours", "baseline", "ours ÷ baseline", "goal")
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .core.base import Merge, Planner, Policy, Task, Verdict, Worker
+    from .core.context import Context, Question
     from .core.errors import PlaitError
     from .core.ir import Budget, Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Think
     from .core.tool import Tool, tool
-    from .runtime.answer import Answer, AnswerNews, News, StepNews, TextNews
+    from .runtime.answer import Answer, AnswerNews, AskNews, News, StepNews, TextNews
     from .runtime.client import AsyncOrchestrator
     from .runtime.config import Config
     from .runtime.sync import Orchestrator
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "AnswerNews",
+    "AskNews",
     "AsyncOrchestrator",
     "Budget",
     "Call",
     "Config",
+    "Context",
     "Join",
     "Merge",
     "News",
@@ -34,6 +37,7 @@ __all__ = [
     "Planner",
     "Plugin",
     "Policy",
+    "Question",
     "Ref",
     "Request",
     "Sampling",
@@ -71,7 +75,10 @@ _HOMES = {
     "Think": ".core.ir",
     "Tool": ".core.tool",
     "tool": ".core.tool",
+    "Context": ".core.context",
+    "Question": ".core.context",
     "Answer": ".runtime.answer",
+    "AskNews": ".runtime.answer",
     "AnswerNews": ".runtime.answer",
     "News": ".runtime.answer",
     "StepNews": ".runtime.answer",

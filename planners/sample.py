@@ -26,6 +26,9 @@ class Sample(Planner):
     """Self-consistency (Wang et al., arXiv 2203.11171) with `merge="majority"`, best-of-n with `merge="best-of"`.
 
     Samples that fail are left out of the vote; the run fails only if all of them do.
+
+    Differs from the paper: answers are compared as the task canonicalises them, a tie has a rule, and the vote can end
+    as soon as what is outstanding cannot change it. Defaults: 8 samples, temperature 1, 512 tokens each.
     """
 
     n_option: ClassVar[str | None] = "n"
@@ -48,8 +51,8 @@ class Sample(Planner):
     """Close the join as soon as the merge says that its verdict is certain, and stop the samples still out. Off by
     default: the policy `consensus` does it too, for the plans of any planner."""
     logprobs: int = Field(default=0, ge=-1)
-    """At how many likeliest tokens to look (`Sampling.logprobs`): with 1 the majority breaks ties by the mean, from 2 on
-    the merges and prunings that weigh by confidence have something to weigh."""
+    """At how many likeliest tokens to look (`Sampling.logprobs`): with 1 the majority breaks ties by the mean; from 2
+    on the merges and prunings that weigh by confidence have something to weigh."""
     window: int = Field(default=0, ge=0)
     """Tokens in a sliding group of confidence (`Sampling.window`)."""
     stream: bool = False

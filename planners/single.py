@@ -16,7 +16,10 @@ __all__ = ["Single"]
 
 
 class Single(Planner):
-    """Put the task to the model once and take what it writes."""
+    """Put the task to the model once and take what it writes.
+
+    Nobody's method: what the others differ from. Defaults: greedy, 512 tokens.
+    """
 
     style: Style = "serial"
     """Mode of answering that the prompt asks for: `serial` (reasoning first) or `direct` (the answer at once)."""

@@ -7,64 +7,24 @@ not know the words (the dialect's table), nor whether a thread's claim is right 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import Field, JsonValue, model_validator
 
 from orchestrator.core.base import Brief, Planner, Reader
-from orchestrator.core.errors import PlannerError, PluginError
-from orchestrator.core.ir import Join, Plan, Plugin, Ref, Result, Sampling, Step, Text, Think
+from orchestrator.core.errors import PluginError
+from orchestrator.core.ir import Budget, Join, Plan, Plugin, Ref, Result, Sampling, Step, Text, Think, Tokens
 
 from ._seeds import derive
-from .dialects import Dialect, Item, load
+from ._thread_places import Memo, Piece, Place, block_pieces, pieces_of, prompt_of, text_of
+from ._thread_preflight import preflight
+from .dialects import Dialect, Item, fill, load
 
 __all__ = ["Threads"]
 
-_NAME = re.compile(r"(?:child-(\d+(?:\.\d+)*)(?:-round-(\d+))?|round-(\d+))")
-_JOIN = re.compile(r"join-((?:\d+\.)*)(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a leg of a line of reasoning stands: of the parent (`path` empty) or of a thread, before which spawn."""
-
-    path: tuple[int, ...]
-    round: int
-
-    @classmethod
-    def of(cls, name: str) -> _Place:
-        """Read a place from a step's name."""
-        found = _NAME.fullmatch(name)
-        if found is None:
-            raise PlannerError(f"the planner `threads` did not plan a step named {name!r} to expand")
-        path = tuple(map(int, found[1].split("."))) if found[1] else ()
-        return cls(path, int(found[2] or found[3] or 1))
-
-    @classmethod
-    def of_join(cls, name: str) -> _Place | None:
-        """Read the place that a join stands after, or `None` if the name is not a join's."""
-        found = _JOIN.fullmatch(name)
-        return cls(tuple(map(int, found[1].split(".")[:-1])), int(found[2])) if found else None
-
-    @property
-    def spawn(self) -> str:
-        """The place's spawn list, as part of names: `1`, `3.1.2`."""
-        return ".".join(map(str, (*self.path, self.round)))
-
-    @property
-    def next(self) -> _Place:
-        """Where the line goes on after the join."""
-        return _Place(self.path, self.round + 1)
-
-    @property
-    def name(self) -> str:
-        """The step's name: `round-2`, `child-3`, `child-3.1-round-2`."""
-        if not self.path:
-            return f"round-{self.round}"
-        return f"child-{'.'.join(map(str, self.path))}" + (f"-round-{self.round}" if self.round > 1 else "")
+Parts = tuple[Text | Tokens | Ref, ...]
 
 
 class Threads(Planner):
@@ -73,17 +33,23 @@ class Threads(Planner):
     Steps: `round-1` is the parent up to its first spawn list; it expands into `child-1` … `child-k`, `join-1` and
     `round-2`, which continues `round-1` with the join's text, and so on. The answer is the text of the last round, or,
     with `settle`, of `answer-i` as soon as a thread's claim is verified.
-    Contexts are carried as token ids; only what is written between (prompt, headers, join blocks) is text. A thread
-    that fails, is cut off or writes nonsense is read by its parent as one that found nothing. Of a thread that spawned
-    threads itself the parent reads the last leg.
+    Contexts are carried as token ids, what a thread wrote into its parent's context included; only what is written
+    between (prompt, headers, the words of a join) is text. A thread that fails, is cut off or writes nonsense is closed
+    and read by its parent as one that found nothing, or no more. Threads may spawn threads where the dialect nests.
+
+    Differs from the originals: one controller for all of them, over an unmodified engine; token ids are never decoded
+    and tokenised again; a bad thread costs nothing but itself; every count, depth and length has a bound. Defaults: the
+    dialect's, which its file says; the dialect `countdown`; 256 threads a run.
     """
 
     n_option: ClassVar[str | None] = "width"
 
     dialect: str | Dialect = "countdown"
     """The model's dialect by name, or a table of your own."""
-    width: int = Field(default=8, ge=1, le=64)
-    """Threads a round: what the prompt asks for, where it can, and the most that are run."""
+    width: int | None = Field(default=None, ge=1, le=64)
+    """Threads a round: what the prompt asks for, where it can, and the most that are run. Default: the dialect's."""
+    max_threads: int = Field(default=256, ge=1)
+    """Most threads of a run. Threads that may spawn threads share half of what is left of it among them."""
     max_rounds: int | None = Field(default=None, ge=1)
     """Most rounds of threads; a spawn list beyond them is not run. Default: the dialect's."""
     max_nesting: int | None = Field(default=None, ge=0)
@@ -91,13 +57,24 @@ class Threads(Planner):
     parent_tokens: int | None = Field(default=None, ge=1)
     """Most tokens between two joins of the parent. Default: the dialect's."""
     child_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of a thread. Default: the dialect's."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """Of the parent; 0 is greedy."""
-    child_temperature: float = Field(default=0.0, ge=0.0)
-    """Of the threads; 0 is greedy."""
-    fork: bool = True
-    """A thread continues its parent's context; otherwise it sees only its own header, where the dialect has that."""
+    """Most tokens of a thread (between two joins, if it spawns). Default: the dialect's."""
+    thread_budget: Budget | None = None
+    """Limits on each thread of the parent, with all that it spawns."""
+    join_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens that all threads of a round together put into their parent's context; of the longest ones the ends
+    are left out. For a model whose context they would fill. Only in dialects that put in what threads wrote."""
+    ask_threads: int | None = Field(default=None, ge=0)
+    """Threads that the prompt asks the parent to keep to, in a dialect trained for that. Changes the prompt only."""
+    ask_tokens: int | None = Field(default=None, ge=1)
+    """Tokens that the prompts of parent and threads ask them to keep to, in a dialect trained for that. Changes the
+    prompts only."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """Of the parent; 0 is greedy. Default: the dialect's."""
+    child_temperature: float | None = Field(default=None, ge=0.0)
+    """Of the threads; 0 is greedy. Default: the dialect's."""
+    fork: bool | None = None
+    """A thread continues its parent's context; otherwise it sees only its own header. Default: what the dialect's
+    models were trained for."""
     early: bool = True
     """Stop a round's other threads as soon as one has reached the goal, in a dialect that can tell."""
     settle: bool = True
@@ -113,10 +90,17 @@ class Threads(Planner):
     """Send the text of parent and threads while it is being written."""
 
     @model_validator(mode="after")
-    def _dialect_known(self) -> Threads:
+    def _fits_the_dialect(self) -> Threads:
         table = self.table
-        if not self.fork and not table.fresh:
+        if self.fork is False and not table.fresh:
             raise PluginError("threads of this dialect need their parent's context: leave `fork` on")
+        if self.fork and not table.forked:
+            raise PluginError("threads of this dialect begin afresh, without their parent's context: leave `fork` out")
+        if self.ask_threads is not None and self.ask_tokens is not None:
+            raise PluginError("`ask_threads` and `ask_tokens` exclude each other: a model was trained to be asked one")
+        for option in ("ask_threads", "ask_tokens"):
+            if getattr(self, option) is not None and getattr(table, option) is None:
+                raise PluginError(f"models of this dialect were not trained to be asked: leave `{option}` out")
         return self
 
     @property
@@ -124,102 +108,172 @@ class Threads(Planner):
         """The dialect."""
         return self.dialect if isinstance(self.dialect, Dialect) else load(self.dialect)
 
+    def preflight(self, encode: Callable[[str], Sequence[int]], opening: str | None = None) -> tuple[str, ...]:
+        """Return what speaks against running this dialect on a model: `encode` tokenises a text as the model's
+        tokenizer does, without special tokens around it; `opening` is a prompt as its chat template renders it (empty:
+        it has none, `None`: nobody looked)."""
+        return preflight(self.table, encode, opening)
+
     def start(self, brief: Brief) -> Plan:
         """Return the first leg of the parent."""
-        style = "threads" if self.parallel else "serial"
-        prompt = (Text(text=brief.task.render(style, self.width)),)
-        chat = brief.task.chat()
-        if self.parallel:
-            leg = self._leg(_Place((), 1), brief, prompt, after=None, chat=chat, label="parent")
-        else:
-            sampling = self._sampling(brief, "serial", self.serial_tokens, self.temperature, ())
-            leg = Step(name="think", op=Think(prompt=prompt, chat=chat, sampling=sampling, stream=self.stream))
-        return Plan(steps=(leg,), output=leg.name)
+        table = self.table
+        if not self.parallel:
+            prompt = (Text(text=brief.task.render("serial", self._width)),)
+            sampling = self._sampling(brief, "serial", self.serial_tokens, self._temperature(()), ())
+            op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling, stream=self.stream)
+            return Plan(steps=(Step(name="think", op=op),), output="think")
+        text = self._asked() + self._opening(brief)
+        if self.ask_threads is not None:
+            text = fill(table.ask_threads or "", {"n": str(self.ask_threads)}) + text
+        memo = Memo(left=self.max_threads, notes=table.remember("", text))
+        chat = brief.task.chat() and table.chat
+        leg = self._leg(Place((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
+        if not table.answer:
+            return Plan(steps=(leg,), output=leg.name)
+        options = {**table.join.model_dump(mode="json"), "pick": True, "otherwise": True}
+        last = Join(merge=Plugin(name="splice", options=options))
+        return Plan(steps=(leg, Step(name="answer", op=last, needs=(leg.name,))), output="answer")
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that waits for the end of a leg or join."""
-        joined = _Place.of_join(step.name)
+        memo = Memo.model_validate_json(step.memo) if step.memo else Memo(left=self.max_threads)
+        joined = Place.of_join(step.name)
         if joined is not None and isinstance(step.op, Join):
-            return _JoinReader(self, joined, step, brief)
-        return _LegReader(self, _Place.of(step.name), brief)
+            return _JoinReader(self, joined, step, memo, brief)
+        return _LegReader(self, Place.of(step.name), memo, brief)
 
-    def patch(self, place: _Place, text: str, brief: Brief) -> Plan | None:
+    def patch(self, place: Place, memo: Memo, result: Result, brief: Brief) -> Plan | None:
         """Return the threads, the join and the next leg that a leg's text asks for; `None` if it asks for none."""
-        table = self.table
-        if not self._may_spawn(place):
+        table, text = self.table, result.text
+        if not self._may_spawn(place, memo):
             return None
-        items = table.items(text, brief.task.render("threads", self.width), self.width)
-        if not items:
-            return None
-        children: list[Step] = []
-        entries: list[JsonValue] = []
-        for i, item in enumerate(items, 1):
-            child = None if item.header is None else self._child(_Place((*place.path, i), 1), place.name, item, brief)
-            entries.append({"item": item.echo, "branch": child.name if child else None})
-            if child is not None:
-                children.append(child)
-        if not children:
-            leg = self._leg(place.next, brief, (Text(text=table.nothing(items)),), after=place.name)
-            return Plan(steps=(leg,), output=leg.name)
-        merge = Plugin(name="splice", options={**table.join.model_dump(mode="json"), "entries": entries})
-        settle = self.settle and table.join.goal is not None and bool(table.join.separator)
-        join = Step(
-            name=f"join-{place.spawn}",
-            op=Join(merge=merge, tolerate="any-end", early=self.early, deadline=self.deadline),
-            needs=tuple(child.name for child in children),
-            expands=settle,
-            label=f"join of {len(children)}",
-        )
-        if settle:
-            return Plan(steps=(*children, join), output=join.name)
-        leg = self._leg(place.next, brief, (Ref(step=join.name),), after=place.name)
-        return Plan(steps=(*children, join, leg), output=leg.name)
+        notes = table.remember(memo.notes, text)
+        own = pieces_of(result) if place.path and table.join.carry else ()
+        if table.wrong and text.rstrip().endswith(table.wrong):
+            memo = Memo(left=memo.left, notes=notes, after=place.name, before=table.wrong)
+            return self._onward(place, memo, brief, (table.right,), own, place.name, table.wrong)
+        opened = bool(memo.after)
+        width = min(self._width, memo.left)
+        items = table.items(text, self._opening(brief), width, notes, opened)
+        after, before = place.name, table.open if table.replaces else ""
+        if opened:
+            after, before = memo.after, memo.before
+        if not any(item.header is not None for item in items):
+            if not text.rstrip().endswith(table.fork) or not (items or table.inline or table.replaces):
+                return None
+            said = table.nothing(items) if items or table.replaces else ""
+            memo = Memo(left=memo.left, notes=notes)
+            return self._onward(place, memo, brief, (said,) if said else (), own, after, before)
+        return self._spawn(place, Memo(left=memo.left, notes=notes, after=after, before=before, own=own), items, brief)
 
-    def resume(self, place: _Place, join: Step, block: str, brief: Brief) -> Plan:
+    def resume(self, place: Place, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
         """Return what follows a join: the first claim that is verified, or the parent's next leg."""
         assert isinstance(join.op, Join)
-        table, task = self.table.join, brief.task
-        entries = block.removeprefix(table.head).removesuffix(table.tail).split(table.separator)
-        claim = next((entry for entry in entries if entry != table.none), None)
+        table, task = self.table, brief.task
+        block = block_pieces(result.value)
+        claim = table.claim(text_of(block)) if self._settles else None
         answer = None if claim is None else task.extract(claim)
         if answer is not None and task.verify(answer) is True:
             merge = Plugin(name="splice", options={**join.op.merge.options, "pick": True})
             op = Join(merge=merge, tolerate="any-end")
             step = Step(name=f"answer-{place.spawn}", op=op, needs=join.needs, label="verified")
-        else:
-            step = self._leg(place.next, brief, (Text(text=block),), after=place.name)
-        return Plan(steps=(step,), output=step.name)
+            return Plan(steps=(step,), output=step.name)
+        onward = Memo(left=memo.left, notes=table.remember(memo.notes, text_of(block)))
+        return self._onward(place, onward, brief, block, memo.own, memo.after or place.name, memo.before)
 
-    def _child(self, place: _Place, parent: str, item: Item, brief: Brief) -> Step:
+    def _spawn(self, place: Place, memo: Memo, items: list[Item], brief: Brief) -> Plan:
+        """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
+        table = self.table
+        count = sum(item.header is not None for item in items)
+        left = memo.left - count
+        share = left // (2 * count) if self._nesting > len(place.path) else 0
+        memo = memo.model_copy(update={"left": left - count * share})
+        children: list[Step] = []
+        entries: list[JsonValue] = []
+        for i, item in enumerate(items, 1):
+            child = None
+            if item.header is not None:
+                child = self._child(Place((*place.path, i), 1), Memo(left=share), place.name, item, brief)
+                children.append(child)
+            entries.append({"item": item.echo, "branch": child.name if child else None})
+        options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "entries": entries}
+        if self.join_tokens is not None and table.join.carry:
+            options["most_tokens"] = self.join_tokens
+        merge = Plugin(name="splice", options=options)
+        read = self._settles or table.join.carry or table.replaces
+        join = Step(
+            name=f"join-{place.spawn}",
+            op=Join(merge=merge, tolerate="any-end", early=self.early, deadline=self.deadline),
+            needs=tuple(child.name for child in children),
+            expands=read,
+            label=f"join of {len(children)}",
+            memo=memo.model_dump_json() if read else "",
+        )
+        if read:
+            return Plan(steps=(*children, join), output=join.name)
+        onward = Memo(left=memo.left, notes=memo.notes)
+        leg = self._leg(place.next, onward, brief, (Ref(step=join.name),), memo.after, memo.before)
+        return Plan(steps=(*children, join, leg), output=leg.name)
+
+    def _onward(
+        self,
+        place: Place,
+        memo: Memo,
+        brief: Brief,
+        said: tuple[Piece, ...],
+        own: tuple[Piece, ...],
+        after: str,
+        before: str = "",
+    ) -> Plan:
+        """Return the next leg of a line of reasoning, with `said` appended to the context of `after` as far as
+        `before`. Where the parent of a thread reads all that it wrote, a join puts `own`, what the thread wrote in the
+        leg before, and `said` before the rest."""
+        leg = self._leg(place.next, memo, brief, prompt_of(said), after, before)
+        if not place.path or not self.table.join.carry:
+            return Plan(steps=(leg,), output=leg.name)
+        options: dict[str, JsonValue] = {"carry": True, "before": [*own, *said]}
+        op = Join(merge=Plugin(name="splice", options=options), tolerate="any-end")
+        whole = Step(name=f"thread-{place.spawn}", op=op, needs=(leg.name,), label="all that the thread wrote")
+        return Plan(steps=(leg, whole), output=whole.name)
+
+    def _child(self, place: Place, memo: Memo, parent: str, item: Item, brief: Brief) -> Step:
+        forks = self.table.forked if self.fork is None else self.fork
         header = item.header or ""
-        prompt = (Text(text=header if self.fork else header.lstrip()),)
-        return self._leg(place, brief, prompt, after=parent if self.fork else None, label=item.echo)
+        prompt = (Text(text=header if forks else self._asked() + header.lstrip()),)
+        leg = self._leg(place, memo, brief, prompt, parent if forks else None, label=item.label)
+        if self.thread_budget is not None and len(place.path) == 1:
+            leg = leg.model_copy(update={"budget": self.thread_budget})
+        return leg
 
     def _leg(
         self,
-        place: _Place,
+        place: Place,
+        memo: Memo,
         brief: Brief,
-        prompt: tuple[Text | Ref, ...],
-        after: str | None,
+        prompt: Parts,
+        after: str | None = None,
+        before: str = "",
         chat: bool = False,
         label: str = "",
     ) -> Step:
         table = self.table
-        may_spawn = self._may_spawn(place)
-        if place.path:
-            stop = (table.fork, *table.child_stop) if may_spawn else table.child_stop
-            tokens, temperature = self.child_tokens or table.child_tokens, self.child_temperature
-        else:
-            stop = (table.fork, *table.stop)
-            tokens, temperature = self.parent_tokens or table.parent_tokens, self.temperature
+        may_spawn = self._may_spawn(place, memo)
+        stop = table.child_stop if place.path else table.stop
+        if may_spawn or not (place.path or table.inline):
+            stop = (table.fork, *([table.wrong] if table.wrong else []), *stop)
+        tokens = (
+            (self.child_tokens or table.child_tokens) if place.path else (self.parent_tokens or table.parent_tokens)
+        )
         op = Think(
             prompt=prompt,
             after=after,
+            before=before,
             chat=chat,
-            sampling=self._sampling(brief, place.name, tokens, temperature, stop, after),
+            sampling=self._sampling(brief, place.name, tokens, self._temperature(place.path), stop, after),
             stream=self.stream,
         )
-        return Step(name=place.name, op=op, expands=may_spawn, label=label or f"round {place.round}")
+        told = memo.model_dump_json(exclude_defaults=True) if may_spawn else ""
+        return Step(name=place.name, op=op, expands=may_spawn, label=label or f"round {place.round}", memo=told)
 
     def _sampling(
         self,
@@ -233,11 +287,37 @@ class Threads(Planner):
         seed = derive(brief.request.seed, "threads", after or "", name) if temperature else None
         return Sampling(max_tokens=tokens, temperature=temperature, seed=seed, stop=stop, keep_stop=bool(stop))
 
-    def _may_spawn(self, place: _Place) -> bool:
+    def _opening(self, brief: Brief) -> str:
+        return self.table.opening(brief.task.render("threads", self._width), brief.request.text)
+
+    def _asked(self) -> str:
+        """Return what asks parent and threads to keep to a number of tokens."""
+        if self.ask_tokens is None:
+            return ""
+        return fill(self.table.ask_tokens or "", {"n": str(self.ask_tokens)})
+
+    def _temperature(self, path: tuple[int, ...]) -> float:
         table = self.table
-        rounds = table.rounds if self.max_rounds is None else self.max_rounds
-        nesting = table.nesting if self.max_nesting is None else self.max_nesting
-        return place.round <= rounds and len(place.path) <= nesting
+        if path:
+            return table.child_temperature if self.child_temperature is None else self.child_temperature
+        return table.temperature if self.temperature is None else self.temperature
+
+    @property
+    def _width(self) -> int:
+        return self.table.width if self.width is None else self.width
+
+    @property
+    def _settles(self) -> bool:
+        block = self.table.join
+        return self.settle and block.goal is not None and bool(block.separator or block.claim_item)
+
+    @property
+    def _nesting(self) -> int:
+        return self.table.nesting if self.max_nesting is None else self.max_nesting
+
+    def _may_spawn(self, place: Place, memo: Memo) -> bool:
+        rounds = self.table.rounds if self.max_rounds is None else self.max_rounds
+        return place.round <= rounds and len(place.path) <= self._nesting and memo.left > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,14 +325,15 @@ class _LegReader:
     """Reads a leg when it has ended: a thread may need the whole of its parent's context, so nothing is done before."""
 
     planner: Threads
-    place: _Place
+    place: Place
+    memo: Memo
     brief: Brief
 
     def feed(self, delta: str) -> Sequence[Plan]:
         return ()
 
     def close(self, result: Result) -> Plan | None:
-        return self.planner.patch(self.place, result.text, self.brief)
+        return self.planner.patch(self.place, self.memo, result, self.brief)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +341,13 @@ class _JoinReader:
     """Reads a join's block when it is written."""
 
     planner: Threads
-    place: _Place
+    place: Place
     step: Step
+    memo: Memo
     brief: Brief
 
     def feed(self, delta: str) -> Sequence[Plan]:
         return ()
 
     def close(self, result: Result) -> Plan | None:
-        return self.planner.resume(self.place, self.step, result.text, self.brief)
+        return self.planner.resume(self.place, self.step, self.memo, result, self.brief)

@@ -1,1 +1,2 @@
-"""Policies: `schedule` orders and places steps, `prune` gives branches up, `merge` makes one answer of many."""
+"""Policies: `schedule` orders and places steps, `stop` ends votes, `prune` gives branches up, `merge` makes one answer
+of many branches, `allocate` says how many there shall be."""

@@ -5,7 +5,10 @@ Knows nothing of what is tested; fixtures of one area stand in that area's folde
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,10 @@ from hypothesis import HealthCheck, settings
 
 # Before any test imports an engine: nothing is fetched or reported.
 os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1")
+
+# Runs are written down by default: not into the home of whoever runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="plait-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # `ci` gives the same examples at every run. `HYPOTHESIS_PROFILE=explore` looks further, with new ones each time.
 settings.register_profile(

@@ -10,12 +10,34 @@ from pathlib import Path
 import pytest
 
 PROMISES = {
+    "auto.py": ["42: probes: 4 of 4 probes agree", "42: vote: 2 of 4 probes agree", "42: serial: all 4 answers differ"],
+    "decompose.py": ["2. Gute Nacht.", "3. (no answer: failed: EngineError", "no sign of several pieces: 1 request"],
     "llmcompiler.py": ["1844 m", "Mount Doom"],
     "own_planner.py": ["['They drink.', 'It carries.', 'They eat light.']", "before the outline was: True"],
     "own_policy.py": ["it is 42", "sample-2  done", "sample-1  cancelled sample-2 will do"],
     "own_tools.py": ["the second, by 13.5 degrees", "in parallel: True"],
     "quickstart.py": ["single: ", "threads: ", "tokens"],
-    "simulate_cluster.py": ["fifo", "critical-path", "done, 8 attempts lost and tried again"],
+    "refine.py": ["failed    draft-1-2", "42 (round 3 of 3", "53 of 79 tokens"],
+    "sampling.py": [
+        "single: 36, 1 calls",
+        "sample: 42, 5 calls",
+        "adaptive: 42, 5 calls",
+        "deepprune: 42, 9 calls",
+        "fixed: 42, 2 calls",
+    ],
+    "simulate_cluster.py": ["affinity + critical-path + hedge", "14 attempts lost, 0 tokens generated for nothing"],
+    "skeleton.py": [
+        "2. Stem carries\nIt lifts the water",
+        "(3 points; 3 of 3 parts; 20 of 36 tokens",
+        "the router says C, no list",
+    ],
+    "skeleton_graph.py": [
+        "After 2 hours",
+        "part-1  Read off the distances (difficulty 1, small)",
+        "3 sub-problems in 2 waves",
+    ],
+    "threads_dialects.py": ["done  child-2   40 tokens", "answer 42: 66 of 82 tokens", "acceleration 0.20"],
+    "think_summarize.py": ["cancelled path-3", "no (1 of 3 drafts and what 2 others had written; a synthesis)"],
 }
 ON_AN_ENGINE = ("quickstart.py",)
 
@@ -53,8 +75,11 @@ def test_policies_are_compared_by_what_they_take(root: Path):
         timeout=60,
         check=True,
     )
-    seconds = {line.split()[0]: float(line.split()[1]) for line in done.stdout.splitlines()[:2]}
-    assert seconds["critical-path"] < seconds["fifo"]
+    lines = [line.split(" s, ")[0].rsplit(maxsplit=1) for line in done.stdout.splitlines() if " busy, " in line]
+    seconds = [(name.strip(), float(figure)) for name, figure in lines]
+    assert [name for name, _ in seconds[:2]] == ["random", "critical-path"]
+    assert seconds[1][1] < seconds[0][1]
+    assert seconds[-1][1] < seconds[-2][1], "hedging helps beside a slow engine"
 
 
 @pytest.mark.engine

@@ -81,14 +81,22 @@ async def tokenise(link: Link, model: str, text: str, opening: bool) -> list[int
     return ids
 
 
+async def detokenise(link: Link, model: str, ids: Sequence[int]) -> str:
+    """Return the text of token ids by vLLM's `/detokenize`."""
+    root = link.base_url.removesuffix("/v1")
+    answer = await link.post(f"{root}/detokenize", {"model": model, "tokens": list(ids)})
+    text = answer.get("prompt") if isinstance(answer, dict) else None
+    if not isinstance(text, str):
+        raise Trouble(f"{root}/detokenize did not answer with a text")
+    return text
+
+
 async def single(link: Link, model: str, text: str) -> int | None:
     """Return the id of the token that is just this text, if there is one."""
     ids = await tokenise(link, model, text, False)
     if len(ids) != 1:
         return None
-    root = link.base_url.removesuffix("/v1")
-    back = await link.post(f"{root}/detokenize", {"model": model, "tokens": ids})
-    return ids[0] if isinstance(back, dict) and back.get("prompt") == text else None
+    return ids[0] if await detokenise(link, model, ids) == text else None
 
 
 async def answer(link: Link, dialect: Dialect, fields: dict[str, Any], chat: bool) -> AsyncGenerator[Any, None]:
@@ -116,7 +124,8 @@ async def _dialect(link: Link, model: str, models: Sequence[str]) -> Dialect:
     ids: list[int] = []
     with contextlib.suppress(Trouble):
         ids = await tokenise(link, model, "a", True)
-    steps = (Dialect(ids=True, extras=True), *LADDER) if ids else LADDER
+    vllm = Dialect(ids=True, extras=True)
+    steps = (replace(vllm, priority=True), vllm, *LADDER) if ids else LADDER
     absent: set[str] = set()
     troubles: list[Trouble] = []
     for step in steps:
@@ -146,7 +155,8 @@ async def _try(link: Link, model: str, dialect: Dialect, prompt: str | list[int]
     think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
     chat = dialect.endpoint == "chat/completions"
     reading = Reading(dialect, think)
-    async for chunk in answer(link, dialect, body(dialect, model, think, prompt, chat), chat):
+    fields = body(dialect, model, think, prompt, chat, priority=1)
+    async for chunk in answer(link, dialect, fields, chat):
         reading.feed(chunk)
     if reading.finish is None:
         raise Trouble(f"{link.base_url} broke its first answer off: is it OpenAI-compatible?")

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.core.base import Progress
+from orchestrator.core.errors import EngineError
 from orchestrator.core.ir import Finish, Result, Think, Usage
+
+from ._signals import Trace, add_position
 
 Endpoint = Literal["completions", "chat/completions"]
 
@@ -46,6 +49,8 @@ class Dialect:
     """Prompts may be token ids, and the answer says those of prompt and output (vLLM)."""
     extras: bool = False
     """Fields beyond OpenAI's do not make it refuse a request."""
+    priority: bool = False
+    """It takes a request's priority."""
     usage: bool = True
     """The stream can end with the usage."""
     stop_reasons: bool = False
@@ -54,36 +59,79 @@ class Dialect:
     """Name of the limit on generated tokens."""
 
 
-def body(dialect: Dialect, model: str, think: Think, prompt: str | Sequence[int], chat: bool) -> dict[str, Any]:
-    """Return the JSON body of a streaming request; `chat` sends the prompt as one user message."""
+def body(
+    dialect: Dialect,
+    model: str,
+    think: Think,
+    prompt: str | Sequence[int],
+    chat: bool,
+    *,
+    past: int = 0,
+    priority: int = 0,
+    form: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the JSON body of a streaming request; `chat` sends the prompt as one user message. `past`: tokens that an
+    earlier request has generated already, `form`: the fields that ask for the step's form.
+
+    Raises `EngineError` for what this server would silently ignore or surely refuse.
+    """
     sampling = think.sampling
     fields: dict[str, Any] = {
         "model": model,
         "stream": True,
-        dialect.limit_field: sampling.max_tokens,
+        dialect.limit_field: sampling.max_tokens - past,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
     }
     if chat:
         fields["messages"] = [{"role": "user", "content": prompt}]
+        if think.begin and dialect.extras:
+            fields["messages"].append({"role": "assistant", "content": think.begin})
+            fields |= {"add_generation_prompt": False, "continue_final_message": True}
     else:
         fields["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
     if sampling.seed is not None:
         fields["seed"] = sampling.seed
     if sampling.stop and not stops_here(dialect, think):
         fields["stop"] = list(sampling.stop)
-    if sampling.logprobs:
-        # Of the sampled token alone; 0 is how completions say it, but llama.cpp takes 0 for none.
-        fields["logprobs"] = True if chat else 0 if dialect.ids else 1
+    fields |= _logprob_fields(dialect, sampling.logprobs, chat)
     if dialect.usage:
         fields["stream_options"] = {"include_usage": True}
     if dialect.extras:
         fields["skip_special_tokens"] = False
         if sampling.top_k:
             fields["top_k"] = sampling.top_k
+    if sampling.min_p:
+        _need(dialect.extras, "min_p")
+        fields["min_p"] = sampling.min_p
+    if sampling.stop_ids:
+        _need(dialect.ids, "stop_ids")
+        fields["stop_token_ids"] = list(sampling.stop_ids)
+    if think.salt:
+        _need(dialect.ids, "salt")
+        fields["cache_salt"] = think.salt
+    if priority and dialect.priority:
+        fields["priority"] = priority
     if dialect.ids:
         fields |= {"return_token_ids": True, "include_stop_str_in_output": sampling.keep_stop}
-    return fields
+    return fields | dict(form or {})
+
+
+def _need(there: bool, option: str) -> None:
+    if not there:
+        raise EngineError(f"this server does not take the option {option!r}: do without it, or use a vLLM server")
+
+
+def _logprob_fields(dialect: Dialect, wanted: int, chat: bool) -> dict[str, Any]:
+    """Return the fields that ask for log-probabilities at the `wanted` likeliest tokens of each position."""
+    if not wanted:
+        return {}
+    if wanted == 1:
+        # Of the sampled token alone; 0 is how completions say it, but llama.cpp takes 0 for none.
+        return {"logprobs": True if chat else 0 if dialect.ids else 1}
+    fields: dict[str, Any] = {"logprobs": True, "top_logprobs": wanted} if chat else {"logprobs": wanted}
+    # Tokens of the same text (halves of characters) would else fall together.
+    return fields | ({"return_tokens_as_token_ids": True} if dialect.ids else {})
 
 
 def stops_here(dialect: Dialect, think: Think) -> bool:
@@ -93,18 +141,29 @@ def stops_here(dialect: Dialect, think: Think) -> bool:
 
 
 class Reading:
-    """What a stream has said so far."""
+    """What a stream has said so far. It may be the second one of a job, which goes on where the first broke off."""
 
-    def __init__(self, dialect: Dialect, think: Think) -> None:
+    def __init__(self, dialect: Dialect, think: Think, tells: bool = False) -> None:
+        """Begin. With `tells`, token ids are told with what is new."""
         self._sampling = think.sampling
         self._keeps = think.sampling.keep_stop and not dialect.ids
+        self._tells = tells
         self._stops = think.sampling.stop if stops_here(dialect, think) else ()
         self._held = ""
         """The end of the text, which may be the beginning of a stop text."""
         self._texts: list[str] = []
+        self._untold = ""
+        """Text that is known from token ids and that the server has not shown."""
+        self._past = 0
+        """How many of `ids` another attempt had generated."""
+        self._begun = 0
+        """Tokens when the stream began that is read now."""
         self._logprobs = 0.0
         self._scored = 0
+        self._trace = Trace.of(think.sampling)
         self._usage: Usage | None = None
+        self._before = Usage()
+        """Of the streams before this one."""
         self.ids: list[int] = []
         self.prompt_ids: list[int] = []
         self.count = 0
@@ -117,9 +176,36 @@ class Reading:
         """We found a stop text: the rest is not wanted."""
 
     @property
+    def fresh(self) -> bool:
+        """Whether the stream that is read now has said nothing yet."""
+        return self.count == self._begun
+
+    @property
+    def past(self) -> tuple[int, ...]:
+        """The ids that a further stream can go on after; none if they are not all known."""
+        return tuple(self.ids) if self.prompt_ids and len(self.ids) == self.count + self._past else ()
+
+    def take_up(self, prompt_ids: Sequence[int], past: Sequence[int], text: str, shown: int) -> None:
+        """Begin after the ids that another attempt had generated, with their text, of which `shown` characters are
+        known to whoever reads the deltas."""
+        self.prompt_ids, self.ids, self._past, self._tells = list(prompt_ids), list(past), len(past), True
+        self.go_on(text, shown)
+
+    def go_on(self, text: str, shown: int | None = None) -> None:
+        """Read another stream, which goes on where this one broke off: after `text`, the text of all ids so far."""
+        shown = len(self.text) if shown is None else shown
+        self._untold, self._texts, self._held = text[shown:], [text[:shown]], ""
+        self._begun = self.count
+        usage = self._usage or Usage(prompt=len(self.prompt_ids))
+        self._before, self._usage = (
+            Usage(prompt=self._before.prompt or usage.prompt, cached=self._before.cached or usage.cached),
+            None,
+        )
+
+    @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self._texts) + self._held
+        return "".join(self._texts) + self._held + self._untold
 
     def feed(self, chunk: object) -> Progress | None:
         """Take one JSON object of the stream, or a whole answer, and return what it adds. Raises `Trouble`."""
@@ -137,7 +223,7 @@ class Reading:
         if not isinstance(choice, Mapping):
             raise Trouble("the server's `choices` hold no objects: is it OpenAI-compatible?")
         prompt_ids = choice.get("prompt_token_ids") or chunk.get("prompt_token_ids")
-        if prompt_ids:
+        if prompt_ids and not self.prompt_ids:
             self.prompt_ids = list(prompt_ids)
         return self._piece(choice)
 
@@ -154,6 +240,8 @@ class Reading:
                 "the server gives no log-probabilities, and this step asks for them: use a server that does (vLLM, "
                 "SGLang), or a planner and policies that do without"
             )
+        if self._trace is not None and scores:
+            self._look(self._trace, choice.get("logprobs"))
         thought = message.get("reasoning_content") or message.get("reasoning")
         tokens = len(ids) or len(scores) or int(bool(text or thought))
         self.ids += ids
@@ -163,10 +251,34 @@ class Reading:
         self._end(choice)
         if self.finish is not None and self._keeps and isinstance(self.stop, str):
             text += self.stop
+        if self._untold and (text or self.finish is not None):
+            text, self._untold = self._untold + text, ""
         text = self._release(text)
         if not text and not tokens:
             return None
-        return Progress(text, tokens, sum(scores) / len(scores) if scores else None)
+        trace = self._trace
+        return Progress(
+            text,
+            tokens,
+            sum(scores) / len(scores) if scores else None,
+            tuple(ids) if self._tells else (),
+            trace.group if trace else None,
+            trace.lowest if trace else None,
+        )
+
+    def _look(self, trace: Trace, logprobs: object) -> None:
+        """Take the likeliest tokens' log-probabilities of the positions of one piece."""
+        for position in likeliest(logprobs):
+            if len(position) < 2:
+                raise Trouble(
+                    "the server gives the log-probability of the sampled token alone, and this step asks for those of "
+                    f"{self._sampling.logprobs}: ask for logprobs=1, or use a server that gives them (vLLM, SGLang)"
+                )
+            add_position(trace, position)
+
+    def due(self) -> bool:
+        """Whether the group of confidence has moved on enough to tell those of it who read no deltas."""
+        return self._trace is not None and self._trace.window > 0 and self._trace.due()
 
     def _end(self, choice: Mapping[str, Any]) -> None:
         for key in ("stop_reason", "matched_stop"):
@@ -215,7 +327,13 @@ class Reading:
 
     def result(self, finish: Finish) -> Result:
         """Return what an answer that ended so amounts to."""
-        usage = self._usage or Usage(prompt=len(self.prompt_ids), completion=self.count)
+        usage = self._usage or Usage(prompt=len(self.prompt_ids), completion=self.count - self._begun)
+        before = self._before
+        usage = Usage(
+            prompt=before.prompt or usage.prompt,
+            cached=before.cached or usage.cached,
+            completion=usage.completion + self._begun,
+        )
         whole = bool(self.prompt_ids) and (bool(self.ids) or not self.text)
         return Result(
             value=self.text,
@@ -224,6 +342,7 @@ class Reading:
             usage=usage,
             finish=finish,
             logprob=self._logprobs / self._scored if self._sampling.logprobs and self._scored else None,
+            signals=self._trace.signals() if self._trace else None,
         )
 
 
@@ -243,3 +362,16 @@ def _scores(logprobs: object) -> list[float]:
     if isinstance(content := logprobs.get("content"), list):
         return [float(each["logprob"]) for each in content]
     return [float(each) for each in logprobs.get("token_logprobs") or () if each is not None]
+
+
+def likeliest(logprobs: object) -> list[list[float]]:
+    """Return the log-probabilities of the likeliest tokens, a list for each position of a completions or chat choice.
+    The sampled token's may be one more among them."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    if isinstance(content := logprobs.get("content"), list):
+        return [[float(top["logprob"]) for top in each.get("top_logprobs") or ()] for each in content]
+    found = logprobs.get("top_logprobs")
+    if not isinstance(found, list):
+        return [[] for each in logprobs.get("token_logprobs") or () if each is not None]
+    return [[float(value) for value in (each or {}).values()] for each in found]

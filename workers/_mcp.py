@@ -149,8 +149,6 @@ class McpServer:
         return RemoteTool(self, spec, described.name, self._timeout)
 
 
-
-
 def _unwrapped(content: dict[str, JsonValue]) -> JsonValue:
     """A server that was written with the package wraps what is no object as `{"result": …}`."""
     return content["result"] if set(content) == {"result"} else content

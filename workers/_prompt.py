@@ -32,23 +32,27 @@ class Prompter:
 
         Text that opens the prompt is tokenised as the tokenizer does by default (with its opening special token, if it
         has one), later text without. Token ids pass untouched. With `chat` and a chat template, the whole prompt is one
-        user message; without a template it is plain text.
+        user message, and `begin` the start of the model's turn; without a template both are plain text.
         """
         if think.chat and getattr(self.tokenizer, "chat_template", None):
             content = "".join(self._text_of(part) for part in think.prompt)
             message = [{"role": "user", "content": content}]
             text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-            return list(self._encode_uncached(text, False))
+            return list(self._encode_uncached(text + think.begin, False))
         out: list[int] = []
         for place, part in enumerate(think.prompt):
             match part:
-                case Tokens(ids=ids):
+                case Tokens(ids=ids, within=None):
                     out += ids
+                case Tokens(ids=ids, within=str(text)):
+                    out += self.cut(ids, text)
                 case Text(text=text):
                     encode = self._encode if len(text) <= 4096 else self._encode_uncached
                     out += encode(text, place == 0)
                 case _:
                     raise ValueError(f"a worker's prompt holds only text and tokens, not {part.kind!r}")
+        if think.begin:
+            out += self._encode(think.begin, False)
         return out
 
     def text(self, ids: Sequence[int]) -> str:
@@ -64,6 +68,21 @@ class Prompter:
             if text.startswith(piece) or bare.startswith(piece):
                 return list(ids[:length])
         return []
+
+    def cut(self, ids: Sequence[int], text: str) -> list[int]:
+        """Return the ids of `text`, with which the text of `ids` begins: as many of the ids as lie within it, then what
+        is left of it tokenised."""
+        low, high = 0, len(ids)
+        while low < high:  # the text of the ids grows with their number
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if len(self.text(ids[:middle])) <= len(text) else (low, middle - 1)
+        kept = self.within(ids[:low], text)
+        said = self.text(kept)
+        whole = (
+            text if text.startswith(said) else text.lstrip()
+        )  # some tokenizers drop the first space when they decode
+        rest = whole[len(said) :]
+        return kept + list(self._encode_uncached(rest, False)) if rest else kept
 
     def _text_of(self, part: Any) -> str:
         return self.text(part.ids) if isinstance(part, Tokens) else part.text

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.errors import WorkerError
@@ -54,6 +55,62 @@ def missing(ray: Any, wanted: dict[str, float]) -> str | None:
     best = {key: max((node.get(key, 0.0) for node in nodes), default=0.0) for key in wanted}
     there = ", ".join(f"{amount:g} {key}" for key, amount in best.items())
     return f"no node of the Ray cluster has {asked}: the largest has {there}"
+
+
+class Placement:
+    """Room for several actors, reserved together in one placement group, with a bundle for each.
+
+    `strategy`: `PACK` puts them on as few nodes as it can, `SPREAD` on as many, `STRICT_SPREAD` each on a node of its
+    own, `STRICT_PACK` all on one.
+    """
+
+    def __init__(self, bundles: Sequence[Mapping[str, float]], strategy: str = "PACK") -> None:
+        self._bundles, self._strategy = [dict(bundle) for bundle in bundles], strategy
+        self._group: asyncio.Future[Any] | None = None
+        self._users = 0
+
+    async def take(self, ray: Any, seconds: float) -> Any:
+        """Return the group, made for the first that asks; every call wants one `free`.
+
+        Raises `WorkerError` when the cluster has not made room for all of it within so many seconds.
+        """
+        self._users += 1
+        if self._group is None:
+            self._group = asyncio.ensure_future(asyncio.to_thread(self._make, ray, seconds))
+        try:
+            return await asyncio.shield(self._group)
+        except WorkerError:
+            self._users -= 1
+            raise
+
+    async def again(self) -> Any:
+        """Return the group to one that has taken it already."""
+        assert self._group is not None
+        return await self._group
+
+    async def free(self, ray: Any) -> None:
+        """Give the room back when the last user leaves."""
+        self._users = max(0, self._users - 1)
+        group, done = self._group, self._users == 0
+        if group is None or not done:
+            return
+        self._group = None
+        with contextlib.suppress(Exception):
+            await asyncio.to_thread(ray.util.remove_placement_group, await group)
+
+    def _make(self, ray: Any, seconds: float) -> Any:
+        group = ray.util.placement_group(self._bundles, strategy=self._strategy)
+        if group.wait(seconds):
+            return group
+        with contextlib.suppress(Exception):
+            ray.util.remove_placement_group(group)
+        nodes = [node["Resources"] for node in ray.nodes() if node.get("Alive")]
+        wanted = ", ".join(f"{n:g} {kind}" for kind, n in self._bundles[0].items())
+        there = "; ".join(", ".join(f"{node.get(k, 0):g} {k}" for k in self._bundles[0]) for node in nodes)
+        raise WorkerError(
+            f"the Ray cluster has no room for {len(self._bundles)} engines with {wanted} each, placed by "
+            f"{self._strategy}, within {seconds:g} s: its nodes have {there}; ask for less, or add a node"
+        )
 
 
 def _join() -> Any:

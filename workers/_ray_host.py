@@ -18,10 +18,14 @@ from orchestrator.core.errors import PlaitError, WorkerError, as_failure
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure, Result
 
+from ._stream import together
+
 News = tuple[int, Progress | Result | Failure]
 """An attempt and what is new of it."""
 
 
+FACTS = ("slots", "models", "cache_tokens", "block")
+"""What a worker may know of itself only when it has started."""
 GATHER_SECONDS = 0.004
 """How long progress waits for more before it goes out."""
 
@@ -53,13 +57,14 @@ class Host:
         self._some = asyncio.Event()
         self._ended = asyncio.Event()
 
-    async def start(self) -> tuple[int, str | None]:
-        """Start the worker; return the process id, and what went wrong (an exception of Ray's would hide the cause)."""
+    async def start(self) -> tuple[int, str | None, dict[str, Any]]:
+        """Start the worker; return the process id, what went wrong (an exception of Ray's would hide the cause), and
+        what is known of the worker now."""
         try:
             await self._worker.start()
         except Exception as error:
-            return os.getpid(), str(error) or repr(error)
-        return os.getpid(), None
+            return os.getpid(), str(error) or repr(error), {}
+        return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
 
     async def submit(self, jobs: Sequence[Job]) -> None:
         """Start jobs; their news come out of `news`."""
@@ -127,17 +132,9 @@ class Host:
         if not isinstance(item, Progress):
             self._ended.set()
         elif (at := self._latest.get(attempt)) is not None and isinstance(last := self._news[at][1], Progress):
-            self._news[at] = (attempt, _together(last, item))
+            self._news[at] = (attempt, together((last, item)))
             return
         else:
             self._latest[attempt] = len(self._news)
         self._news.append((attempt, item))
         self._some.set()
-
-
-def _together(first: Progress, second: Progress) -> Progress:
-    tokens = first.tokens + second.tokens
-    known = [each for each in (first, second) if each.logprob is not None]
-    counted = sum(each.tokens for each in known)
-    mean = sum((each.logprob or 0.0) * each.tokens for each in known) / counted if counted else None
-    return Progress(first.text + second.text, tokens, mean)

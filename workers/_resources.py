@@ -179,6 +179,18 @@ def reserve(
     return kv
 
 
+def enough_gpus(wanted: int) -> None:
+    """Raise `EngineError` when the process sees fewer GPUs than a model is to be spread over."""
+    import torch
+
+    there = torch.cuda.device_count()
+    if wanted > there:
+        raise EngineError(
+            f"tensor_parallel_size={wanted} needs {wanted} GPUs and {there} can be seen: lower it, or check "
+            "CUDA_VISIBLE_DEVICES (and num_gpus, in a Ray actor)"
+        )
+
+
 def gib(count: int) -> str:
     """Return a number of bytes for people to read."""
     return f"{count / GIB:.1f} GiB"

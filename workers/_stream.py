@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,14 +23,12 @@ T = TypeVar("T")
 class Stream:
     """The news of one job, read on the loop. News that has piled up unread comes as one."""
 
-    __slots__ = ("_last", "_logprobs", "_quiet", "_texts", "_tokens", "_waiter")
+    __slots__ = ("_last", "_quiet", "_unread", "_waiter")
 
     def __init__(self, quiet: bool = False) -> None:
         """With `quiet`, only the last item is given."""
         self._quiet = quiet
-        self._texts: list[str] = []
-        self._tokens = 0
-        self._logprobs: float | None = None
+        self._unread: list[Progress] = []
         self._last: Result | Failure | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -43,24 +42,20 @@ class Stream:
         if self._last is not None:
             return
         if isinstance(item, Progress):
-            if self._quiet:
+            if self._quiet or not (item.text or item.tokens):
                 return
-            self._texts.append(item.text)
-            self._tokens += item.tokens
-            if item.logprob is not None:
-                self._logprobs = (self._logprobs or 0.0) + item.logprob * item.tokens
+            self._unread.append(item)
         else:
             self._last = item
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _gather(self) -> Progress | None:
-        if not self._texts:
+        unread = self._unread
+        if not unread:
             return None
-        mean = self._logprobs / self._tokens if self._logprobs is not None and self._tokens else None
-        progress = Progress("".join(self._texts), self._tokens, mean)
-        self._texts, self._tokens, self._logprobs = [], 0, None
-        return progress if progress.text or progress.tokens else None
+        self._unread = []
+        return unread[0] if len(unread) == 1 else together(unread)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         while True:
@@ -73,6 +68,20 @@ class Stream:
             else:
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
+
+
+def together(news: Sequence[Progress]) -> Progress:
+    """Return pieces of news of one job, each of which came right after the one before, as one."""
+    scored = [each for each in news if each.logprob is not None and each.tokens]
+    counted = sum(each.tokens for each in scored)
+    return Progress(
+        "".join([each.text for each in news]),
+        sum(each.tokens for each in news),
+        sum((each.logprob or 0.0) * each.tokens for each in scored) / counted if counted else None,
+        tuple(itertools.chain.from_iterable(each.ids for each in news)),
+        next((each.group for each in reversed(news) if each.group is not None), None),
+        next((each.lowest for each in reversed(news) if each.lowest is not None), None),
+    )
 
 
 class Inbox(Generic[T]):

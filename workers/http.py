@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 import stamina
@@ -19,13 +20,14 @@ import stamina
 from orchestrator.core.base import Progress, Worker
 from orchestrator.core.errors import ConfigError, EngineError, WorkerLost, as_failure
 from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Kind, Result, Text, Think, Tokens
+from orchestrator.core.ir import Failure, Kind, Result, Think
 
 from ._http_gate import Gate, Verdict
 from ._http_link import Link
-from ._http_probe import Server, answer, probe, single, tokenise, unknown
+from ._http_probe import Server, answer, probe, unknown
+from ._http_prompt import Prompts
 from ._http_wire import Reading, Trouble, body
-from ._stream import Stream
+from ._stream import Stream, together
 
 __all__ = ["Http"]
 
@@ -37,8 +39,6 @@ logging.getLogger("stamina").addFilter(
 
 LONGEST_WAIT = 60.0
 """Seconds; a server that asks to wait longer than this is left to the machine's own retries."""
-REMEMBERED = 4096
-"""Pieces of text whose token ids are kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +52,12 @@ class Live:
     task: asyncio.Task[None] | None = None
     why: Failure | None = None
     """Set when the worker itself gives the job up."""
+    resumed: bool = False
+    """Its answer broke off, and a further request goes on where it did. That is done once."""
+    stuck: bool = False
+    """Its answer broke off where no other request can go on."""
+    untold: list[Progress] = field(default_factory=list[Progress])
+    """News of a job that does not stream, until its group of confidence is due."""
 
     def partial(self) -> Result:
         """What was generated before it was cancelled."""
@@ -64,6 +70,10 @@ class Http(Worker):
     `start` asks the server for one token to find out what it takes: token ids (prompts and continued contexts then go
     as ids, as with an engine in this process), text completions, or chat completions alone. Answers are always
     streamed, so that giving up a step closes its connection and the server stops generating.
+
+    Where the server takes token ids, an answer that broke off goes on from its ids (once), and so does a job with
+    `generated` ids; `logprob` and `signals` are then those of the new tokens. Where that cannot be (a text that may be
+    the beginning of a stop text, half a character, a form, a chat), the job starts from the beginning.
 
     Without token ids `usage` counts a token for each piece of text until the server says how many there were.
     """
@@ -87,10 +97,10 @@ class Http(Worker):
         """Describe the server; nothing is sent before `start`.
 
         `base_url`: the address that ends in `/v1`. `model`: by default the first that the server lists. `slots`: most
-        requests at the same time; fewer while the server says that it is overloaded. `api_key_env`: the environment
-        variable that holds the key, by default OPENAI_API_KEY, which need not be set. `retries` of a request that the
-        server turned away or that broke off before its first token, the first after about `backoff` seconds, then each
-        twice as long, unless the server says how long (`Retry-After`). `timeout`: longest silence within an answer,
+        requests at the same time; fewer while the server says that it is overloaded. `api_key_env`: the name of the
+        environment variable that holds the key, by default OPENAI_API_KEY, which need not be set. `retries` of a
+        request that the server turned away or that broke off, the first after about `backoff` seconds, then each twice
+        as long, unless the server says how long (`Retry-After`). `timeout`: longest silence within an answer,
         `start_timeout`: longest start, `ping_every`: time between checks that the server is there, all in seconds.
 
         Raises `ConfigError`.
@@ -104,6 +114,10 @@ class Http(Worker):
             raise ConfigError("base_url is no address of a server: give one such as http://localhost:8000/v1")
         if parts.username or parts.password or parts.query:
             raise ConfigError("base_url holds more than an address: keys go into the environment (see api_key_env)")
+        if api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", api_key_env):
+            raise ConfigError(
+                "api_key_env is not the name of an environment variable: put the key itself into one, and give its name"
+            )
         if slots < 1 or retries < 0 or backoff < 0 or min(timeout, start_timeout, ping_every) <= 0:
             raise ConfigError("the http worker needs slots >= 1, retries and backoff >= 0, and times above 0")
         self.base_url, self.model, self.name, self.slots = base_url.rstrip("/"), model, name, slots
@@ -111,11 +125,13 @@ class Http(Worker):
         self.timeout, self.start_timeout, self.ping_every = timeout, start_timeout, ping_every
         self.counts = {"requests": 0, "retries": 0, "overloaded": 0, "generated": 0, "prompt": 0, "cached": 0}
         """Since it was made: requests sent, those sent again, those turned away as too many (429, 503), and tokens."""
+        self.models: tuple[str, ...] = ()
+        self.cache_tokens: int | None = None
+        self.block: int | None = None
         self._server: Server | None = None
         self._gate = Gate(slots)
         self._live: dict[int, Live] = {}
-        self._ids: dict[tuple[str, bool], tuple[int, ...]] = {}
-        self._stops: dict[str, int | None] = {}
+        self._prompts = Prompts()
         self._template = True
         self._suspect = asyncio.Event()
         self._closed = False
@@ -129,7 +145,8 @@ class Http(Worker):
             async with asyncio.timeout(self.start_timeout):
                 async for attempt in self._attempts(lambda trouble: not trouble.unreachable):
                     with attempt:
-                        self._server = await probe(self._link, self.base_url, self.model)
+                        server = self._server = await probe(self._link, self.base_url, self.model)
+                        self.models = server.models
         except Trouble as trouble:
             raise EngineError(trouble.message) from None
         except TimeoutError:
@@ -147,7 +164,7 @@ class Http(Worker):
         if not isinstance(think, Think):
             yield as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps"))
             return
-        live = self._live[job.attempt] = Live(job, think, Stream(quiet=not think.stream))
+        live = self._live[job.attempt] = Live(job, think, Stream())
         task = live.task = asyncio.create_task(self._serve(live, self._server))
         task.add_done_callback(lambda _: live.stream.push(live.why or live.partial()))  # if it was not even begun
         try:
@@ -206,6 +223,7 @@ class Http(Worker):
     async def _serve(self, live: Live, server: Server) -> None:
         """Do one job and push its end."""
         try:
+            server = self._serving(server, live.think)
             end: Result | Failure = await self._tried(live, server)
         except asyncio.CancelledError:
             end = live.why or live.partial()
@@ -239,25 +257,36 @@ class Http(Worker):
                 return await self._once(live, server, False)
         raise AssertionError("the retries ended without an end")
 
+    def _serving(self, server: Server, think: Think) -> Server:
+        """Return the server with the model that the step asks for. Raises `EngineError`."""
+        if think.model is None or think.model == server.model:
+            return server
+        if server.models and think.model not in server.models:
+            raise EngineError(unknown(server.link, think.model, server.models))
+        return replace(server, model=think.model)
+
     async def _once(self, live: Live, server: Server, chat: bool) -> Result:
         """Send one request and read its answer."""
-        prompt = await self._prompt(server, live.think, chat)
+        begun = await self._begin(live, server, chat)
+        if isinstance(begun, Result):
+            return begun
+        prompt, past, reading = begun
+        chat = chat and not live.resumed  # by the ids that the server said, its template's words among them
         dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
-        fields = body(dialect, server.model, live.think, prompt, chat)
+        form = await self._prompts.form(server, live.think, chat)
+        priority = live.job.priority
+        fields = body(dialect, server.model, live.think, prompt, chat, past=past, priority=priority, form=form)
         if dialect.ids and live.think.sampling.stop:
-            fields["stop_token_ids"] = [
-                token for stop in live.think.sampling.stop if (token := await self._single(server, stop)) is not None
-            ]
+            fields["stop_token_ids"] = [*live.think.sampling.stop_ids, *await self._prompts.singles(server, live.think)]
         round_ = await self._gate.enter()
         verdict: Verdict = "neither"
         try:
             self.counts["requests"] += 1
-            reading = live.reading = Reading(dialect, live.think)
             async with contextlib.aclosing(answer(server.link, dialect, fields, chat)) as chunks:
                 async for chunk in chunks:
                     progress = reading.feed(chunk)
                     if progress is not None:
-                        live.stream.push(progress)
+                        self._tell(live, reading, progress)
                     if reading.stopped_here:
                         break
             verdict = "served"
@@ -274,65 +303,46 @@ class Http(Worker):
             raise Trouble(
                 f"{server.link.base_url} broke an answer off after {reading.count} tokens: try again", retryable=True
             )
-        return await self._stripped(live.think, server, reading)
+        return await self._prompts.stripped(live.think, server, reading)
 
-    async def _stripped(self, think: Think, server: Server, reading: Reading) -> Result:
-        """Return the result without the ids of a stop token or text that was not to be kept, as vLLM leaves them."""
-        result = reading.result(reading.finish or "stop")
-        if not result.token_ids or result.finish != "stop" or think.sampling.keep_stop:
-            return result
-        if not isinstance(reading.stop, str):
-            return result.model_copy(update={"token_ids": result.token_ids[:-1]})
-        with contextlib.suppress(Trouble):
-            stop = await self._tokens(server, reading.stop, False)
-            if stop and result.token_ids[-len(stop) :] == stop:
-                return result.model_copy(update={"token_ids": result.token_ids[: -len(stop)]})
-        # The stop text shares a token with the text before it: the context goes on as text.
-        return result.model_copy(update={"prompt_ids": (), "token_ids": ()})
+    async def _begin(self, live: Live, server: Server, chat: bool) -> tuple[str | list[int], int, Reading] | Result:
+        """Return the prompt to send, how many of its tokens were generated before, and what reads the answer; or the
+        result, if those end it already."""
+        think, generated, reading = live.think, live.job.generated, live.reading
+        if reading is not None and live.resumed:
+            if not reading.fresh:
+                text = await self._prompts.text_after(server, think, reading.prompt_ids, reading.past)
+                if text is None:
+                    live.stuck = True
+                    raise Trouble(f"{server.link.base_url} broke an answer off: try again", retryable=True)
+                reading.go_on(text)
+            return [*reading.prompt_ids, *reading.ids], len(reading.ids), reading
+        by_ids = server.dialect.ids and not chat and think.sampling.structured is None
+        dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
+        reading = live.reading = Reading(dialect, think, tells=by_ids and not generated)
+        if generated and by_ids:
+            prompt = await self._prompts.prompt_ids(server, think)
+            text = await self._prompts.text_after(server, think, prompt, generated)
+            if text is not None:
+                ended = await self._prompts.ended(server, think, prompt, generated, text)
+                if ended is not None:
+                    live.reading = None
+                    return ended
+                # As much of it has been shown as the server shows while a stop text may begin at the end.
+                held = 0 if think.sampling.keep_stop else max(map(len, think.sampling.stop), default=1) - 1
+                reading.take_up(prompt, generated, text, max(0, len(text) - held))
+                return [*prompt, *generated], len(generated), reading
+        return await self._prompts.prompt(server, think, chat), 0, reading
 
-    async def _prompt(self, server: Server, think: Think, chat: bool) -> str | list[int]:
-        """Return the prompt as the server takes it."""
-        parts = think.prompt
-        texts = [part.text for part in parts if isinstance(part, Text)]
-        if len(texts) == len(parts) and (chat or not server.dialect.ids or len(parts) == 1):
-            return "".join(texts)
-        if chat or not server.dialect.ids:
-            what = "a chat prompt" if chat else f"{server.link.base_url}"
-            raise EngineError(f"{what} takes no token ids: give the prompt as text, or use a vLLM server")
-        ids: list[int] = []
-        for place, part in enumerate(parts):
-            if isinstance(part, Tokens):
-                ids += part.ids
-            elif isinstance(part, Text):
-                ids += await self._tokens(server, part.text, place == 0)
-        if not ids:
-            raise EngineError("the prompt has no tokens: give it some text")
-        return ids
-
-    async def _tokens(self, server: Server, text: str, opening: bool) -> tuple[int, ...]:
-        """Return a text's token ids, and remember them."""
-        ids = self._ids.get((text, opening))
-        if ids is None:
-            ids = tuple(await tokenise(server.link, server.model, text, opening))
-            if len(self._ids) >= REMEMBERED:
-                del self._ids[next(iter(self._ids))]
-            self._ids[text, opening] = ids
-        return ids
-
-    async def _single(self, server: Server, stop: str) -> int | None:
-        """Return the id of a stop text that is one token: the server then stops on it at once, and cuts it as a token,
-        as an engine in this process does."""
-        if stop not in self._stops:
-            try:
-                token = await single(server.link, server.model, stop)
-            except Trouble as trouble:
-                if trouble.status is None:
-                    raise
-                token = None  # it has no /detokenize: it then looks for the text alone
-            if len(self._stops) >= REMEMBERED:
-                self._stops.clear()
-            self._stops[stop] = token
-        return self._stops[stop]
+    def _tell(self, live: Live, reading: Reading, progress: Progress) -> None:
+        """Pass on what is new: all of it where the step streams, else now and then how confident it is."""
+        if live.think.stream:
+            live.stream.push(progress)
+        elif live.think.sampling.window:
+            live.untold.append(progress)
+            if reading.due():
+                live.stream.push(replace(together(live.untold), text=""))
+                live.untold.clear()
 
     def _attempts(self, again: Callable[[Trouble], bool]) -> AsyncIterator[stamina.Attempt]:
         """Count attempts, with growing waits between them: the next one comes after a retryable `Trouble` that `again`
@@ -354,9 +364,13 @@ class Http(Worker):
         )
 
     def _again(self, live: Live, trouble: Trouble) -> bool:
-        """Whether a request may be sent again: nothing was generated yet, and the wait fits into the time left."""
-        if live.reading is not None and live.reading.count:
-            return False
+        """Whether a further request may be sent: nothing was generated yet, or it can go on after that; and the wait
+        fits into the time left."""
+        reading = live.reading
+        if reading is not None and not reading.fresh:
+            if live.resumed or live.stuck or not reading.past or live.think.sampling.structured is not None:
+                return False
+            live.resumed = True
         left = live.job.seconds
         return left is None or (trouble.retry_after or 0.0) <= left
 

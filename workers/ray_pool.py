@@ -27,6 +27,8 @@ __all__ = ["RayWorker", "pool"]
 
 log = logging.getLogger("plait.ray")
 
+CHECKPOINT = 2
+"""Engine steps between two accounts of the ids generated: what a dead engine's branches may lose."""
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
 
@@ -36,9 +38,11 @@ class RayWorker(Worker):
 
     Options: `host`, the class as `pkg.mod:Class`; `options`, its keyword arguments; `num_cpus`, `num_gpus` and
     `resources`, what the actor reserves; `restarts`, how often an actor that died is made again; `start_timeout`,
-    seconds for the cluster to find room for the actor and for the hosted worker to start.
+    seconds for the cluster to find room for the actor and for the hosted worker to start; `placement` and `bundle`,
+    room that was reserved together with that of others.
 
-    When the actor dies its jobs fail with `WorkerLost`, which the scheduler tries again elsewhere or when it is back.
+    When the actor dies its jobs fail with `WorkerLost`, which the scheduler tries again elsewhere or when it is back,
+    from the token ids that it had told.
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class RayWorker(Worker):
         resources: Mapping[str, float] | None = None,
         restarts: int = 3,
         start_timeout: float = 180.0,
+        placement: cluster.Placement | None = None,
+        bundle: int = 0,
     ) -> None:
         self.name = name
         self._spec, self._options = host, dict(options or {})
@@ -61,7 +67,11 @@ class RayWorker(Worker):
         self.pid: int | None = None
         """Process id of the actor."""
         self._wanted = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
+        self.models: tuple[str, ...] = tuple(getattr(described, "models", ()))
+        self.cache_tokens: int | None = None
+        self.block: int | None = None
         self._restarts, self._start_timeout = restarts, start_timeout
+        self._placement, self._bundle, self._placed = placement, bundle, False
         self._ray: Any = None
         self._actor: Any = None
         self._streams: dict[int, Stream] = {}
@@ -126,6 +136,9 @@ class RayWorker(Worker):
         if ray is not None:
             if actor is not None:
                 await asyncio.to_thread(ray.kill, actor)
+            if self._placement is not None and self._placed:
+                self._placed = False
+                await self._placement.free(ray)
             await cluster.leave()
         for stream in list(self._streams.values()):
             stream.push(Result(value="", finish="cancelled"))
@@ -144,18 +157,22 @@ class RayWorker(Worker):
         if lacking is not None:
             raise WorkerError(f"{self.name} cannot be placed: {lacking}; ask for less, or add a node")
         wanted = dict(self._wanted)
+        room: dict[str, Any] = {}
+        if self._placement is not None:
+            room["scheduling_strategy"] = await self._in_group(ray, self._placement)
         remote = ray.remote(Host).options(
             num_cpus=wanted.pop("CPU"),
             num_gpus=wanted.pop("GPU"),
             resources=wanted or None,
             max_concurrency=MAX_CALLS,
             max_restarts=0,  # made again here, where the hosted worker can be started again as well
+            **room,
         )
         actor = remote.remote(self._spec, self._options)
         started = asyncio.ensure_future(_reply(actor.start))
         started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end after we gave it up
         try:
-            self.pid, wrong = await asyncio.wait_for(asyncio.shield(started), self._start_timeout)
+            self.pid, wrong, facts = await asyncio.wait_for(asyncio.shield(started), self._start_timeout)
         except TimeoutError:
             free = await asyncio.to_thread(ray.available_resources)
             ray.kill(actor)
@@ -171,7 +188,16 @@ class RayWorker(Worker):
         if wrong is not None:
             ray.kill(actor)
             raise EngineError(wrong)
+        for name, value in facts.items():
+            setattr(self, name, value)
         self._actor = actor
+
+    async def _in_group(self, ray: Any, placement: cluster.Placement) -> Any:
+        """Return the strategy that puts the actor into its bundle."""
+        group = await placement.take(ray, self._start_timeout) if not self._placed else await placement.again()
+        self._placed = True
+        strategies = ray.util.scheduling_strategies
+        return strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=self._bundle)
 
     async def _follow(self) -> None:
         """Read news until the actor dies; then make another, as often as is allowed."""
@@ -233,8 +259,13 @@ def pool(
     num_cpus: float = 1,
     num_gpus: float = 0,
     cores: Sequence[int] | None = None,
+    strategy: str | None = None,
 ) -> list[RayWorker]:
     """Return `count` workers that host the same thing, each reserving `num_cpus` and `num_gpus`.
+
+    `strategy` (`PACK`, `SPREAD`, `STRICT_PACK`, `STRICT_SPREAD`) reserves their room together, in a placement group:
+    all of them find room, or none starts. Engines tell the ids they generate every few steps, so that what a dead one
+    had done is not done again; `options={"checkpoint": 0}` turns that off.
 
     Engines on this machine without GPUs get cores of their own (of `cores`, by default all), since two engines that
     share cores slow each other down a hundredfold. On a cluster elsewhere (`RAY_ADDRESS`) cores are the cluster's
@@ -246,15 +277,22 @@ def pool(
     share = len(usable) // count
     if here and not share:
         raise WorkerError(f"{count} engines need {count} cores, and there are {len(usable)}: use fewer engines")
+    placement = None
+    if strategy is not None:
+        bundle = {kind: amount for kind, amount in (("CPU", num_cpus), ("GPU", num_gpus)) if amount}
+        placement = cluster.Placement([bundle] * count, strategy.upper().replace("-", "_"))
     workers: list[RayWorker] = []
     for index in range(count):
         own = dict(options)
+        if host.endswith(":Engine"):
+            own.setdefault("checkpoint", CHECKPOINT)
         if here:
             if count > 1:
                 own.setdefault("cpu_list", usable[index * share : (index + 1) * share])
             # said outright: Ray tells what it runs to compute with one thread for each CPU reserved
             own.setdefault("threads", default_threads(local_model(str(own.get("model", ""))), own.get("cpu_list")))
-        workers.append(RayWorker(host, own, name=f"engine-{index}", num_cpus=num_cpus, num_gpus=num_gpus))
+        room: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "placement": placement, "bundle": index}
+        workers.append(RayWorker(host, own, name=f"engine-{index}", **room))
     return workers
 
 

@@ -189,7 +189,7 @@ class Scripted(Worker):
         if len(texts) < len(think.prompt):
             said = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"
             return as_failure(EngineError(said))
-        prompt = "".join(texts)
+        prompt = "".join(texts) + think.begin
         for index, (reply, pattern) in enumerate(zip(self.script.replies, self._patterns, strict=True)):
             left = self._left[index]
             if left == 0 or not pattern.search(prompt):

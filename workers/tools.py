@@ -17,7 +17,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import JsonValue
+
 from orchestrator.core.base import Progress, Worker
+from orchestrator.core.context import Context, Question
 from orchestrator.core.errors import ToolError, ToolSchemaError, WorkerLost, as_failure
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Call, Failure, Kind, Result
@@ -25,6 +28,7 @@ from orchestrator.core.tool import Tool, ToolSpec, tool
 
 from ._jsonable import NotJson, to_json
 from ._load import AnyTool, load_tools
+from ._mcp import McpServer
 from ._threads import Threads
 
 __all__ = ["Tools", "load_tools"]
@@ -38,6 +42,7 @@ class Tools(Worker):
     Options:
         tools: tools, or functions to make tools of.
         file: a FILE.py whose `@tool` functions are added.
+        mcp: MCP servers whose tools are added at `start`: URLs, command lines, or `McpServer`s.
         slots: calls at the same time.
         grace: seconds that an async tool has to clean up after a cancel or timeout, before it is given up.
         name: name of the worker.
@@ -56,6 +61,7 @@ class Tools(Worker):
         tools: Iterable[AnyTool | Callable[..., Any]] = (),
         *,
         file: str | Path | None = None,
+        mcp: Iterable[str | McpServer] = (),
         slots: int = 64,
         grace: float = 1.0,
         name: str = "tools",
@@ -65,8 +71,11 @@ class Tools(Worker):
         self.grace = grace
         self.abandoned = 0
         """Calls given up while they still ran."""
+        self.on_ask: Callable[[Question], Awaitable[JsonValue]] | None = None
+        """Puts the questions of tools to a person; without it they are not answered."""
         self._tools: dict[str, AnyTool] = {}
         self.add((*tools, *(load_tools(file) if file is not None else ())))
+        self._servers = [each if isinstance(each, McpServer) else McpServer(each) for each in mcp]
         self._running: dict[int, _Running] = {}
         self._threads = Threads(f"plait-{name}")
         self._closed = asyncio.Event()
@@ -90,8 +99,15 @@ class Tools(Worker):
         return tuple(each.spec for each in self._tools.values())
 
     async def start(self) -> None:
-        """Nothing to get ready."""
+        """Connect to the MCP servers, if there are any. Raises `WorkerError` for one that cannot be used, and
+        `ToolSchemaError` for two tools of one name."""
         self._closed = asyncio.Event()
+        try:
+            for server in self._servers:
+                self.add(await server.open())
+        except BaseException:
+            await self._disconnect()
+            raise
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Call the tool of `job.op` and yield its value, or why there is none."""
@@ -105,13 +121,14 @@ class Tools(Worker):
         running = _Running(the_tool, loop)
         self._running[job.attempt] = running
         try:
+            if the_tool.context is not None:
+                kwargs[the_tool.context] = _Context(job, running, self.on_ask)
             work = functools.partial(the_tool.fn, **kwargs)
             if the_tool.is_async:
                 running.task = loop.create_task(running.follow(work))
             else:
                 self._on_thread(running, work)
-            if the_tool.timeout is not None:
-                running.timer = loop.call_later(the_tool.timeout, self._timed_out, running)
+            running.arm(the_tool.timeout, self._timed_out)
             outcome = await running.ended
         finally:
             del self._running[job.attempt]
@@ -137,6 +154,11 @@ class Tools(Worker):
         if tasks:
             await asyncio.wait(tasks, timeout=self.grace)
         self._threads.close()
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        for server in self._servers:
+            await server.close()
 
     def _prepare(self, call: object) -> tuple[AnyTool, dict[str, object]] | Failure:
         if not isinstance(call, Call):
@@ -199,7 +221,7 @@ class Tools(Worker):
 class _Running:
     """One call under way. All methods but `thread_ended` run on the loop."""
 
-    __slots__ = ("ended", "loop", "started", "stopping", "task", "timer", "tool")
+    __slots__ = ("ended", "loop", "started", "stopping", "task", "timed_out", "timer", "tool")
 
     def __init__(self, tool: AnyTool, loop: asyncio.AbstractEventLoop) -> None:
         self.tool = tool
@@ -207,6 +229,7 @@ class _Running:
         self.ended: asyncio.Future[Result | Failure] = loop.create_future()
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.timed_out: Callable[[_Running], None] | None = None
         self.stopping: Result | Failure | None = None
         """Set once it was cancelled or timed out: what it then ends in."""
         self.started = False
@@ -239,6 +262,21 @@ class _Running:
         else:
             self.task = self.loop.create_task(self.follow(lambda: outcome))
 
+    def arm(self, seconds: float | None, timed_out: Callable[[_Running], None]) -> None:
+        """Call `timed_out` unless the call ends within so many seconds."""
+        if seconds is not None:
+            self.timed_out = timed_out
+            self.timer = self.loop.call_later(seconds, timed_out, self)
+
+    def hold_timer(self) -> Callable[[], None]:
+        """Stop the clock of the call's timeout; return what lets it go on."""
+        held, timed_out = self.timer, self.timed_out
+        if held is None or timed_out is None or self.stopping is not None:
+            return lambda: None
+        left = held.when() - self.loop.time()
+        self.release_timer()
+        return lambda: None if self.ended.done() or self.stopping is not None else self.arm(left, timed_out)
+
     def release_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
@@ -251,6 +289,27 @@ class _Running:
             self.task.cancel()
         if not self.ended.done():
             self.ended.cancel()
+
+
+class _Context(Context):
+    """What a tool is told of one call. While it waits for a person, the clock of its timeout stands still."""
+
+    def __init__(self, job: Job, running: _Running, on_ask: Callable[[Question], Awaitable[JsonValue]] | None) -> None:
+        super().__init__(job.run, job.step, job.attempt)
+        self._running = running
+        self._on_ask = on_ask
+
+    async def _put(self, question: Question) -> JsonValue:
+        if self._on_ask is None:
+            return await super()._put(question)
+        go_on = self._running.hold_timer()
+        try:
+            return await self._on_ask(question)
+        finally:
+            go_on()
+
+    def _put_and_wait(self, question: Question) -> JsonValue:
+        return asyncio.run_coroutine_threadsafe(self._put(question), self._running.loop).result()
 
 
 def _run_here(running: _Running, context: contextvars.Context, work: Callable[[], object]) -> None:

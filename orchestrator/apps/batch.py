@@ -60,6 +60,8 @@ def batch(
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or write .jsonl")
     config = common.load()
+    if config.journal is None:
+        config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
     count, digest = count_rows(rows)
     _check(config, rows, task=task, planner=planner, policies=policies or None, merge=merge, n=n)
     options: dict[str, Any] = {

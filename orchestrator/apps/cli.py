@@ -40,7 +40,23 @@ def build() -> typer.Typer:
     """Return the application with all its commands."""
     import typer
 
-    from . import batch, demo, doctor, evaluate, jobs, listing, plan, replay, run as running, simulate, study
+    from . import (
+        batch,
+        demo,
+        doctor,
+        evaluate,
+        jobs,
+        listing,
+        plan,
+        repl,
+        replay,
+        run as running,
+        runs,
+        simulate,
+        study,
+        trace,
+        view,
+    )
     from .shell import cancellable
 
     app = typer.Typer(
@@ -61,12 +77,16 @@ def build() -> typer.Typer:
         "simulate": simulate.simulate,
         "study": study.study,
         "replay": replay.replay,
+        "view": view.view,
+        "trace": trace.trace,
+        "repl": repl.repl,
         "names": listing.names,
         "doctor": doctor.doctor,
         "version": listing.version,
     }.items():
         app.command(name)(cancellable(command))
     app.add_typer(jobs.group(), name="job")
+    app.add_typer(runs.group(), name="runs")
     return app
 
 

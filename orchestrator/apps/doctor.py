@@ -11,7 +11,7 @@ import typer
 
 from .checks import Check, all_checks
 from .interrupt import Stopper, run_stoppable
-from .options import Common, Json, common_options
+from .options import Common, Dialect, Json, Planner, common_options
 from .session import opened_session
 from .shell import Output, opened
 
@@ -27,6 +27,8 @@ _PROMPT = "3 5 7 11 -> 24"
 @common_options
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Only look: load no libraries and start nothing.")] = False,
+    planner: Planner = None,
+    dialect: Dialect = None,
     as_json: Json = False,
     *,
     common: Common,
@@ -43,6 +45,9 @@ def doctor(
         for check in all_checks(config.model, config.engines, config.worker, quick):
             checks.append(check)
             _say(check, output)
+        if planner is not None or dialect is not None:
+            checks.append(fitting(config.model, planner, dialect))
+            _say(checks[-1], output)
         if not quick and not any(check.grade == "fail" for check in checks):
             checks.append(run_stoppable(lambda stopper: trial(config, output, stopper)))
             _say(checks[-1], output)
@@ -64,6 +69,27 @@ def configuration(common: Common) -> Check:
     except ConfigError as error:
         return Check("settings", "fail", str(error), "correct it there")
     return Check("settings", "ok", f"worker {config.worker}, {config.engines} engine{'s' * (config.engines > 1)}")
+
+
+def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
+    """Check that the model's tokenizer and chat template are what a planner needs."""
+    from ..core.errors import PlaitError
+    from ..runtime.plugins import Plugins
+    from ..runtime.spelling import parse_plugin
+    from .plan import planned
+    from .preflight import preflight
+
+    try:
+        chosen = planned(planner, None, dialect)
+        spec = parse_plugin(chosen) if isinstance(chosen, str) else chosen
+        warnings = preflight(Plugins().planner(spec), model)
+    except PlaitError as error:
+        return Check("planner", "fail", str(error), "see `plait names planners` for what there is")
+    if warnings is None:
+        return Check("planner", "ok", f"{spec.name} asks nothing of the model's tokenizer that could be looked at here")
+    if warnings:
+        return Check("planner", "warn", "; ".join(warnings), "take a model that was trained on this dialect")
+    return Check("planner", "ok", f"the model's tokenizer and chat template are what {spec.name} needs")
 
 
 async def trial(config: Config, output: Output, stopper: Stopper) -> Check:

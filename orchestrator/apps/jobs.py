@@ -240,4 +240,3 @@ def _cluster(address: str | None) -> Iterator[Any]:
 def _last_line(text: str) -> str:
     lines: Sequence[str] = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip(" .\"'}")]
     return lines[-1] if lines else "without a reason"
-

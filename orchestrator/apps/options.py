@@ -19,7 +19,19 @@ import typer
 if TYPE_CHECKING:
     from ..runtime.config import Config
 
-__all__ = ["Common", "Count", "Json", "Merge", "Planner", "Policies", "Seconds", "Task", "Tokens", "common_options"]
+__all__ = [
+    "Common",
+    "Count",
+    "Dialect",
+    "Json",
+    "Merge",
+    "Planner",
+    "Policies",
+    "Seconds",
+    "Task",
+    "Tokens",
+    "common_options",
+]
 
 _WHERE = "Model and workers"
 _WHAT = "How it is solved"
@@ -29,6 +41,10 @@ Task = Annotated[str, typer.Option(help="What the text means (see `plait names`)
 Planner = Annotated[
     str | None,
     typer.Option(metavar="NAME[:k=v,…]", help="How the work is split, with options.", rich_help_panel=_WHAT),
+]
+Dialect = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="How the model spawns threads (planner `threads`).", rich_help_panel=_WHAT),
 ]
 Policies = Annotated[
     list[str] | None,
@@ -62,6 +78,10 @@ class Common:
     base_url: Annotated[
         str | None, typer.Option(metavar="URL", help="Server of the worker http.", rich_help_panel=_WHERE)
     ] = None
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Environment variable with that server's key.", rich_help_panel=_WHERE),
+    ] = None
     engines: Annotated[
         int | None, typer.Option(min=1, help="Engines, each in a Ray actor.", rich_help_panel=_WHERE)
     ] = None
@@ -69,9 +89,18 @@ class Common:
         Path | None,
         typer.Option(metavar="FILE.py", help="Its @tool functions may be called.", rich_help_panel=_WHERE),
     ] = None
+    mcp: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL|COMMAND", help="MCP server whose tools may be called; repeatable.",
+                     rich_help_panel=_WHERE),
+    ] = None  # fmt: skip
     journal: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write all events and actions there.", rich_help_panel=_WHERE),
+        str | None,  # not a path: the word `off` is none
+        typer.Option(metavar="PATH", help="Where runs are written: a file, a folder, `off`.", rich_help_panel=_WHERE),
+    ] = None
+    telemetry: Annotated[
+        bool | None,
+        typer.Option("--otel/--no-otel", help="Send OpenTelemetry spans (OTEL_… says where).", rich_help_panel=_WHERE),
     ] = None
     seed: Annotated[int | None, typer.Option(help="Of all sampling.", rich_help_panel=_WHERE)] = None
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings, TOML.", rich_help_panel=_WHERE)] = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Common, Count, Json, Merge, Planner, Task, common_options
+from .options import Common, Count, Dialect, Json, Merge, Planner, Task, common_options
 from .shell import opened
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def plan(
     text: Annotated[str, typer.Argument(help="What is asked.")] = "",
     task: Task = "plain",
     planner: Planner = None,
+    dialect: Dialect = None,
     file: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Check and show this plan.")] = None,
     plan_text: Annotated[
         Path | None,
@@ -47,7 +48,7 @@ def plan(
             raise UsageError("--plan and --plan-text exclude each other: one is JSON, the other a model's text")
         _show_written(common.load(), planner or "llmcompiler", plan_text, mermaid, dot, as_json)
         return
-    made = first_plan(common.load(), text, task=task, planner=planned(planner, file), merge=merge, n=n)
+    made = first_plan(common.load(), text, task=task, planner=planned(planner, file, dialect), merge=merge, n=n)
     chain, wide, layers = graph.critical_path(made), graph.width(made), graph.waves(made)
     with opened(as_json) as output:
         if as_json:
@@ -113,11 +114,18 @@ def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
     return parse(text, client.brief(planned=True).tools)
 
 
-def planned(planner: str | None, plan: Path | None) -> Any:
-    """Return the planner that a command was given by `--planner` or `--plan`. Raises `UsageError` for both at once."""
+def planned(planner: str | None, plan: Path | None, dialect: str | None = None) -> Any:
+    """Return the planner that a command was given by `--planner` (and `--dialect`, which is an option of it and means
+    the planner `threads` by itself) or `--plan`. Raises `UsageError` for both at once."""
     from ..core.errors import UsageError
     from ..core.ir import Plugin
+    from ..runtime.spelling import parse_plugin
 
+    if dialect is not None:
+        if plan is not None:
+            raise UsageError("--dialect and --plan exclude each other: a plan from a file spawns no threads")
+        chosen = parse_plugin(planner or "threads")
+        return Plugin(name=chosen.name, options={**chosen.options, "dialect": dialect})
     if plan is None:
         return planner
     if planner is not None:

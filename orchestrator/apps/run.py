@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .interrupt import Interrupted, Stopper, run_stoppable
-from .options import Common, Count, Json, Merge, Planner, Policies, Seconds, Task, Tokens, common_options
-from .plan import planned, runs_without_model
+from .options import Common, Count, Dialect, Json, Merge, Planner, Policies, Seconds, Task, Tokens, common_options
+from .plan import asked, planned, runs_without_model
 from .session import opened_session
 from .shell import Output, opened
 
@@ -27,6 +27,7 @@ def run(
     text: Annotated[str, typer.Argument(help="What is asked; `-` reads it from standard input.")] = "",
     task: Task = "plain",
     planner: Planner = None,
+    dialect: Dialect = None,
     plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Run this plan (planner `fixed`).")] = None,
     policies: Policies = None,
     merge: Merge = None,
@@ -35,6 +36,7 @@ def run(
     seconds: Seconds = None,
     stream: Annotated[bool, typer.Option("--stream", help="Show the steps while they run.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say how the answer came about, step by step.")] = False,
     as_json: Json = False,
     *,
     common: Common,
@@ -42,7 +44,7 @@ def run(
     """Solve one request: plan it, run it, print the answer and what it took."""
     request: dict[str, Any] = {
         "task": task,
-        "planner": planned(planner, plan),
+        "planner": planned(planner, plan, dialect),
         "policies": policies or None,
         "merge": merge,
         "n": n,
@@ -52,15 +54,41 @@ def run(
     config = common.load()
     question = sys.stdin.read().strip() if text == "-" else text
     alone = runs_without_model(config, question, **request)
+    warnings = _warnings(config, question, request)
     with opened(as_json) as output:
+        for warning in warnings or ():
+            output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         answer = run_stoppable(lambda stopper: _run(config, question, request, alone, stream, output, stopper))
         if as_json:
-            output.result(answer.summary())
+            said = {"explain": answer.explain().splitlines()} if explain else {}
+            output.result({**answer.summary(), **_spawning(answer, warnings), **said})
         else:
             show(answer, question, task, output, verbose and not stream)
+            if explain:
+                output.people.print(answer.explain(), markup=False, highlight=False, soft_wrap=True)
     code = exit_code(answer)
     if code:
         raise typer.Exit(code)
+
+
+def _warnings(config: Config, text: str, request: dict[str, Any]) -> tuple[str, ...] | None:
+    """Return what the planner has against the model; `None` for a planner whose model need not be trained for it."""
+    from ..runtime.plugins import Plugins
+    from .preflight import preflight
+
+    planner = Plugins().planner(asked(config, text, **request).request.planner)
+    if not hasattr(planner, "preflight"):
+        return None
+    return (preflight(planner, config.model) or ()) if config.worker in ("ray", "engine") else ()
+
+
+def _spawning(answer: Answer, warnings: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return how much ran side by side, for a planner that leaves that to the model."""
+    from ..runtime.parallelism import parallelism
+
+    if warnings is None:
+        return {}
+    return {"parallelism": parallelism(answer.report).summary(), "warnings": list(warnings)}
 
 
 async def _run(
@@ -118,8 +146,8 @@ def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> N
         for step, value in list(answer.partial.items())[:20]:
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             console.print(Text(f"  {step.partition(':')[2]}: {shown}"), no_wrap=True, overflow="ellipsis")
-    if steps:
-        console.print(Text(where_time_went(answer), style="dim"), soft_wrap=True)
+    if steps and (spent := where_time_went(answer)):
+        console.print(Text(spent, style="dim"), soft_wrap=True)
 
 
 def worded(answer: Answer, text: str, task: str) -> str:
@@ -150,6 +178,7 @@ def cost(answer: Answer) -> str:
 
 
 def where_time_went(answer: Answer) -> str:
-    """Return the wall-clock by cause, in one line."""
+    """Return the wall-clock by cause, in one line; empty if nothing took any time worth saying."""
     spent = answer.report.time_by()
-    return "time: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in spent.items() if seconds >= 0.005)
+    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in spent.items() if seconds >= 0.005)
+    return told and f"time: {told}"

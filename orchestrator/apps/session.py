@@ -35,19 +35,26 @@ class Session:
 
 @contextlib.asynccontextmanager
 async def opened_session(
-    config: Config, output: Output, stopper: Stopper, workers: Sequence[Worker] | None = None
+    config: Config,
+    output: Output,
+    stopper: Stopper,
+    workers: Sequence[Worker] | None = None,
+    *,
+    start: bool = True,
 ) -> AsyncIterator[Session]:
-    """Yield a session over the workers that the configuration names (or `workers`), started.
+    """Yield a session over the workers that the configuration names (or `workers`), started (with `start=False` without
+    a journal yet). Questions of tools are put to whoever sits at the terminal.
 
     Raises `Interrupted` when the user gives up before they are ready.
     """
     from ..runtime.client import AsyncOrchestrator
+    from .asking import ask_on_terminal
 
-    orchestrator = AsyncOrchestrator(config=config, workers=workers)
+    orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal)
     began = time.monotonic()
     try:
         with _saying(output, config, bool(workers is None or workers)):
-            await stopper.until(orchestrator.start())
+            await stopper.until(orchestrator.start() if start else orchestrator.start_workers())
         yield Session(orchestrator, time.monotonic() - began)
     finally:
         await orchestrator.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Cancelled", "Output", "cancellable", "guarded", "opened"]
+__all__ = ["Cancelled", "Output", "cancellable", "guarded", "opened", "worded_error"]
 
 P = ParamSpec("P")
 
@@ -126,7 +126,7 @@ def guarded(work: Callable[[], object], as_json: bool) -> int:
     except Exception as error:
         if os.environ.get(DEBUG):
             traceback.print_exc()
-        message, code = _worded(error)
+        message, code = worded_error(error)
         return _said(f"error: {message}", code, as_json, error=message)
 
 
@@ -138,7 +138,7 @@ def _said(line: str, code: int, as_json: bool, **fields: str) -> int:
     return code
 
 
-def _worded(error: Exception) -> tuple[str, int]:
+def worded_error(error: Exception) -> tuple[str, int]:
     """Return what to say of an error in one line, and the exit code it leads to."""
     from pydantic import ValidationError
     from typer import TyperException

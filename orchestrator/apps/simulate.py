@@ -15,6 +15,9 @@ from .plan import asked, planned
 from .shell import Output, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..runtime.latency import Fault, Host, Throttle
     from ..runtime.simulate import SimReport
 
 __all__ = ["simulate"]
@@ -55,10 +58,28 @@ def simulate(
             help="Draw lengths around this share of what a step may generate; left out, all of it.",
         ),
     ] = None,
+    cache: Annotated[
+        int, typer.Option(min=0, help="Tokens in each engine's prefix cache; 0: none.", rich_help_panel=_CLUSTER)
+    ] = 0,
+    block: Annotated[int, typer.Option(min=1, help="Tokens in a block of it.", rich_help_panel=_CLUSTER)] = 16,
+    slow: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=1.0, metavar="SHARE", help="The last engine has this share of its speed.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    die: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, metavar="SECONDS", help="The first engine dies then; its steps go on elsewhere from their tokens.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     as_json: Json = False,
     *,
     common: Common,
-) -> None:
+) -> None:  # fmt: skip
     """Run a plan in virtual time and compare policies: seconds, waiting, how busy the engines are."""
     from ..core.errors import UsageError
     from ..runtime.latency import Host, LatencyModel
@@ -66,7 +87,10 @@ def simulate(
 
     brief = asked(common.load(), text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens)
     rates: dict[str, Any] = {} if rate is None else {"decode_rate": rate}
+    rates |= {"cache_tokens": cache, "block": block, "tells_ids": True}
     cluster = [Host(f"host-{i}", slots=slots, **rates) for i in range(1, hosts + 1)]
+    if die is not None and hosts == 1:
+        raise UsageError("the only engine would die and nothing would be left: give `--hosts 2` or more with `--die`")
     variants = list(policies or _DEFAULT)
     if len(set(variants)) != len(variants):
         raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
@@ -78,6 +102,7 @@ def simulate(
                 hosts=cluster,
                 latency=LatencyModel(call=call_seconds),
                 outcome=whole if vary is None else varied(vary),
+                faults=_strikes(cluster, slow, die),
                 tools=brief.tools,
                 seed=brief.request.seed,
             )
@@ -90,6 +115,13 @@ def simulate(
     if failed:
         output.progress.print(f"error: {failed[0].message} ({failed[0].kind})", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> list[Fault | Throttle]:
+    from ..runtime.latency import Fault, Throttle
+
+    strikes: list[Fault | Throttle] = [] if slow is None else [Throttle(0.0, cluster[-1].name, slow)]
+    return strikes if die is None else [*strikes, Fault(die, cluster[0].name)]
 
 
 def _together(variant: str) -> tuple[Any, ...]:
@@ -111,6 +143,8 @@ def _summary(report: SimReport) -> dict[str, Any]:
         "critical_path_tokens": report.critical_path_tokens,
         "steps": report.steps,
         "attempts": len(report.spans),
+        "prompt_computed": report.prompt_computed,
+        "prompt_unique": report.prompt_unique,
         "error": None if report.failure is None else report.failure.message,
     }
 
@@ -123,7 +157,9 @@ def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: 
     output.people.print(f"{some['steps']} steps on {hosts} × {slots} slots, in virtual time")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy")
-    for name in ("seconds", "mean wait", "longest wait", "busy", "tokens", "cancelled"):
+    cached = any(summary["prompt_unique"] for summary in summaries.values())
+    columns = ("seconds", "mean wait", "longest wait", "busy", "tokens", "cancelled")
+    for name in (*columns, "prompts read ÷ unique") if cached else columns:
         table.add_column(name, justify="right")
     for name, summary in summaries.items():
         table.add_row(
@@ -134,5 +170,6 @@ def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: 
             f"{summary['busy_mean'] * 100:.0f} %",
             str(summary["total_tokens"]),
             str(summary["cancelled_tokens"]),
+            *([f"{summary['prompt_computed'] / max(1, summary['prompt_unique']):.2f}"] if cached else []),
         )
     output.people.print(table)

@@ -62,8 +62,10 @@ def study(
         known = ", ".join(each.key for each in made.conditions())
         raise UsageError(f"the study {name} has no condition {unknown[0]!r}; it has {known}")
     config = common.load()
-    if made.engines is not None:
-        config = config.model_copy(update={"engines": made.engines})
+    fixed: dict[str, Any] = {} if made.engines is None else {"engines": made.engines}
+    if config.journal is None:
+        fixed["journal"] = "off"  # the records are all that a study keeps
+    config = config.model_copy(update=fixed)
     given = draw(problems, config.seed)
     header = {"study": name, "seed": config.seed, "model": config.model, "worker": config.worker}
     store = Store((records or out / "records") / f"{name}.jsonl", header, fresh)

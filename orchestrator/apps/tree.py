@@ -7,6 +7,7 @@ not know where the news come from, nor what the steps mean.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.live import Live
 from rich.text import Text
 
+from .terminal import safe
+
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from ..runtime.answer import News
+    from ..runtime.answer import News, StepNews
     from ..runtime.report import Report
 
 __all__ = ["StepTree", "following"]
@@ -52,6 +55,8 @@ class Line:
     text: str = ""
     """What it generated or ended in, as far as it is known."""
     reason: str = ""
+    facts: str = ""
+    """How sure the model was and what the prefix cache served, where that is shown."""
     join: bool = False
     under: Line | None = None
     """The step in whose place it is shown."""
@@ -71,8 +76,11 @@ class Line:
 class StepTree:
     """The steps of one run, by who expanded into whom."""
 
-    def __init__(self, title: str = "") -> None:
+    def __init__(self, title: str = "", *, facts: bool = False) -> None:
         self.title = title
+        self.note = ""
+        """Said behind the title."""
+        self._facts = facts
         self._roots: list[Line] = []
         self._lines: dict[str, Line] = {}
         self._tokens = 0
@@ -98,11 +106,15 @@ class StepTree:
                 line.tokens = max(line.tokens, news.tokens)
                 if news.value is not None:
                     line.text = _as_line(news.value)
+                if self._facts:
+                    line.facts = facts_of(news) or line.facts
             case "text":
                 if news.step in self._lines:
                     line = self._lines[news.step]
                     line.tokens = news.tokens
                     line.text = (line.text + news.text)[-400:]
+                    if self._facts and news.logprob is not None:
+                        line.facts = f"p={math.exp(min(0.0, news.logprob)):.2f}"
             case "answer":
                 self._seconds = news.answer.seconds
                 self._tokens = news.answer.total_tokens
@@ -118,7 +130,8 @@ class StepTree:
                 rows = [("", _more(len(rows) - keep)), *rows[-keep:]]
         names = min(max((len(guide) + len(line.name) for guide, line in rows), default=0), max(12, width // 3))
         labels = min(max((len(line.label) for _, line in rows), default=0), width // 4)
-        drawn = [self._head(width), *(_drawn(guide, line, names, labels, width) for guide, line in rows)]
+        facts = max((len(line.facts) for _, line in rows), default=0)
+        drawn = [self._head(width), *(_drawn(guide, line, names, facts, labels, width) for guide, line in rows)]
         return Group(*drawn)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -141,7 +154,11 @@ class StepTree:
         tokens = self._tokens or sum(line.tokens for line in self._lines.values())
         running = sum(line.state == "running" for line in self._lines.values())
         facts = f"  {seconds:.1f} s  {tokens} tokens" + (f"  {running} running" if running else "")
-        return _cut(Text.assemble((self.title, "bold"), (facts, "dim")), width)
+        facts += f"  {self.note}" if self.note else ""
+        title = safe(self.title)
+        room = max(8, width - len(facts))
+        title = title if len(title) <= room else title[: room - 1] + "…"
+        return _cut(Text.assemble((title, "bold"), (facts, "dim")), width)
 
     def _rows(self, fold: bool) -> list[tuple[str, Line]]:
         rows: list[tuple[str, Line]] = []
@@ -207,16 +224,29 @@ def _more(count: int) -> Line:
     return Line(step="", name="…", state="done", label=f"{count} more lines")
 
 
-def _drawn(guide: str, line: Line, names: int, labels: int, width: int) -> Text:
+def facts_of(news: StepNews) -> str:
+    """Return how sure the model was (the mean probability of its tokens, or DeepConf's confidence in nats) and how many
+    prompt tokens the prefix cache served, as far as it is known."""
+    sure = ""
+    if news.logprob is not None:
+        sure = f"p={math.exp(min(0.0, news.logprob)):.2f}"
+    elif news.signals is not None:
+        sure = f"c={news.signals.confidence:.1f}"
+    return "  ".join(filter(None, (sure, f"{news.cached} hit" if news.cached else "")))
+
+
+def _drawn(guide: str, line: Line, names: int, facts: int, labels: int, width: int) -> Text:
     mark, style = _MARKS.get(line.state, ("?", ""))
     name = line.name.ljust(max(0, names - len(guide)))
     tokens = f"{line.tokens:>5} tok" if line.tokens else " " * 9
     row = Text.assemble(
         (guide, "dim"), (mark, style), " ", (name, "bold" if line.state == "running" else ""), (tokens, "dim"), "  "
     )
-    label, said = line.label, line.text
+    if facts:
+        row.append(line.facts.ljust(facts) + "  ", "dim")
+    label, said = safe(line.label), safe(line.text)
     if line.state in ("failed", "cancelled") and line.reason:
-        said = line.reason
+        said = safe(line.reason)
     room = width - row.cell_len
     if room <= 0:
         return _cut(row, width)

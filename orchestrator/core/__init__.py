@@ -1,17 +1,40 @@
 """The pure core: what plugin authors import. Nothing here touches the world."""
 
-from .base import Brief, Merge, Planner, Policy, Progress, Reader, Stop, Task, Verdict, Worker
+from .base import (
+    Allocation,
+    Allocator,
+    Brief,
+    Hedge,
+    Hold,
+    Merge,
+    Place,
+    Planner,
+    Policy,
+    Progress,
+    Reader,
+    Share,
+    Stop,
+    Task,
+    Verdict,
+    Wake,
+    Worker,
+)
 from .ir import Budget, Call, Join, Plan, Plugin, Ref, Request, Result, Sampling, Step, Text, Think, Tokens
 from .tool import Tool, ToolSpec, tool
-from .view import Branch, StepView, View
+from .view import Branch, Siblings, StepView, View, WorkerView
 
 __all__ = [
+    "Allocation",
+    "Allocator",
     "Branch",
     "Brief",
     "Budget",
     "Call",
+    "Hedge",
+    "Hold",
     "Join",
     "Merge",
+    "Place",
     "Plan",
     "Planner",
     "Plugin",
@@ -22,6 +45,8 @@ __all__ = [
     "Request",
     "Result",
     "Sampling",
+    "Share",
+    "Siblings",
     "Step",
     "StepView",
     "Stop",
@@ -33,6 +58,8 @@ __all__ = [
     "ToolSpec",
     "Verdict",
     "View",
+    "Wake",
     "Worker",
+    "WorkerView",
     "tool",
 ]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from .errors import PlannerError
 from .events import Event, Job
@@ -47,6 +47,12 @@ class Task(Frozen):
     def verify(self, answer: JsonValue) -> bool | None:
         """Return whether the answer is right, or `None` if that cannot be told."""
         return None
+
+    def steps(self, text: str) -> Sequence[str]:
+        """Return the steps of reasoning that a text, finished or not, has in it whole, in order, each in a form in
+        which equal steps are equal strings. By default: its lines without the last, case and spaces apart."""
+        lines = (" ".join(line.split()).casefold() for line in text.split("\n")[:-1])
+        return [line for line in lines if line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +98,75 @@ class Stop:
 
     step: str
     reason: str
+    into: str | None = None
+    """Id of the branch in whose favour it is given up, as it would come to the same: votes count it with that one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A policy's choice of a worker, with the reason that people will read in `Dispatch.reason`."""
+
+    worker: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A policy's wish that a step which could start waits in our queue. It is asked about again when something of its
+    run has ended or an attempt has told its first tokens, and starts all the same when nothing of its run is under way
+    any more."""
+
+    reason: str
+    behind: str = ""
+    """What it waits behind (any name, the join's say). Of the steps behind one name the next is asked about only when
+    the one before it was not held again, so that thousands that wait cost little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """A policy's wish for a second attempt at a running step, on another worker and from the tokens generated so far.
+    The first result wins and the other attempt is stopped. Done at most once a step, only for a think step or a call
+    without side effects (a streaming step that expands excepted, whose reader follows one text), only where a worker
+    has a free slot and no budget has to be cut; else the wish is void, and the policy may ask again later."""
+
+    step: str
+    reason: str
+    worker: str | None = None
+    """Where; the least loaded of the others if left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A policy's wish to review its run at a time (seconds, on the clock of `View.now`), whatever happens: with a
+    `Tick`. Only the earliest wish of a run counts, and a millisecond from now is the soonest."""
+
+    at: float
 
 
 class Policy(Frozen):
-    """Orders, places and prunes. It runs inside the machine and must be pure: a function of its arguments and options
-    alone. A policy overrides only the methods it has an opinion on."""
+    """Orders, places, prunes and hedges. It runs inside the machine and must be pure: a function of its arguments and
+    options alone. A policy overrides only the methods it has an opinion on.
+
+    Several policies of one run: ranks are taken one after the other, so the next breaks the ties of the first; a hold
+    of any of them holds, else the first that names a worker with room places; all that their reviews wish is done.
+    """
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""
         return ()
 
-    def place(self, step: StepView, view: View) -> str | None:
-        """Return the name of a worker with a free slot, or `None` for no opinion."""
+    def place(self, step: StepView, view: View) -> str | Place | Hold | None:
+        """Return a worker with a free slot, a hold, or `None` for no opinion. Asked when the step could start."""
         return None
 
-    def review(self, event: Event, view: View) -> Sequence[Stop]:
-        """Return the steps to give up in the light of one event (`Progressed`, `Succeeded` or `Failed`)."""
+    def first_look(self) -> float | None:
+        """Return after how many seconds of a run to review it, with a `Tick`, whatever has happened; `None` if only
+        news matter."""
+        return None
+
+    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
+        """Return what to do in the light of one event: `Progressed`, `Succeeded` or `Failed` of `view.subject`, or a
+        `Tick` that a policy of the run `view.run` asked for, which has no subject."""
         return ()
 
 
@@ -119,10 +178,17 @@ class Verdict(Frozen):
     """Counts, margin, who was left out: one line that a person can read."""
     winner: str | None = None
     """Name of the branch whose value this is, if it is one branch's."""
+    extracted: bool = False
+    """The value is an answer that the task has taken from a text already, not a text with an answer in it."""
+    patch: Plan | None = None
+    """More plan, whose output stands in for the value: how a merge asks a model. It may refer to the branches."""
 
 
 class Merge(Frozen):
     """Makes one answer of many branches. Pure, like a policy."""
+
+    votes: ClassVar[bool] = False
+    """Whether it weighs the branches' answers against one another, so that a rule about votes may stop its branches."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict over branches in the join's order; branches without a result have `result is None`."""
@@ -131,6 +197,52 @@ class Merge(Frozen):
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
         """Return whether no outcome of the `outstanding` branches can change the verdict over those done."""
         return False
+
+
+class Share(Frozen):
+    """One more branch, as an allocation wants it; what is `None` the planner decides."""
+
+    temperature: float | None = Field(default=None, ge=0.0)
+    strategy: str = ""
+    """Words added to the prompt: how to go about it."""
+    model: str | None = None
+    """Name of the model that is to answer."""
+
+
+class Allocation(Frozen):
+    """How many more branches there shall be, and which."""
+
+    branches: tuple[Share, ...] = ()
+    why: str = ""
+
+
+class Allocator(Merge):
+    """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
+    branches of it. Pure, like any merge."""
+
+    most: int = Field(default=32, ge=1)
+    """Most branches in all, the probes included."""
+    tokens: int | None = Field(default=None, ge=0)
+    """Most tokens of all branches together, those of the probes included; a branch is reckoned to cost what a probe
+    does."""
+
+    def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
+        """Return what shall follow the probes. `affordable` says how many there may be."""
+        raise NotImplementedError
+
+    def affordable(self, probes: Sequence[Branch]) -> int:
+        """Return how many more branches the limits allow."""
+        room = max(0, self.most - len(probes))
+        if self.tokens is None:
+            return room
+        used = sum(probe.tokens for probe in probes)
+        each = max(1, -(-used // max(1, sum(probe.tokens > 0 for probe in probes))))
+        return min(room, max(0, self.tokens - used) // each)
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the allocation as a value."""
+        allocation = self.allocate(branches, task)
+        return Verdict(value=allocation.model_dump(mode="json"), why=allocation.why)
 
 
 class Plugins(Protocol):

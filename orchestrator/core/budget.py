@@ -12,8 +12,8 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from .ir import Budget, Kind
-from .nodes import Queued, is_current
+from .ir import Budget
+from .nodes import Queued, is_current, lane_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +36,8 @@ class Account:
     running: int = 0
     cost: float = 0.0
     steps: int = 0
-    held: dict[Kind, list[Queued]] = field(default_factory=dict[Kind, list[Queued]])
-    """Heaps of ready steps, by kind, that wait for something under this account to end."""
+    held: dict[str, list[Queued]] = field(default_factory=dict[str, list[Queued]])
+    """Heaps of ready steps, by lane, that wait for something under this account to end."""
 
     def chain(self) -> Iterator[Account]:
         """Yield this account and those around it, innermost first."""
@@ -136,12 +136,12 @@ def settle(account: Account | None, reserved: int, tokens: int, cost: float) -> 
 
 def hold(account: Account, entry: Queued) -> None:
     """Keep a step back until something under the account ends."""
-    heapq.heappush(account.held.setdefault(entry[3].step.op.kind, []), entry)
+    heapq.heappush(account.held.setdefault(lane_of(entry[3].step), []), entry)
 
 
-def unhold(account: Account, kind: Kind) -> Queued | None:
-    """Take out the first step of a kind (by priority, rank, arrival) that an account holds back."""
-    held = account.held.get(kind)
+def unhold(account: Account, lane: str) -> Queued | None:
+    """Take out the first step of a lane (by priority, rank, arrival) that an account holds back."""
+    held = account.held.get(lane)
     while held:
         entry = heapq.heappop(held)
         if is_current(entry):

@@ -5,6 +5,7 @@ Pure functions of the records; they change nothing.
 
 from __future__ import annotations
 
+from .errors import Interrupted
 from .events import Finish, Status
 from .ir import Failure
 from .nodes import Node, Run
@@ -20,8 +21,8 @@ def is_cut(failure: Failure) -> bool:
 def retry_delay(node: Node, failure: Failure) -> float | Failure:
     """Return the seconds to wait before a step is tried again, or the failure it ends in.
 
-    A step with side effects is never tried again. One whose worker was lost is, at once, and apart from its own count;
-    else its kind's retries count, with exponential backoff.
+    A step with side effects is never tried again. One whose worker was lost is, at once, and apart from its own count,
+    and however often our own process ended; else its kind's retries count, with exponential backoff.
     """
     retries = node.run.request.retries
     if node.step.side_effects:
@@ -29,7 +30,7 @@ def retry_delay(node: Node, failure: Failure) -> float | Failure:
             message = f"{failure.message}; whether it took effect is unknown, so it is not tried again"
             return failure.model_copy(update={"message": message})
         return failure
-    if failure.lost and node.lost < retries.lost:
+    if failure.kind == Interrupted.__name__ or (failure.lost and node.lost - node.interrupted < retries.lost):
         return 0.0
     again = retries.think if node.step.op.kind == "think" else retries.call
     tried = node.tries - node.lost

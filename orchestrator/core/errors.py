@@ -11,8 +11,11 @@
     │   ├── WorkerError          an engine or tool host that cannot start or broke
     │   │   ├── EngineError      the model engine: no model, no memory, a rejected request
     │   │   ├── WorkerLost       it went away while it held work
+    │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
     │   │   └── NoWorker         nothing serves this kind of step
     │   ├── ToolError            a tool raised, hung, or returned something that is not JSON
+    │   │   ├── OutcomeUnknown   it changes the world, and the process ended before it had said how it went
+    │   │   └── Unanswered       it asked a person, and there is none, or the answer makes no sense
     │   ├── PlannerError         a planner could not make a plan of what it was given
     │   ├── BudgetExceeded       tokens, seconds, attempts, width, cost or steps are used up
     │   ├── DeadlineExceeded     a join's deadline passed with too few branches
@@ -79,12 +82,25 @@ class WorkerLost(WorkerError):
     retryable = True
 
 
+class Interrupted(WorkerLost):
+    """The process that ran the step ended; the run was resumed. Says nothing of step or worker, so it is not counted
+    among the losses that a step is allowed."""
+
+
 class NoWorker(WorkerError):
     """No worker serves this kind of step, and none is coming back."""
 
 
 class ToolError(WorldError):
     """A tool raised, hung, or returned something that is not JSON."""
+
+
+class OutcomeUnknown(ToolError):
+    """A call that changes the world had been started when the process ended, and nobody knows how it went."""
+
+
+class Unanswered(ToolError):
+    """A tool asked a person, and got no answer that it can use."""
 
 
 class PlannerError(WorldError):

@@ -16,6 +16,10 @@ from .ir import Call, Failure, Frozen, Kind, Plan, Request, Result, Think, Usage
 Status = Literal["done", "partial", "failed", "cancelled"]
 
 
+PRIORITY_STEP = 1_000_000
+"""How much one step of `Step.priority` weighs in `Job.priority`; a policy's rank moves it by less than half of this."""
+
+
 class Job(Frozen):
     """All that a worker gets: an attempt at one step, references resolved, limits applied."""
 
@@ -30,10 +34,14 @@ class Job(Frozen):
     seconds: float | None = None
     """Time left by the nearest budget, for a worker that can pass it on. The machine keeps the limit itself."""
     generated: tuple[int, ...] = ()
-    """Token ids that a lost attempt had generated. The worker goes on after them; its result covers them too (value,
-    `token_ids`), while `usage.completion` counts only what is new. One that takes no ids starts from the beginning."""
+    """Token ids that another attempt at the step (lost, or slow) has generated already. The worker goes on after them.
+    Its result covers them too (value, `token_ids`; `prompt_ids` is the prompt without them), its `Progressed` and
+    `usage.completion` only what is new. `sampling.max_tokens` counts them: so many less may be generated, and with none
+    left the job ends at once, `finish="length"`. A worker that takes no ids starts from the beginning, and sends no
+    `Progressed.ids`."""
     priority: int = 0
-    """For a worker with a queue of its own: lower is earlier."""
+    """For a worker with a queue of its own: lower is earlier. `step.priority * PRIORITY_STEP` and the first number of
+    the policies' rank, cut to less than half of that either way."""
 
 
 class Submitted(Frozen):
@@ -151,7 +159,39 @@ class Cancelled(Frozen):
     reason: str = "cancelled by the user"
 
 
-Event = Submitted | Expanded | Progressed | Succeeded | Failed | Stopped | WorkerUp | WorkerDown | Tick | Cancelled
+class Pruned(Frozen):
+    """The user gave one step up, as a policy may: it is left out, and its run goes on."""
+
+    kind: Literal["pruned"] = "pruned"
+    at: float
+    step: str
+    reason: str = "pruned by the user"
+
+
+class Paused(Frozen):
+    """The user wants nothing more of a run to start (what runs goes on, and so does the time), or wants it to go on."""
+
+    kind: Literal["paused"] = "paused"
+    at: float
+    run: str
+    on: bool = True
+    """`False`: go on."""
+
+
+Event = (
+    Submitted
+    | Expanded
+    | Progressed
+    | Succeeded
+    | Failed
+    | Stopped
+    | WorkerUp
+    | WorkerDown
+    | Tick
+    | Cancelled
+    | Pruned
+    | Paused
+)
 
 
 class Dispatch(Frozen):

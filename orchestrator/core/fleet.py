@@ -1,16 +1,22 @@
 """Slots and the ready queue: which ready step goes to which worker next.
 
-The queue is a heap whose key (priority, policy's rank, order of arrival) is asked for once, when a step becomes ready;
-among free workers the least loaded gets the step unless a policy chose another. Knows nothing of plans or results.
+A queue is a heap whose key (priority, policy's rank, order of arrival) is asked for once, when a step becomes ready.
+There is one for each lane: a kind of step, and the model if one is named. Among free workers the least loaded gets the
+step unless a policy chose another. Knows nothing of plans or results.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .ir import Kind
-from .nodes import Node, Queued, State
+from .nodes import Node, Queued, State, lane_of
+
+if TYPE_CHECKING:
+    from .view import WorkerView
 
 _SPARE = 64
 
@@ -28,11 +34,28 @@ class Host:
     """Attempts on it that are not gone."""
     carried: int = 0
     """Attempts on it when its slots were last counted: they may be more than it now has slots for."""
+    models: tuple[str, ...] = ()
+    cache_tokens: int | None = None
+    block: int | None = None
+    load: int = 0
+    """Tokens that its attempts may still generate."""
+    context: int = 0
+    """Tokens of context that they may come to hold, what several share counted once; of runs with policies."""
+    lanes: dict[str, None] = field(default_factory=dict[str, None])
+    """Those that it serves."""
 
     @property
     def free(self) -> int:
         """Slots that can take a step now."""
         return self.slots - self.running if self.up else 0
+
+    def see_lanes(self, lanes: Iterable[str]) -> None:
+        """Find which of all lanes it serves."""
+        self.lanes = {}
+        for lane in lanes:
+            kind, _, model = lane.partition(" ")
+            if kind in self.serves and (not model or not self.models or model in self.models):
+                self.lanes[lane] = None
 
 
 @dataclass(slots=True, eq=False)
@@ -40,73 +63,117 @@ class Fleet:
     """All workers, and the steps that are ready for them."""
 
     hosts: dict[str, Host] = field(default_factory=dict[str, Host])
-    queues: dict[Kind, list[Queued]] = field(default_factory=lambda: {"think": [], "call": []})
-    _idle: dict[Kind, list[tuple[int, str, Host]]] = field(default_factory=lambda: {"think": [], "call": []})
+    queues: dict[str, list[Queued]] = field(default_factory=lambda: {"think": [], "call": []})
+    """By lane."""
+    _idle: dict[str, list[tuple[int, str, Host]]] = field(default_factory=lambda: {"think": [], "call": []})
     """Heaps of (running, name, host), with stale entries; at least one true entry for each host with a free slot."""
-    _expected: dict[Kind, bool] = field(default_factory=lambda: {"think": False, "call": False})
-    """Whether a worker serves this kind of step, or will when it is back."""
+    _expected: dict[str, bool] = field(default_factory=lambda: {"think": False, "call": False})
+    """Whether a worker serves this lane, or will when it is back."""
+    serving: dict[str, int] = field(default_factory=dict[str, int])
+    """How many workers that are there serve each lane."""
     _tickets: int = 0
+    views: tuple[WorkerView, ...] = ()
+    """All workers as policies see them; kept here since there may be a thousand and they are asked for often."""
 
-    def up(self, name: str, slots: int, serves: tuple[Kind, ...]) -> None:
+    def up(
+        self,
+        name: str,
+        slots: int,
+        serves: tuple[Kind, ...],
+        models: tuple[str, ...] = (),
+        cache_tokens: int | None = None,
+        block: int | None = None,
+    ) -> None:
         """Enter a worker, bring one back, or change what one offers."""
         host = self.hosts.setdefault(name, Host(name, slots, serves))
         host.slots, host.serves, host.up, host.returning, host.carried = slots, serves, True, False, host.running
+        host.models, host.cache_tokens, host.block = models, cache_tokens, block
+        host.see_lanes(self.queues)
         self._offer(host)
         self._see_who_serves()
 
     def down(self, name: str, returning: bool) -> None:
         """Take a worker out. One that comes back keeps its steps waiting."""
         host = self.hosts.setdefault(name, Host(name, 0, ("think", "call")))
+        host.see_lanes(self.queues)
         host.up, host.returning = False, returning
         self._see_who_serves()
 
     def _see_who_serves(self) -> None:
-        for kind in self._expected:
-            self._expected[kind] = any(
-                kind in host.serves and (host.up or host.returning) for host in self.hosts.values()
-            )
+        for lane in self._expected:
+            self._expected[lane] = self._is_expected(lane)
+            self.serving[lane] = sum(host.up and lane in host.lanes for host in self.hosts.values())
+
+    def _is_expected(self, lane: str) -> bool:
+        return any((host.up or host.returning) and lane in host.lanes for host in self.hosts.values())
+
+    def _open(self, lane: str) -> None:
+        """Make a queue for a lane that no step has been on yet."""
+        self.queues[lane], self._expected[lane] = [], False
+        for host in self.hosts.values():
+            host.see_lanes(self.queues)
+        self._see_who_serves()
+        free = [(each.running, each.name, each) for each in self.hosts.values() if each.free > 0]
+        self._idle[lane] = [each for each in free if lane in each[2].lanes]
+        heapq.heapify(self._idle[lane])
 
     def push(self, node: Node, rank: tuple[float, ...]) -> None:
         """Queue a step that has become ready."""
         step = node.step
         if node.ticket == 0:
             self._tickets = node.ticket = self._tickets + 1
-        heapq.heappush(self.queues[step.op.kind], (step.priority, rank, node.ticket, node))
+        lane = lane_of(step)
+        if lane not in self.queues:
+            self._open(lane)
+        heapq.heappush(self.queues[lane], (step.priority, rank, node.ticket, node))
 
     def put_back(self, entry: Queued) -> None:
         """Queue a step that was taken out, where it stood."""
-        heapq.heappush(self.queues[entry[3].step.op.kind], entry)
+        heapq.heappush(self.queues[lane_of(entry[3].step)], entry)
 
     def take(self) -> tuple[Queued, Host | None] | None:
-        """Take out the first step, among those of every kind, that a worker has room for; or one, with `None`, that no
+        """Take out the first step, among those of every lane, that a worker has room for; or one, with `None`, that no
         worker serves or will serve. Return `None` if there is neither."""
         chosen: Queued | None = None
         room: Host | None = None
         where: list[Queued] = []
-        for kind, queue in self.queues.items():
+        for lane, queue in self.queues.items():
             if not queue:
                 continue
             while queue and queue[0][3].state is not State.READY:
                 heapq.heappop(queue)
             if not queue or (chosen is not None and chosen < queue[0]):
                 continue
-            host = self.least_loaded(kind)
-            if host is not None or not self._expected[kind]:
+            host = self.least_loaded(lane)
+            if host is not None or not self._expected[lane]:
                 chosen, room, where = queue[0], host, queue
         if chosen is None:
             return None
         heapq.heappop(where)
         return chosen, room
 
-    def least_loaded(self, kind: Kind) -> Host | None:
+    def least_loaded(self, lane: str) -> Host | None:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
-        heap = self._idle[kind]
+        heap = self._idle[lane]
         while heap:
             running, _, host = heap[0]
-            if host.running == running and host.up and running < host.slots and kind in host.serves:
+            if host.running == running and host.up and running < host.slots and lane in host.lanes:
                 return host
             heapq.heappop(heap)
         return None
+
+    def another(self, lane: str, beside: Host) -> Host | None:
+        """Return the worker other than one with a free slot that runs the fewest attempts, or `None`."""
+        free = (each for each in self.hosts.values() if each is not beside and each.free > 0 and lane in each.lanes)
+        return min(free, key=lambda each: (each.running, each.name), default=None)
+
+    def expects(self, lane: str) -> bool:
+        """Whether a worker serves a lane, or will when it is back."""
+        return self._expected[lane]
+
+    def models(self) -> list[str]:
+        """Return the names that workers there are give their models."""
+        return sorted({name for host in self.hosts.values() if host.up or host.returning for name in host.models})
 
     def occupy(self, host: Host) -> None:
         """Take a slot."""
@@ -121,12 +188,10 @@ class Fleet:
     def _offer(self, host: Host) -> None:
         if not host.up or host.running >= host.slots:
             return
-        for kind in host.serves:
-            heap = self._idle.get(kind)
-            if heap is None:
-                continue
+        for lane in host.lanes:
+            heap = self._idle[lane]
             heapq.heappush(heap, (host.running, host.name, host))
             if len(heap) > 4 * len(self.hosts) + _SPARE:  # mostly stale by now
-                free = [each for each in self.hosts.values() if each.free > 0 and kind in each.serves]
+                free = [each for each in self.hosts.values() if each.free > 0 and lane in each.lanes]
                 heap[:] = [(each.running, each.name, each) for each in free]
                 heapq.heapify(heap)

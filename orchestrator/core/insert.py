@@ -15,6 +15,7 @@ from .base import Merge
 from .budget import Account, enter, open_account
 from .errors import BudgetExceeded, PlanError
 from .ir import Plan, Plugin
+from .kin import enroll
 from .nodes import Node, Scope, State
 
 
@@ -64,6 +65,8 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
     run.nodes.extend(nodes.values())
     if output is not None:
         scope.output = output
+    if run.minded:
+        enroll(nodes.values())
     return Inserted(list(nodes.values()), accounts)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from .budget import Account, Grant, admit
 from .errors import InvariantError
 from .machine import Machine
-from .nodes import Node, State, is_current
+from .nodes import Node, State, is_current, lane_of
 
 
 def check(machine: Machine) -> None:
@@ -38,7 +38,7 @@ def check_not_stuck(machine: Machine) -> None:
     for run in machine.runs.values():
         waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
         queued = room and any(node.state is State.READY for node in run.nodes)
-        _demand(bool(waits or queued or machine.timers.pending(run)), run.id, "is stuck")
+        _demand(bool(waits or queued or run.paused or machine.timers.pending(run)), run.id, "is stuck")
 
 
 def _check_slots(machine: Machine) -> None:
@@ -46,37 +46,61 @@ def _check_slots(machine: Machine) -> None:
     for host in machine.fleet.hosts.values():
         _demand(host.running == held[host.name], host.name, f"counts {host.running} slots taken, {held[host.name]} are")
         most = max(host.slots, host.carried)
+        left = sum(attempt.left for attempt in machine.attempts.values() if attempt.host is host)
+        _demand(host.load == left, host.name, f"counts a load of {host.load} tokens, {left} are left")
+        here = [attempt for attempt in machine.attempts.values() if attempt.host is host]
+        shared = {attempt.node.kin: attempt.node.kin.room.get(host.name, 0) for attempt in here if attempt.node.kin}
+        room = sum(attempt.room for attempt in here) + sum(shared.values())
+        _demand(host.context == room, host.name, f"counts {host.context} tokens of context, there are {room}")
         _demand(not host.up or host.running <= most, host.name, f"runs {host.running} on {host.slots} slots")
 
 
 def _check_queue(machine: Machine) -> None:
     queued: set[str] = set()
-    for kind, queue in machine.fleet.queues.items():
+    for lane, queue in machine.fleet.queues.items():
         current = [entry[3].id for entry in queue if is_current(entry)]
         queued.update(current)
-        idle = any(host.free > 0 and kind in host.serves for host in machine.fleet.hosts.values())
-        _demand(not (current and idle), min(current, default=kind), "is ready beside an idle slot")
+        idle = any(host.free > 0 and lane in host.lanes for host in machine.fleet.hosts.values())
+        _demand(not (current and idle), min(current, default=lane), "is ready beside an idle slot")
     held = _check_held(machine)
+    aside = {entry[3].id for run in machine.runs.values() for entry in run.aside if is_current(entry)}
+    for run in machine.runs.values():
+        _demand(run.paused or not run.aside, run.id, "is not paused and has steps set aside")
+    parked = _check_parked(machine)
     for node in machine.nodes.values():
-        where = (node.id in queued) + (node.id in held)
+        where = (node.id in queued) + (node.id in held) + (node.id in aside) + (node.id in parked)
         _demand(where == (node.state is State.READY), node.id, f"is {node.state} and stands in {where} queues")
+
+
+def _check_parked(machine: Machine) -> set[str]:
+    """Check that what policies hold back will be asked about again, and return the ids of those steps."""
+    parked: set[str] = set()
+    for run in machine.runs.values():
+        here = [entry[3].id for heap in run.parked.values() for entry in heap if is_current(entry)]
+        parked.update(here)
+        forced = run.forced is not None and run.forced.state is State.READY
+        going = run.live or run.paused or forced or any(node.state is State.EXPANDING for node in run.nodes)
+        _demand(bool(not here or going), run.id, "is held back and nothing of it runs")
+        _demand(all(machine.nodes[each].held for each in here), run.id, "holds a step back and does not say why")
+    return parked
 
 
 def _check_held(machine: Machine) -> set[str]:
     """Check that what budgets hold back is rightly held back, and return the ids of those steps."""
     held: set[str] = set()
-    woken = [(node.woken, node.step.op.kind) for node in machine.nodes.values() if node.state is State.READY]
+    woken = [(node.woken, lane_of(node.step)) for node in machine.nodes.values() if node.state is State.READY]
     accounts: dict[Account, None] = {}
     for node in machine.nodes.values():
         accounts.update(dict.fromkeys(node.account.chain() if node.account is not None else ()))
     for account in accounts:
-        for kind, heap in account.held.items():
+        for lane, heap in account.held.items():
             entries = [entry for entry in heap if is_current(entry)]
             held.update(entry[3].id for entry in entries)
-            if entries and (account, kind) not in woken:
+            if entries and (account, lane) not in woken:
                 node = min(entries)[3]
                 op = node.step.op
-                answer = admit(node.account, op.sampling.max_tokens if op.kind == "think" else 0, machine.now)
+                kept = len(node.kept.ids) if node.kept is not None else 0
+                answer = admit(node.account, op.sampling.max_tokens - kept if op.kind == "think" else 0, machine.now)
                 _demand(not isinstance(answer, Grant), node.id, f"is held back by {account.owner} for no reason")
                 _demand(account.running > 0, node.id, f"waits for {account.owner}, under which nothing runs")
     return held
@@ -108,6 +132,10 @@ def _check_needs(node: Node) -> None:
         _demand(node.attempt is not None and node.attempt.state == "live", node.id, "runs without a live attempt")
     else:
         _demand(node.attempt is None, node.id, f"is {node.state} and has a live attempt")
+    if node.extra is not None:
+        _demand(node.attempt is not None and node.hedged, node.id, "has a second attempt without a first")
+        _demand(node.extra.state == "live", node.id, "has a second attempt that is not live")
+        _demand(not node.step.side_effects, node.id, "has side effects and two attempts")
 
 
 def _check_accounts(node: Node) -> None:

@@ -44,6 +44,9 @@ class Tokens(Frozen):
 
     kind: Literal["tokens"] = "tokens"
     ids: tuple[int, ...]
+    within: str | None = None
+    """Take only as many of the ids, from the first, as make up this text, with which their own text begins. The worker
+    finds the place; where it lies inside a token, that token gives way to the rest of the text."""
 
 
 class Ref(Frozen):
@@ -125,8 +128,14 @@ class Think(Frozen):
     """Pieces of the prompt; a plain string is taken as one piece of text."""
     after: StepName | None = None
     """The step whose context (prompt and output) this one continues token for token; `prompt` is appended to it."""
+    before: str = ""
+    """With `after`: the continued step's output counts only as far as the last occurrence of this text, which is left
+    out with all behind it. Where the text does not occur, all of the output counts."""
     chat: bool = False
     """Put the prompt as one user message through the model's chat template. Not together with `after`."""
+    begin: str = ""
+    """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value goes on after it. A
+    server that cannot be told so is not, so a prompt that relies on it asks for it in words too."""
     sampling: Sampling = Sampling()
     stream: bool = False
     """Send text deltas while generating: to the step's reader if it expands, and to whoever watches the run."""
@@ -142,7 +151,9 @@ class Think(Frozen):
             *,
             prompt: str | Sequence[Part] = (),
             after: str | None = None,
+            before: str = "",
             chat: bool = False,
+            begin: str = "",
             sampling: Sampling = ...,
             stream: bool = False,
             model: str | None = None,
@@ -156,6 +167,10 @@ class Think(Frozen):
             raise ValueError("a think step needs a prompt, a step to continue (`after`), or both")
         if self.chat and self.after is not None:
             raise ValueError("`chat` starts a conversation and `after` continues a context: give one of them")
+        if self.begin and not self.chat:
+            raise ValueError("`begin` goes with `chat`: put it at the end of a prompt that is plain text")
+        if self.before and self.after is None:
+            raise ValueError("`before` says how far the context of `after` counts: give `after` too")
         return self
 
 
@@ -243,6 +258,8 @@ class Step(Frozen):
     """The call changes the world: it is never tried a second time."""
     label: str = ""
     """A few words for people."""
+    memo: str = ""
+    """What the planner's reader of this step needs to know again; nobody else reads it."""
 
     @model_validator(mode="after")
     def _join_has_branches(self) -> Step:
@@ -330,6 +347,9 @@ class Usage(Frozen):
     cancelled: int = 0
     """Generated tokens that nobody read: those of stopped, failed and superseded attempts. Part of `completion`."""
     cost: float = 0.0
+    reused: int = 0
+    """Tokens of results that came out of the result cache. Nothing was generated for them, so they are no part of
+    `completion`, and their prompts none of `prompt`."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -338,6 +358,7 @@ class Usage(Frozen):
             completion=self.completion + other.completion,
             cancelled=self.cancelled + other.cancelled,
             cost=self.cost + other.cost,
+            reused=self.reused + other.reused,
         )
 
 
@@ -400,6 +421,10 @@ class Result(Frozen):
     """For a join: why the merge chose this value."""
     partial: bool = False
     """A budget or deadline cut something that went into this value."""
+    extracted: bool = False
+    """For a join: the value is an answer that the task has taken from a text already."""
+    patch: Plan | None = None
+    """For a join: the plan that its merge wants in place of a value."""
 
     @property
     def text(self) -> str:

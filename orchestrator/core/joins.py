@@ -61,7 +61,7 @@ def conclude(node: Node) -> Result:
     assert node.merge is not None
     verdict = node.merge.merge([branch_of(dep) for dep in node.deps], node.run.task)
     cut = node.cut or any(dep.cut for dep in node.deps)
-    return Result(value=verdict.value, why=verdict.why, partial=cut)
+    return Result(value=verdict.value, why=verdict.why, partial=cut, extracted=verdict.extracted, patch=verdict.patch)
 
 
 def dependency_failed(dep: Node) -> Failure:

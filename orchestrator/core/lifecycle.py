@@ -1,25 +1,23 @@
-"""How steps move: what becomes ready, what is given up, what goes to which slot. The lower half of the machine.
+"""How steps move: what becomes ready, what is given up, what a step's end does to others. The bottom of the machine.
 
-`machine.py` says what each event means and holds the theory of operation; the rules by which one step's end moves
-others stand here. Does not know events, planners or the end of a run.
+`machine.py` says what each event means and holds the theory of operation, `attempts.py` what goes to which slot. Does
+not know events, workers, planners or the end of a run.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from . import budget
 from .base import Merge, Plugins, Policy
-from .ends import is_cut, retry_delay
-from .errors import NoWorker, PluginError, as_failure
+from .ends import is_cut
+from .errors import PluginError
 from .events import Action, Cancel, Expand
-from .fleet import Fleet, Host
-from .ir import Failure, Kind, Result, Usage
+from .fleet import Fleet
+from .ir import Failure, Result
 from .joins import WAIT, Ruling, conclude, dependency_failed, judge
+from .kin import Peers
 from .nodes import Attempt, Move, Node, Run, Scope, State
-from .resolve import resolve
 from .timers import Timers
-from .trusted import dispatch
 from .view import StepView, View
 
 
@@ -42,7 +40,26 @@ class Lifecycle:
         self._ended: deque[Node] = deque()
         self._closing: list[Run] = []
         """Runs that may be over."""
-        self._last_attempt = 0
+        self.last_attempt = 0
+        self.peers = Peers()
+        self._holding: dict[str, Run] = {}
+        """Runs of which policies may hold steps back."""
+        self._stirred: dict[str, Run] = {}
+        """Those of which something has ended since steps were last sent out."""
+
+    # What `attempts.py` does, called from here.
+
+    def _dispatch_ready(self) -> None:
+        raise NotImplementedError
+
+    def _stop_attempt(self, node: Node, reason: str) -> bool:
+        raise NotImplementedError
+
+    def _passed_on(self, node: Node) -> None:
+        raise NotImplementedError
+
+    def _unblock(self, node: Node) -> None:
+        raise NotImplementedError
 
     def _spread(self) -> None:
         """Work through the steps that have ended, and those that this ends."""
@@ -83,6 +100,10 @@ class Lifecycle:
                     self._let_go(dep)
         if node.woken is not None:
             self._passed_on(node)
+        elif node.account is not None and node.story[-1][2] == State.READY:
+            self._unblock(node)
+        if node.run.parked:
+            self._stirred[node.run.id] = node.run
         if node.inner is not None:
             for each in node.inner.names.values():
                 self._cancel(each, f"{node.id}, which expanded into it, has ended")
@@ -104,7 +125,7 @@ class Lifecycle:
         rank: tuple[float, ...] = ()
         for policy in node.run.rankers:
             try:
-                rank += tuple(map(float, policy.rank(StepView(node), View(self, StepView(node)))))
+                rank += tuple(map(float, policy.rank(StepView(node), View(self, StepView(node), node.run.id))))
             except Exception as error:
                 self._break(node.run, policy, error)
                 return
@@ -200,7 +221,7 @@ class Lifecycle:
             return
         node.own, node.cut = result, result.partial
         node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is State.DONE)])
-        if not node.step.expands:
+        if not node.step.expands and result.patch is None:
             self._done(node, result, node.path_own)
             return
         node.let_go = True
@@ -208,136 +229,6 @@ class Lifecycle:
         for dep in node.deps:
             if not dep.ended:
                 self._let_go(dep)
-
-    # -- attempts ------------------------------------------------------------------------------------------------------
-
-    def _dispatch_ready(self) -> None:
-        while (taken := self.fleet.take()) is not None:
-            entry, host = taken
-            node = entry[3]
-            op = node.step.op
-            if host is None:
-                message = f"no worker serves {op.kind} steps; start one, or check why it ended"
-                self._fail(node, as_failure(NoWorker(message)))
-                continue
-            tokens = op.sampling.max_tokens if op.kind == "think" else 0
-            match budget.admit(node.account, tokens, self.now):
-                case budget.Grant() as grant:
-                    if node.run.placers:
-                        host = self._place(node, host)
-                    self._dispatch(node, host, grant)
-                    if node.woken is not None:
-                        self._passed_on(node)
-                case budget.Hold(account):
-                    budget.hold(account, entry)
-                    if node.woken is account:
-                        node.woken = None
-                    self._passed_on(node)
-                case budget.Refusal(message):
-                    self._fail(node, Failure(kind="BudgetExceeded", message=message))
-
-    def _passed_on(self, node: Node) -> None:
-        """Let the next step be asked about that the account holds back which had let this one be asked about.
-
-        An account lets one step of each kind go when something under it ends, and the next when that one did not stay
-        with it: so a budget that holds thousands back costs a question or two an attempt, not thousands.
-        """
-        account, node.woken = node.woken, None
-        if account is not None:
-            self._wake(account, node.step.op.kind)
-
-    def _wake(self, account: budget.Account, kind: Kind) -> None:
-        entry = budget.unhold(account, kind)
-        if entry is not None:
-            entry[3].woken = account
-            self.fleet.put_back(entry)
-
-    def _place(self, node: Node, default: Host) -> Host:
-        for policy in node.run.placers:
-            try:
-                name = policy.place(StepView(node), View(self, StepView(node)))
-                host = self.fleet.hosts.get(name) if name is not None else None
-            except Exception as error:
-                self._break(node.run, policy, error)
-                return default
-            if host is not None and host.free > 0 and node.step.op.kind in host.serves:
-                return host
-        return default
-
-    def _dispatch(self, node: Node, host: Host, grant: budget.Grant) -> None:
-        if node.ended:  # a policy that raised while it was asked for a place has ended the run
-            return
-        self._last_attempt += 1
-        op = resolve(node, grant.tokens)
-        attempt = Attempt(self._last_attempt, node, host, grant.tokens, grant.truncated, self.now)
-        self.attempts[attempt.id] = attempt
-        node.attempt, node.generation = attempt, attempt.id
-        node.tries += 1
-        node.run.live += 1
-        if op.kind == "think":
-            node.prompt = tuple(part for part in op.prompt if part.kind != "ref")
-        seconds: float | None = None
-        if node.account is not None:
-            budget.reserve(node.account, grant.tokens)
-            seconds = budget.seconds_left(node.account, self.now)
-        self.fleet.occupy(host)
-        self._move(node, State.RUNNING, host.name)
-        if self._lease is not None:
-            self.timers.add(self.now + self._lease, "lease", attempt)
-        self._out.append(dispatch(host.name, attempt.id, node.run.id, node.id, op, seconds))
-
-    def _stop_attempt(self, node: Node, reason: str) -> bool:
-        """Ask the worker to stop a step's live attempt, if it has one."""
-        attempt = node.attempt
-        if attempt is None:
-            return False
-        attempt.state, node.attempt = "stopping", None
-        self.timers.add(self.now + self._grace, "grace", attempt)
-        self._out.append(Cancel(step=node.id, attempt=attempt.id, worker=attempt.host.name, reason=reason))
-        return True
-
-    def _gone(self, attempt: Attempt, usage: Usage | None, read: bool = False) -> None:
-        """Take note that an attempt is over: its slot and its reservation are free again.
-
-        Without `usage` nobody knows what it generated: the meter counts what was heard of, and the accounts are charged
-        all that it might have generated, since a limit is hard.
-        """
-        node, run = attempt.node, attempt.node.run
-        least = attempt.reserved if usage is None else 0
-        usage = usage or Usage()
-        if usage.completion < attempt.tokens:
-            usage = usage.model_copy(update={"completion": attempt.tokens})
-        attempt.state = "gone"
-        del self.attempts[attempt.id]
-        if node.attempt is attempt:
-            node.attempt = None
-        run.live -= 1
-        run.meter.add(usage, read)
-        self.fleet.release(attempt.host)
-        if node.account is not None:
-            charge = max(usage.completion, least)
-            for holder in budget.settle(node.account, attempt.reserved, charge, usage.cost):
-                for kind in holder.held:
-                    self._wake(holder, kind)
-        if run.live == 0:
-            self._closing.append(run)
-
-    def _retry_or_fail(self, node: Node, failure: Failure) -> None:
-        """Try a step again if its failure and its kind allow it, else let it fail."""
-        if node.inner is not None:  # patches to the failed attempt are void
-            for each in node.inner.names.values():
-                self._cancel(each, f"{node.id}, which expanded into it, is tried again")
-            node.inner, node.own_waiters = None, None
-        match retry_delay(node, failure):
-            case Failure() as final:
-                self._fail(node, final)
-            case delay:
-                self._move(node, State.WAITING, f"try {node.tries}: {failure.kind}: {failure.message}")
-                if failure.lost:
-                    node.lost += 1
-                    self._ready(node)
-                else:
-                    self.timers.add(self.now + delay, "retry", node)
 
     # -- whole runs ----------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,12 @@ until nothing moves (`lifecycle.py`):
   scope while that keeps it); at none it is cancelled, and lets go in turn. Early stop, quorum, failure, budgets and the
   user's Ctrl-C all reduce to this one rule, upstream.
 * Ready steps go to free slots in order of (priority, rank, arrival) as far as their budgets admit. One that a budget
-  holds back waits with that budget's account, which lets the next be asked about when something under it has ended.
+  holds back waits with that budget's account, which lets the next be asked about when something under it has ended. One
+  that a policy holds back waits likewise until something of its run has ended, and never when nothing of it is live.
 
-A dispatch makes an *attempt* with a fresh id. Cancelling a step ends the step at once and asks the attempt to stop; the
+A dispatch makes an *attempt* with a fresh id. An attempt that is lost hands on the token ids it had told, and the next
+goes on from them. A policy may ask for a second attempt beside a live one; the first result wins, and the loss or
+failure of one of two is nothing to the step. Cancelling a step ends the step at once and asks the attempt to stop; the
 attempt keeps its slot and its token reservation until the worker has answered. One that never does (its grace is over,
 its worker went away) is charged all that it might have generated. News of an attempt that is gone is counted in `late`
 and otherwise ignored, so duplicates and stragglers do no harm.
@@ -35,7 +38,8 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from . import budget
-from .base import Plugins, Policy
+from .attempts import Attempts
+from .base import Hedge, Plugins, Policy, Stop
 from .ends import finish, is_over
 from .errors import BudgetExceeded, PlaitError, WorkerLost, as_failure
 from .events import (
@@ -46,7 +50,9 @@ from .events import (
     Expanded,
     Failed,
     Finish,
+    Paused,
     Progressed,
+    Pruned,
     Stopped,
     Submitted,
     Succeeded,
@@ -58,12 +64,14 @@ from .events import (
 from .insert import insert, repeats
 from .ir import Failure, Plan, Think, Usage
 from .joins import judge_at_deadline
-from .lifecycle import Lifecycle
-from .nodes import Attempt, Node, Run, Scope, State
+from .nodes import Attempt, Node, Run, Scope, State, is_current
 from .view import StepView, View
 
+_SOONEST = 0.001
+"""Seconds until a policy is asked again at the soonest: one that always asks for now must not stop the world."""
 
-class Machine(Lifecycle):
+
+class Machine(Attempts):
     """All state of all runs. `grace` is how many seconds a worker has to confirm a cancel, `lease` how many an attempt
     may be silent before its worker is taken to have lost it (`None`: for ever)."""
 
@@ -74,10 +82,11 @@ class Machine(Lifecycle):
         self.retired: list[Run] = []
         """Runs that finished in the last `handle`."""
         self._finished: set[str] = set()
+        self._wishes: list[tuple[Run, Hedge]] = []
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and return what to do about it, in order."""
-        self._out, self.moves, self.retired = [], [], []
+        self._out, self.moves, self.retired, self._wishes = [], [], [], []
         self.now = max(self.now, event.at)
         subject: Node | None = None
         match event:
@@ -94,19 +103,25 @@ class Machine(Lifecycle):
             case Submitted():
                 self._on_submitted(event)
             case Tick():
-                self._on_tick()
+                self._on_tick(event)
             case WorkerUp():
-                self.fleet.up(event.worker, event.slots, event.serves)
+                self.fleet.up(event.worker, event.slots, event.serves, event.models, event.cache_tokens, event.block)
             case WorkerDown():
                 self._on_worker_down(event)
             case Cancelled():
                 self._on_cancelled(event)
+            case Pruned():
+                self._on_pruned(event)
+            case Paused():
+                self._on_paused(event)
             case _:
                 assert_never(event)
         self._spread()
         if subject is not None and subject.run.reviewers and not is_over(subject.run):
-            self._review(event, subject)  # before slots are filled: what it stops must not start
+            self._review(event, subject.run, subject)  # before slots are filled: what it stops must not start
         self._advance()
+        for run, hedge in self._wishes:  # after: a step's second attempt takes no slot from another's first
+            self._hedge(hedge, run)
         while self._closing:
             self._finish_if_over(self._closing.pop())
         wake = self.timers.arm()
@@ -139,6 +154,14 @@ class Machine(Lifecycle):
         self.runs[run.id] = run
         self._start(nodes)
         self._close_scope(scope)
+        for policy in run.reviewers:
+            try:
+                after = policy.first_look()
+            except Exception as error:
+                self._break(run, policy, error)
+                return
+            if after is not None:
+                self._wish_wake(run, self.now + after)
 
     def _on_succeeded(self, event: Succeeded) -> Node | None:
         attempt = self.attempts.get(event.attempt)
@@ -149,7 +172,7 @@ class Machine(Lifecycle):
         self._gone(attempt, event.result.usage, read=read)
         if not read:
             return None
-        node, result = attempt.node, event.result
+        node, result = attempt.node, self._won(attempt, event.result)
         if attempt.truncated and result.finish == "length":
             node.cut = True
         if node.cut and not result.partial:
@@ -168,14 +191,31 @@ class Machine(Lifecycle):
             self.late += 1
             return None
         attempt.heard_at = self.now
-        attempt.tokens += event.tokens
-        node = attempt.node
+        tokens = max(event.tokens, len(event.ids))
+        if tokens and not attempt.tokens and attempt.node.run.parked:
+            self._stirred[attempt.node.run.id] = attempt.node.run
+        attempt.tokens += tokens
+        used = min(attempt.left, tokens)
+        attempt.left -= used
+        attempt.host.load -= used
+        node, text = attempt.node, event.text
         if attempt.state != "live":
             return None
-        if event.text:
-            attempt.text.append(event.text)
+        if event.ids:
+            attempt.ids = attempt.ids or []
+            attempt.ids.extend(event.ids)
+        if event.group is not None or event.lowest is not None:
+            attempt.group, attempt.lowest = event.group, event.lowest
+        if attempt.given is not None and not attempt.continues and (tokens or text):
+            attempt.continues = bool(event.ids)
+            if attempt.continues:
+                text = attempt.given.text + text
+            else:
+                attempt.given = None  # this worker takes no ids and began again
+        if text:
+            attempt.text.append(text)
             if node.step.expands and isinstance(node.step.op, Think) and node.step.op.stream:
-                self._out.append(Expand(step=node.id, attempt=attempt.id, delta=event.text))
+                self._out.append(Expand(step=node.id, attempt=attempt.id, delta=text))
         return node
 
     def _on_failed(self, event: Failed) -> Node | None:
@@ -188,7 +228,7 @@ class Machine(Lifecycle):
         self._gone(attempt, event.usage if known else None)
         if not live:
             return None
-        self._retry_or_fail(attempt.node, event.failure)
+        self._retry_or_fail(attempt, event.failure)
         return attempt.node
 
     def _on_stopped(self, event: Stopped) -> None:
@@ -200,18 +240,18 @@ class Machine(Lifecycle):
         self._gone(attempt, event.result.usage)
         if live:
             message = f"{attempt.host.name} stopped this attempt though nobody had asked it to"
-            self._retry_or_fail(attempt.node, as_failure(WorkerLost(message)))
+            self._retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
         self.fleet.down(event.worker, event.returning)
         message = f"worker {event.worker} went away while it ran this step"
         lost = [each for each in self.attempts.values() if each.host.name == event.worker]
-        live = [each.node for each in lost if each.state == "live"]
+        live = [each for each in lost if each.state == "live"]
         for attempt in lost:
             self._gone(attempt, None)
-        for node in live:
-            if node.state is State.RUNNING:  # else it ended as part of another that was lost
-                self._retry_or_fail(node, as_failure(WorkerLost(message)))
+        for attempt in live:
+            if attempt.node.state is State.RUNNING:  # else it ended as part of another that was lost
+                self._retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     def _on_expanded(self, event: Expanded) -> None:
         node = self.nodes.get(event.step)
@@ -246,7 +286,25 @@ class Machine(Lifecycle):
             run.cancelled = event.reason
             self._cancel_all(run, event.reason)
 
-    def _on_tick(self) -> None:
+    def _on_pruned(self, event: Pruned) -> None:
+        node = self.nodes.get(event.step)
+        if node is None or node.ended:
+            self.late += 1
+            return
+        self._cancel(node, event.reason)
+
+    def _on_paused(self, event: Paused) -> None:
+        run = self.runs.get(event.run)
+        if run is None:
+            self.late += 1
+            return
+        run.paused = event.on
+        if not event.on:
+            aside, run.aside = run.aside, []
+            for entry in filter(is_current, aside):
+                self.fleet.put_back(entry)
+
+    def _on_tick(self, event: Tick) -> None:
         for timer in self.timers.due(self.now):
             match timer.subject:
                 case Node() as node if timer.kind == "retry":
@@ -261,6 +319,11 @@ class Machine(Lifecycle):
                 case Attempt() as attempt:
                     if attempt.state == "stopping":
                         self._gone(attempt, None)
+                case Run() as run:
+                    if run.wake == timer.at and not is_over(run):
+                        run.wake = None
+                        self._spread()
+                        self._review(event, run, None)
                 case (account, run):
                     if run.id in self.runs:
                         self._seconds_over(account, run)
@@ -274,7 +337,7 @@ class Machine(Lifecycle):
             self._arm_deadline(each, scope.run)
         before = 0
         if owner is not None:
-            generated = owner.attempt.tokens if owner.attempt else 0
+            generated = owner.attempt.generated if owner.attempt else 0
             before = owner.path_own if owner.own is not None else owner.path_before + generated
         for node in added.nodes:
             self.nodes[node.id] = node
@@ -329,8 +392,8 @@ class Machine(Lifecycle):
             self.timers.add(attempt.heard_at + self._lease, "lease", attempt)
             return
         message = f"worker {attempt.host.name} has been silent about this step for {self._lease:g} s"
-        self._stop_attempt(attempt.node, message)
-        self._retry_or_fail(attempt.node, as_failure(WorkerLost(message)))
+        self._stop(attempt, message)
+        self._retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     def _arm_deadline(self, account: budget.Account, run: Run) -> None:
         if account.deadline is not None:
@@ -345,19 +408,33 @@ class Machine(Lifecycle):
             if node.account is not None and any(each is account for each in node.account.chain()):
                 self._fail(node, Failure(kind=BudgetExceeded.__name__, message=message))
 
-    def _review(self, event: Event, subject: Node) -> None:
-        run = subject.run
+    def _review(self, event: Event, run: Run, subject: Node | None) -> None:
+        """Ask a run's policies what follows from an event, and do so; hedges come after slots are filled."""
+        about = StepView(subject) if subject is not None else None
         for policy in run.reviewers:
             try:
-                stops = [(stop.step, stop.reason) for stop in policy.review(event, View(self, StepView(subject)))]
+                wishes = list(policy.review(event, View(self, about, run.id)))
+                times = [float(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
             except Exception as error:
                 self._break(run, policy, error)
                 break
-            for step, reason in stops:
-                node = self.nodes.get(step)
-                if node is not None and node.run is run:
-                    self._cancel(node, reason)
+            for wish in wishes:
+                if isinstance(wish, Stop):
+                    node = self.nodes.get(wish.step)
+                    if node is not None and node.run is run and not node.ended:
+                        node.into = wish.into
+                        self._cancel(node, wish.reason)
+                elif isinstance(wish, Hedge):
+                    self._wishes.append((run, wish))
+            if times:
+                self._wish_wake(run, min(times))
             self._spread()
+
+    def _wish_wake(self, run: Run, at: float) -> None:
+        at = max(at, self.now + _SOONEST)
+        if run.wake is None or at < run.wake:
+            run.wake = at
+            self.timers.add(at, "review", run)
 
     def _finish_if_over(self, run: Run) -> None:
         if run.live or run.id in self._finished or not is_over(run):
@@ -365,6 +442,7 @@ class Machine(Lifecycle):
         assert run.root is not None and run.root.output is not None
         self._finished.add(run.id)
         del self.runs[run.id]
+        self._holding.pop(run.id, None)
         for node in run.nodes:
             del self.nodes[node.id]
         self.retired.append(run)

@@ -32,27 +32,50 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
     if node.after is None and not node.deps and sampling is op.sampling:
         return op
     values = _values(node)
-    parts: list[Text | Tokens] = list(context(node.after, node.after_own)) if node.after is not None else []
+    parts: list[Text | Tokens] = []
+    if node.after is not None:
+        parts += context(node.after, node.after_own, op.before)
     for part in op.prompt:
         parts.append(Text(text=as_text(values[part.step])) if isinstance(part, Ref) else part)
-    return Think(prompt=tuple(parts), chat=op.chat, sampling=sampling, stream=op.stream)
+    return Think(
+        prompt=tuple(parts),
+        chat=op.chat,
+        begin=op.begin,
+        sampling=sampling,
+        stream=op.stream,
+        model=op.model,
+        salt=op.salt,
+    )
 
 
-def context(step: Node, own: bool) -> tuple[Text | Tokens, ...]:
-    """Return the context that a step ended with: its prompt and its output.
+def context(step: Node, own: bool, before: str = "") -> tuple[Text | Tokens, ...]:
+    """Return the context that a step ended with: its prompt and its output, up to the last occurrence of `before`.
 
     With `own` that is what the step generated itself; else that of the innermost think step whose value became its own.
     """
+    step = context_step(step, own)
+    result = step.own
+    assert result is not None
+    has_ids = bool(result.prompt_ids) and bool(result.token_ids or not result.text)
+    cut = result.text.rfind(before) if before else -1
+    if cut < 0:
+        if has_ids:
+            return (Tokens(ids=result.prompt_ids + result.token_ids),)
+        return (*step.prompt, Text(text=result.text))
+    kept = result.text[:cut]
+    if has_ids:
+        return (Tokens(ids=result.prompt_ids), *([Tokens(ids=result.token_ids, within=kept)] if kept else []))
+    return (*step.prompt, *([Text(text=kept)] if kept else []))
+
+
+def context_step(step: Node, own: bool) -> Node:
+    """Return the step whose own prompt and output are the context that `step` ended with; `own` as in `context`."""
     inner = step
     while not own and inner.inner is not None and inner.inner.output is not None:
         inner = inner.inner.output
         if inner.step.op.kind == "think":
             step = inner
-    result = step.own
-    assert result is not None
-    if result.prompt_ids and (result.token_ids or not result.text):
-        return (Tokens(ids=result.prompt_ids + result.token_ids),)
-    return (*step.prompt, Text(text=result.text))
+    return step
 
 
 def _values(node: Node) -> dict[str, JsonValue]:

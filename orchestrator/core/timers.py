@@ -11,7 +11,8 @@ from .budget import Account
 from .ends import is_over
 from .nodes import Attempt, Node, Run, State
 
-TimerKind = Literal["retry", "deadline", "grace", "lease", "seconds"]
+TimerKind = Literal["retry", "deadline", "grace", "lease", "seconds", "review"]
+Subject = Node | Attempt | Run | tuple[Account, Run]
 
 
 class Timer(NamedTuple):
@@ -20,7 +21,7 @@ class Timer(NamedTuple):
     at: float
     order: int
     kind: TimerKind
-    subject: Node | Attempt | tuple[Account, Run]
+    subject: Subject
 
     @property
     def stale(self) -> bool:
@@ -30,6 +31,8 @@ class Timer(NamedTuple):
                 return node.state is not State.WAITING
             case Attempt() as attempt:
                 return attempt.state == "gone"
+            case Run() as run:
+                return is_over(run)
             case (_, run):
                 return is_over(run)
 
@@ -43,7 +46,7 @@ class Timers:
     _armed: float | None = None
     _sweep_at: int = 64
 
-    def add(self, at: float, kind: TimerKind, subject: Node | Attempt | tuple[Account, Run]) -> None:
+    def add(self, at: float, kind: TimerKind, subject: Subject) -> None:
         """Set a timer. Now and then those that are over are thrown out, since they keep whole runs in memory."""
         if len(self._heap) >= self._sweep_at:
             self._heap = [timer for timer in self._heap if not timer.stale]
@@ -70,8 +73,8 @@ class Timers:
         return self._armed
 
     def pending(self, run: Run) -> bool:
-        """Whether a timer that is not stale concerns a run."""
-        return any(not timer.stale and _run_of(timer) is run for timer in self._heap)
+        """Whether a timer that is not stale will move a run (a policy's review is only a look at it)."""
+        return any(not timer.stale and timer.kind != "review" and _run_of(timer) is run for timer in self._heap)
 
 
 def _run_of(timer: Timer) -> Run:
@@ -80,5 +83,7 @@ def _run_of(timer: Timer) -> Run:
             return node.run
         case Attempt() as attempt:
             return attempt.node.run
+        case Run() as run:
+            return run
         case (_, run):
             return run

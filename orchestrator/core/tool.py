@@ -21,6 +21,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
 
+from .context import Context
 from .docstring import Docstring
 from .errors import ToolError, ToolSchemaError
 from .explain import did_you_mean, explain, first_line, first_of_each, json_path
@@ -40,7 +41,14 @@ class ToolSpec(Frozen):
     parameters: dict[str, JsonValue] = {}
     """JSON schema of the arguments, an object."""
     side_effects: bool = False
-    """Calling it changes the world; such a call is never tried twice."""
+    """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
+    idempotent: bool = False
+    """Calling it twice does what calling it once does, so it may be tried again although it changes the world."""
+
+    @property
+    def once(self) -> bool:
+        """Whether a call must never be tried twice."""
+        return self.side_effects and not self.idempotent
 
 
 class Tool(Generic[P, R]):
@@ -56,6 +64,7 @@ class Tool(Generic[P, R]):
         name: str | None = None,
         description: str | None = None,
         side_effects: bool = False,
+        idempotent: bool = False,
         timeout: float | None = None,
     ) -> None:
         self.fn = fn
@@ -66,11 +75,14 @@ class Tool(Generic[P, R]):
         doc = Docstring.of(fn)
         self.description = doc.text if description is None else inspect.cleandoc(description).strip()
         self.side_effects = side_effects
-        """Calling it changes the world; such a call is never tried twice."""
+        """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
+        self.idempotent = idempotent
+        """Calling it twice does what calling it once does."""
         self.timeout = timeout
         """Seconds that a call may take, or `None`."""
         self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
-        self._names, self._model = _arguments(fn, self.name, doc.arguments)
+        self._names, self._model, self.context = _arguments(fn, self.name, doc.arguments)
+        """`context` is the name of the parameter that is given a `Context`, if there is one."""
         self.parameters = _json_schema(self._model, self.name)
         """JSON schema of the arguments, an object."""
         functools.update_wrapper(self, fn)
@@ -89,6 +101,7 @@ class Tool(Generic[P, R]):
             description=self.description,
             parameters=self.parameters,
             side_effects=self.side_effects,
+            idempotent=self.idempotent,
         )
 
     def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
@@ -129,6 +142,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     side_effects: bool = False,
+    idempotent: bool = False,
     timeout: float | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
@@ -138,26 +152,48 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     side_effects: bool = False,
+    idempotent: bool = False,
     timeout: float | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a function, sync or async: `@tool`, or `@tool(name=…, side_effects=True, timeout=…)`.
 
     The schema comes from the annotations (a parameter without one takes any JSON) and the docstring: its text is the
-    description, its Google-style `Args:` describe the parameters unless `Annotated[…, Field(description=…)]` does.
+    description, its Google-style `Args:` describe the parameters unless `Annotated[…, Field(description=…)]` does. A
+    parameter annotated `Context` is given what the tool may know of its call, and is no part of the schema.
 
     Args:
         fn: the function.
         name: name that plans use; the function's own by default.
         description: in place of the docstring's text.
-        side_effects: calling it changes the world, so a failed call is never tried a second time.
+        side_effects: calling it changes the world, so a failed call is never tried a second time, and one whose outcome
+            the end of the process has hidden neither.
+        idempotent: calling it twice does what calling it once does, so it may be tried again all the same.
         timeout: seconds that a call may take.
 
     Raises:
         ToolSchemaError: the function cannot be a tool; says why and what to write instead.
+
+    >>> @tool
+    ... def area(width: float, height: float = 1.0) -> float:
+    ...     "Return the area of a rectangle."
+    ...     return width * height
+    >>> area(2.0, 3.0)
+    6.0
+    >>> area.spec.description, area.spec.parameters["required"]
+    ('Return the area of a rectangle.', ['width'])
+    >>> area.bind({"width": 2, "height": "3"})
+    {'width': 2.0, 'height': 3.0}
     """
 
     def make(fn: Callable[P, R]) -> Tool[P, R]:
-        return Tool(fn, name=name, description=description, side_effects=side_effects, timeout=timeout)
+        return Tool(
+            fn,
+            name=name,
+            description=description,
+            side_effects=side_effects,
+            idempotent=idempotent,
+            timeout=timeout,
+        )
 
     return make if fn is None else make(fn)
 
@@ -185,8 +221,9 @@ def _check_callable(fn: object, name: str) -> None:
 
 def _arguments(
     fn: Callable[..., object], name: str, described: Mapping[str, str]
-) -> tuple[dict[str, str], type[BaseModel]]:
-    """Return the parameters' names by field of the model that checks them, and the model.
+) -> tuple[dict[str, str], type[BaseModel], str | None]:
+    """Return the parameters' names by field of the model that checks them, the model, and the name of the parameter
+    that is given a `Context`.
 
     The fields have names of our own with the parameters' as aliases, since not every parameter's name (`_x`, `copy`,
     `model_config`) can be a pydantic field's.
@@ -198,9 +235,13 @@ def _arguments(
     hints = _hints(fn, name, parameters)
     names: dict[str, str] = {}
     fields: dict[str, object] = {}
+    context: str | None = None
     for index, parameter in enumerate(parameters.values()):
         _check_parameter(parameter, index, name)
         hint: object = hints.get(parameter.name, object)
+        if hint is Context:
+            context = parameter.name
+            continue
         options: dict[str, object] = {"alias": parameter.name}
         if description := _description(hint) or described.get(parameter.name):
             options["description"] = description
@@ -212,7 +253,7 @@ def _arguments(
         fields[f"p{index}"] = (hint, cast("Callable[..., object]", Field)(**options))
     make = cast("Callable[..., type[BaseModel]]", create_model)
     try:
-        return names, make(name, __config__=ConfigDict(extra="forbid", defer_build=False), **fields)
+        return names, make(name, __config__=ConfigDict(extra="forbid", defer_build=False), **fields), context
     except PydanticSchemaGenerationError as error:
         kind = re.search(r"Unable to generate pydantic-core schema for (.+?)\. ", str(error))
         culprit = kind.group(1) if kind else "one of its types"

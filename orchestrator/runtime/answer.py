@@ -6,10 +6,11 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ..core.errors import RunFailed
+from ..core.context import Question
+from ..core.errors import OutcomeUnknown, RunFailed
 from ..core.events import Status
-from ..core.ir import Failure, Frozen, Kind, Usage
-from .report import Report
+from ..core.ir import Failure, Frozen, Kind, Plan, Signals, Usage, as_text
+from .report import Report, StepRow
 
 
 class Answer(Frozen):
@@ -32,6 +33,49 @@ class Answer(Frozen):
     partial: dict[str, JsonValue] = {}
     """Values of the steps that were done, by step id, if the run has no value of its own."""
     report: Report = Report()
+    plan: Plan | None = None
+    """The first plan, as the planner made it. What steps expanded into stands in `trace`."""
+
+    @property
+    def trace(self) -> tuple[StepRow, ...]:
+        """What became of every step, expansions included, in the order in which they entered the plan: where it ran and
+        when, what it cost, how it ended and why. `plait view` draws it."""
+        return self.report.steps
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Ids of the steps whose tool may or may not have changed the world when the process ended."""
+        return tuple(row.step for row in self.trace if row.reason.startswith(OutcomeUnknown.__name__))
+
+    def explain(self) -> str:
+        """Return in a few lines how the answer came about: what was chosen and why, what every step ended in, what that
+        took. For people; `summary` and `report` are for programs.
+
+        >>> print(Answer(run="r1", status="cancelled", why="given up by its owner").explain())
+        run r1: cancelled, no answer
+        given up by its owner
+        0.00 s, 0 tokens generated, 0 on the critical path
+        """
+        verdict = {True: ", verified", False: ", wrong", None: ""}[self.verified if self.answer is not None else None]
+        found = f"answer {as_text(self.answer)!r}{verdict}" if self.answer is not None else "no answer"
+        lines = [f"run {self.run}: {self.status}, {found}"]
+        lines += [self.why] if self.why else []
+        lines += [f"{self.failure.kind}: {self.failure.message}"] if self.failure is not None else []
+        lines += [f"unknown whether it took effect: {step}" for step in self.unknown]
+        depth: dict[str, int] = {}
+        for row in self.trace:
+            depth[row.step] = 1 if row.owner is None else depth.get(row.owner, 0) + 1
+            tokens = f", {row.usage.completion} tokens" if row.usage.completion else ""
+            tries = f", {row.tries} tries" if row.tries > 1 else ""
+            reason = f": {row.reason}" if row.reason else ""
+            lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
+        reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
+        cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
+        lines.append(
+            f"{self.seconds:.2f} s, {self.total_tokens} tokens generated{cancelled}{reused}, "
+            f"{self.critical_path_tokens} on the critical path"
+        )
+        return "\n".join(lines)
 
     @property
     def usage(self) -> Usage:
@@ -77,6 +121,7 @@ class Answer(Frozen):
                 "cached": usage.cached,
                 "completion": usage.completion,
                 "cancelled": usage.cancelled,
+                **({"reused": usage.reused} if usage.reused else {}),
             },
             "critical_path_tokens": self.critical_path_tokens,
             "total_tokens": self.total_tokens,
@@ -106,6 +151,14 @@ class StepNews(Frozen):
     """Generated so far."""
     value: JsonValue = None
     """Its own value, once it has one."""
+    prompt: int = 0
+    """Prompt tokens of the attempt that made the value; 0 until then."""
+    cached: int = 0
+    """How many of them the prefix cache served."""
+    logprob: float | None = None
+    """Mean log-probability (nats) of its tokens, if asked for."""
+    signals: Signals | None = None
+    """How sure the model was, if asked for."""
 
 
 class TextNews(Frozen):
@@ -116,6 +169,8 @@ class TextNews(Frozen):
     step: str
     text: str
     tokens: int
+    logprob: float | None = None
+    """Mean log-probability (nats) of the tokens of this text, if asked for."""
 
 
 class AnswerNews(Frozen):
@@ -126,4 +181,15 @@ class AnswerNews(Frozen):
     answer: Answer
 
 
-News = StepNews | TextNews | AnswerNews
+class AskNews(Frozen):
+    """A tool asks a person: answer with `Handle.answer(news.question.id, …)`. Not sent where `on_ask` is there to be
+    asked."""
+
+    kind: Literal["ask"] = "ask"
+    at: float
+    question: Question
+
+
+News = StepNews | TextNews | AskNews | AnswerNews
+Mode = Literal["step", "text", "ask", "answer"]
+"""A kind of news."""

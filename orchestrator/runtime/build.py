@@ -41,6 +41,7 @@ def settings(config: Config) -> dict[str, Any]:
         "max_model_len": config.max_model_len,
         "kv_cache_memory_bytes": None if config.kv_cache_mib is None else config.kv_cache_mib << 20,
         "seed": config.seed,
+        "api_key_env": config.api_key_env,
     }
     if config.worker == "http":
         if config.base_url is None:

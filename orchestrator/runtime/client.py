@@ -1,41 +1,54 @@
 """The SDK's client: requests in, answers out. Async; `sync.py` is a façade over it.
 
-Puts together what a configuration names (workers, planner, journal), hands requests to the driver, and reads answers
-out of finished runs. It decides nothing about how a run goes.
+Puts together what a configuration names (workers, planner, journal), and hands requests to the driver. It decides
+nothing about how a run goes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
-from ..core.base import Brief, Planner, Task, Worker
-from ..core.errors import TaskError, UsageError, as_failure
-from ..core.events import Action, Event, Finish, Progressed, Submitted
+from ..core.base import Brief, Merge, Planner, Policy, Task, Worker
+from ..core.errors import PluginError, UsageError
+from ..core.events import Finish, Submitted
 from ..core.graph import validate
 from ..core.ir import Budget, Join, Plan, Plugin, Request
 from ..core.machine import Machine
-from ..core.nodes import Node, Run, State
+from ..core.nodes import Run
 from ..core.tool import Tool
-from .answer import Answer, AnswerNews, News, StepNews, TextNews
+from . import telemetry
+from .adhoc import Kind, address, handed_over, verified
+from .answer import Answer, Mode, News
+from .ask import Asker, OnAsk
 from .build import workers as build_workers
+from .cache import Cached, ResultCache, default_file, identity
 from .config import Config
 from .driver import Driver
+from .durable import Rebuilt, Records, Resumer, RunEntry
+from .effects import marked
 from .expander import Expander
-from .journal import Journal
+from .handle import Handle, Questions, read_answer
 from .plugins import Plugins, parse_plugin
-from .report import report
+from .resume import OnUnknown
+
+__all__ = ["AsyncOrchestrator", "Handle", "Options", "ToolLike", "read_answer"]
 
 T = TypeVar("T")
 ToolLike = Tool[..., Any] | Callable[..., Any]
 Name = str | Plugin
 """A plugin by name; a string may carry options (`sample:n=16,temperature=0.8`)."""
+Own = Callable[..., Any]
+"""A function of the caller's: a planner `fn(brief) -> Plan`, a policy's rank `fn(step, view) -> number`, a merge
+`fn(branches, task) -> value`, a verifier `fn(answer) -> bool | None`. All but planners run inside the machine and must
+be pure. A subclass of `Planner`, `Policy` or `Merge` may stand for one too. A run can be resumed in another process if
+that can import it."""
 
 
 class Options(TypedDict, total=False):
@@ -43,11 +56,13 @@ class Options(TypedDict, total=False):
 
     task: Name | None
     """What the text means; `plain` by default."""
-    planner: Name | None
+    verify: Own | None
+    """Judges answers in place of the task."""
+    planner: Name | Planner | Own | None
     """How the work is split."""
-    policies: Iterable[Name] | None
+    policies: Iterable[Name | Policy | Own] | None
     """Order, placement, pruning: ranks are compared one after another, the first to name a place counts, all prune."""
-    merge: Name | None
+    merge: Name | Merge | Own | None
     """For planners that have this option: how branches become one answer."""
     n: int | None
     """For planners that have this option: how many branches."""
@@ -75,8 +90,26 @@ class AsyncOrchestrator:
             third party's `pkg.mod:Class`.
         tools: functions that steps may call.
         workers: ready-made workers to use in place of what the configuration names.
+        on_ask: puts the questions of tools (`await ctx.ask(…)`) to a person and returns the answer; an ordinary
+            function is called on a thread of its own. Without it a question waits for `Handle.answer`, and in `run`,
+            which gives out no handle, the tool fails.
         config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
         settings: single settings of `Config`, by name.
+
+    >>> from workers.scripted import Reply, Scripted
+    >>> async def main() -> None:
+    ...     async with AsyncOrchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as orchestrator:
+    ...         handle = await orchestrator.submit("What is 2 + 2?")
+    ...         print((await handle).answer)
+    ...         async for news in orchestrator.stream("And 3 + 1?", modes=["step", "answer"]):
+    ...             print(news.kind, news.state if news.kind == "step" else news.answer.answer)
+    >>> asyncio.run(main())
+    4
+    step waiting
+    step ready
+    step running
+    step done
+    answer 4
 
     Raises `ConfigError` for settings that make no sense and `PluginError` for workers that are not there; `start` (or
     the first run) raises `WorkerError` for those that cannot start.
@@ -89,15 +122,26 @@ class AsyncOrchestrator:
         worker: str | None = None,
         tools: Iterable[ToolLike] = (),
         workers: Sequence[Worker] | None = None,
+        on_ask: OnAsk | None = None,
         config: Config | None = None,
         **settings: Any,
     ) -> None:
         self.config = config or Config.load(model=model, worker=worker, **settings)
         self.plugins = Plugins()
         self._given = list(workers) if workers is not None else None
-        self._tools: Any = self.plugins.worker("tools", tools=tools, file=self.config.tools)
+        self._tools: Any = self.plugins.worker("tools", tools=tools, file=self.config.tools, mcp=self.config.mcp)
+        self._asker = Asker(on_ask)
+        if hasattr(self._tools, "on_ask"):
+            self._tools.on_ask = self._asker.ask
         self._driver: Driver | None = None
-        self._expander = Expander()
+        self._latest: Driver | None = None
+        """Who takes new runs: the driver that owns the workers, or its successor when its journal was full."""
+        self._workers: list[Worker] = []
+        self._expander = Expander(self._marked)
+        self._records = Records(self.config)
+        self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
+        self._cache: ResultCache | None = None
+        self._judged: dict[tuple[str, Own], type[Task]] = {}
         self._starting = asyncio.Lock()
         self._closed = False
 
@@ -112,36 +156,66 @@ class AsyncOrchestrator:
 
     async def start(self) -> None:
         """Start the workers, if that has not been done."""
+        await self._started()
+        assert self._driver is not None
+        self._records.check(self._driver.recorder)
+
+    async def start_workers(self) -> None:
+        """Start the workers alone: nothing is written down before a first run."""
+        await self._started()
+
+    async def _started(self) -> Driver:
         async with self._starting:
             if self._closed:
                 raise UsageError("this orchestrator was closed; make a new one")
             if self._driver is None:
                 await self._start()
+            assert self._driver is not None
+            return self._driver
 
     async def _start(self) -> None:
         model_workers = self._given if self._given is not None else build_workers(self.config, self.plugins)
+        if self.config.cache is not None:
+            self._cache = self._cache or ResultCache(self.config.cache if self.config.cache != "on" else default_file())
+            model_workers = [
+                Cached(each, self._cache, identity(self.config.model, each, self.config.base_url))
+                for each in model_workers
+            ]
         given = {worker.name for worker in model_workers}
-        all_workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
-        machine = Machine(self.plugins)
-        journal = None
-        if self.config.journal is not None:
-            meta: dict[str, JsonValue] = {"worker": self.config.worker, "model": self.config.model}
-            journal = Journal(self.config.journal).open(meta=meta)
-        driver = Driver(machine, all_workers, self._expander, journal)
-        try:
-            await driver.start()
-        except BaseException:
-            if journal is not None:
-                journal.close()
-            raise
-        self._driver = driver
+        self._workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
+        driver = Driver(Machine(self.plugins), self._workers, self._expander, self._records.journal())
+        telemetry.watch(driver, self.config)
+        await driver.start()
+        self._driver = self._latest = driver
+
+    async def _taking(self) -> Driver:
+        """Return the driver for a new run."""
+        assert self._driver is not None and self._latest is not None
+        if self._records.is_full(self._latest):
+            async with self._starting:
+                if self._records.is_full(self._latest):
+                    owner, before = self._driver, self._latest
+                    self._latest = await self._records.successor(
+                        before, owner, self._workers, self._expander, self.plugins
+                    )
+                    telemetry.watch(self._latest, self.config)
+        return self._latest
+
+    def _marked(self, plan: Plan) -> Plan:
+        return marked(plan, self._tools.specs)
 
     async def close(self) -> None:
         """Give up what still runs and free engine, actors and journal. May be called twice."""
         self._closed = True
-        driver, self._driver = self._driver, None
+        await self._resumer.close()
+        driver, latest, self._driver, self._latest = self._driver, self._latest, None, None
+        if latest is not None and latest is not driver:
+            await latest.close()
+        await self._records.close()
         if driver is not None:
             await driver.close()
+        if self._cache is not None:
+            self._cache.close()
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -150,18 +224,28 @@ class AsyncOrchestrator:
 
         A run that fails returns an answer that says so. Cancelling the awaiting task gives the run up.
         """
-        handle = await self.submit(text, plan=plan, **options)
+        handle = await self._submit(text, plan, False, options, answerable=False)
         return await handle
 
     async def stream(
-        self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]
+        self,
+        text: str = "",
+        *,
+        plan: Plan | None = None,
+        modes: Collection[Mode] | None = None,
+        **options: Unpack[Options],
     ) -> AsyncGenerator[News, None]:
-        """Run one request and yield its news as they come: steps that move, text, and last the answer.
+        """Run one request and yield its news as they come: steps that move, text, questions, and last the answer.
 
-        Arguments as for `submit`. Leaving the iteration early gives the run up.
+        Args:
+            text: as for `submit`, like all options.
+            plan: the same.
+            modes: which kinds of news to yield (`"step"`, `"text"`, `"ask"`, `"answer"`); all by default.
+
+        Leaving the iteration early gives the run up.
         """
         handle = await self.submit(text, plan=plan, watch=True, **options)
-        async for news in handle.news():
+        async for news in handle.news(modes):
             yield news
 
     async def submit(
@@ -178,20 +262,108 @@ class AsyncOrchestrator:
         Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run,
         `WorkerError` for workers that cannot start.
         """
+        return await self._submit(text, plan, watch, options, answerable=True)
+
+    async def _submit(self, text: str, plan: Plan | None, watch: bool, options: Options, answerable: bool) -> Handle:
+        if self.config.mcp:
+            await self.start()  # what their servers offer is known only then
         brief = self.brief(text, planned=plan is not None, **options)
         await self.start()
-        assert self._driver is not None
-        run, at = secrets.token_hex(4), self._driver.now()
+        driver = await self._taking()
+        run, at = secrets.token_hex(4), driver.now()
         if plan is None:
             event = self._expander.start(run, self.plugins.planner(brief.request.planner), brief, at)
         else:
-            event = Submitted(at=at, run=run, request=brief.request, plan=plan)
+            event = Submitted(at=at, run=run, request=brief.request, plan=self._marked(plan))
         try:
             self._check(event.plan, brief)
         except UsageError:
             self._expander.forget(run)
             raise
-        return Handle(self._driver, event, brief.task, watch)
+        self._records.open(driver.recorder)
+        handle = Handle(driver, event, brief.task, watch, asker=self._asker)
+        self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
+        return handle
+
+    async def resume(
+        self,
+        run: str,
+        *,
+        on_unknown: OnUnknown | None = None,
+        tools: Iterable[ToolLike] = (),
+        path: str | Path | None = None,
+    ) -> Answer:
+        """Finish a run whose process ended before it did, and return its answer; one that has finished is only read.
+
+        Steps that are done are not done again. What was under way is tried again, except a tool call with side effects
+        that may have been made: see `on_unknown`. Time that nobody ran it does not count against its budget.
+
+        Args:
+            run: its id, or as much of the beginning as no other run's has.
+            on_unknown: what becomes of a call with side effects whose outcome is unknown: `fail`, `ask` a person, or
+                `retry`; the configuration's by default. A tool that says it is idempotent is called again anyway.
+            tools: functions that its steps may call, besides the orchestrator's own.
+            path: its journal, or the folder to look in; the configuration's by default.
+
+        Raises `UsageError` for a run that is not there, `ConfigError` for one that another process is running or whose
+        journal this version cannot go on from.
+        """
+        return await (await self._reopen(run, False, on_unknown, tools, path, answerable=False))
+
+    async def reopen(
+        self,
+        run: str,
+        *,
+        watch: bool = False,
+        on_unknown: OnUnknown | None = None,
+        tools: Iterable[ToolLike] = (),
+        path: str | Path | None = None,
+    ) -> Handle:
+        """Do what `resume` does and return a handle at once; with `watch` it keeps news."""
+        return await self._reopen(run, watch, on_unknown, tools, path, answerable=True)
+
+    async def _reopen(
+        self,
+        run: str,
+        watch: bool,
+        on_unknown: OnUnknown | None,
+        tools: Iterable[ToolLike],
+        path: str | Path | None,
+        answerable: bool,
+    ) -> Handle:
+        self._tools.add(tools)
+        entry: RunEntry = self._resumer.find(run, Path(path) if path is not None else None)
+        driver = await self._started()
+        questions = Questions()
+        taken = await self._resumer.take_up(
+            entry,
+            driver,
+            self._workers,
+            self._tools.specs,
+            self._marked,
+            on_unknown or self.config.on_unknown,
+            questions.told if answerable else None,
+        )
+        rebuilt = taken if isinstance(taken, Rebuilt) else taken.rebuilt
+        future: asyncio.Future[tuple[Finish, Run | None]]
+        if isinstance(taken, Rebuilt):
+            assert taken.finish is not None
+            future = asyncio.get_running_loop().create_future()
+            future.set_result((taken.finish, taken.record))
+        else:
+            driver, future = taken.driver, taken.future
+        task = self.plugins.task(rebuilt.submitted.request.task, rebuilt.submitted.request.text)
+        ended = rebuilt.machine.now if isinstance(taken, Rebuilt) else None
+        handle = Handle(
+            driver, rebuilt.submitted, task, watch, asker=self._asker, future=future, nodes=rebuilt.nodes, ended=ended
+        )
+        questions.handle(handle)
+        return handle
+
+    def answer(self, question: str, value: JsonValue) -> None:
+        """Answer a question that a tool has put, by its id. Raises `UsageError` for one that is not open, `Unanswered`
+        for an answer that is none of its choices."""
+        self._asker.answer(question, value)
 
     def plan(self, text: str = "", **options: Unpack[Options]) -> Plan:
         """Return the first plan for a request, checked, and start nothing. Raises what submitting it would raise."""
@@ -208,7 +380,7 @@ class AsyncOrchestrator:
         """
         config = self.config
         self._tools.add(options.get("tools", ()))
-        planner = _spec(options.get("planner") or config.planner)
+        planner = self._spec("planner", options.get("planner") or config.planner)
         if not planned:
             general = self._general(planner, options.get("n") or config.n, options.get("merge") or config.merge)
             planner = Plugin(name=planner.name, options={**planner.options, **general})
@@ -216,9 +388,9 @@ class AsyncOrchestrator:
         policies = options.get("policies")
         request = Request(
             text=text,
-            task=_spec(options.get("task") or "plain"),
+            task=self._task(options),
             planner=planner,
-            policies=tuple(_spec(each) for each in (config.policies if policies is None else policies)),
+            policies=tuple(self._spec("policy", each) for each in (config.policies if policies is None else policies)),
             budget=self._budget(options),
             seed=_first(options.get("seed"), config.seed) or 0,
         )
@@ -241,7 +413,7 @@ class AsyncOrchestrator:
         given = (options.get("budget") or Budget()).model_dump()
         return Budget.model_validate(given | {key: value for key, value in limits.items() if value is not None})
 
-    def _general(self, spec: Plugin, n: int | None, merge: Name | None) -> dict[str, JsonValue]:
+    def _general(self, spec: Plugin, n: int | None, merge: Name | Merge | Own | None) -> dict[str, JsonValue]:
         """Return `n` and `merge` as options of a planner; raise `UsageError` where it has no such option."""
         planner = self.plugins.class_of("planner", spec.name)
         assert issubclass(planner, Planner)
@@ -253,131 +425,23 @@ class AsyncOrchestrator:
         if merge is not None:
             if "merge" not in planner.model_fields:
                 raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
-            options["merge"] = _spec(merge).model_dump()
+            options["merge"] = self._spec("merge", merge).model_dump()
         return options
 
+    def _spec(self, kind: Kind, given: object) -> Plugin:
+        if isinstance(given, str | Plugin):
+            return _spec(given)
+        return handed_over(kind, given, self.plugins.register)
 
-class Handle:
-    """One run under way. Await it for the answer."""
-
-    def __init__(self, driver: Driver, event: Submitted, task: Task, watch: bool) -> None:
-        self.run = event.run
-        """Id of the run."""
-        self._driver = driver
-        self._task = task
-        self._began = event.at
-        self._seen = 0
-        self._news: asyncio.Queue[News | BaseException] | None = asyncio.Queue() if watch else None
-        if watch:
-            driver.watchers.append(self._watch)
-        self._finish = asyncio.ensure_future(self._answer(driver.submit(event)))
-
-    def __await__(self) -> Any:
-        return self._wait().__await__()
-
-    async def _wait(self) -> Answer:
-        try:
-            return await asyncio.shield(self._finish)
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
-
-    def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Give the run up; awaiting it then returns what was done."""
-        self._driver.cancel(self.run, reason)
-
-    async def news(self) -> AsyncGenerator[News, None]:
-        """Yield the run's news, the answer last. Only for a handle made with `watch=True`, and once."""
-        if self._news is None:
-            raise UsageError("submit with watch=True to follow a run's news")
-        try:
-            while True:
-                item = await self._news.get()
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-                if isinstance(item, AnswerNews):
-                    return
-        finally:
-            if not self._finish.done():
-                self.cancel()
-
-    async def _answer(self, future: asyncio.Future[tuple[Finish, Run | None]]) -> Answer:
-        try:
-            finish, run = await future
-        except BaseException as error:  # the driver broke down: whoever follows the news must hear of it too
-            if self._news is not None:
-                self._news.put_nowait(error)
-            raise
-        finally:
-            if self._news is not None:
-                with contextlib.suppress(ValueError):
-                    self._driver.watchers.remove(self._watch)
-        ended = self._driver.now()
-        answer = read_answer(finish, run, self._task, self._began, ended)
-        if self._news is not None:
-            self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
-        return answer
-
-    def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
-        assert self._news is not None
-        run = machine.runs.get(self.run) or next((each for each in machine.retired if each.id == self.run), None)
-        if run is None:
-            return
-        at = event.at - self._began
-        for node in run.nodes[self._seen :]:
-            self._news.put_nowait(_step_news(node, at, State.WAITING.value))  # its moves since follow below
-        self._seen = len(run.nodes)
-        nodes = machine.nodes if run.id in machine.runs else {node.id: node for node in run.nodes}
-        for _, step, _, state, reason in machine.moves:
-            node = nodes.get(step)
-            if node is not None and node.run is run:
-                self._news.put_nowait(_step_news(node, at, state, reason))
-        if isinstance(event, Progressed):
-            attempt = machine.attempts.get(event.attempt)
-            if attempt is not None and attempt.node.run is run:
-                news = TextNews(at=at, step=attempt.node.id, text=event.text, tokens=attempt.tokens)
-                self._news.put_nowait(news)
-
-
-def _step_news(node: Node, at: float, state: str, reason: str = "") -> StepNews:
-    owner = node.scope.owner
-    return StepNews(
-        at=at,
-        step=node.id,
-        name=node.step.name,
-        owner=owner.id if owner is not None else None,
-        op=node.step.op.kind,
-        label=node.step.label,
-        state=state,
-        reason=reason,
-        tokens=node.attempt.tokens if node.attempt else node.own.usage.completion if node.own else 0,
-        value=node.own.value if node.own is not None else None,
-    )
-
-
-def read_answer(finish: Finish, run: Run | None, task: Task, began: float, ended: float) -> Answer:
-    """Return the answer that a finished run holds, as its task reads it."""
-    result, answer, verified = finish.result, None, None
-    failure = finish.failure
-    if result is not None and result.value is not None:
-        try:
-            # A value that is not text is no generated text either: a merge's verdict or a tool's value is the answer.
-            answer = task.extract(result.value) if isinstance(result.value, str) else result.value
-            verified = task.verify(answer) if answer is not None else None
-        except Exception as error:
-            failure = as_failure(TaskError(f"{type(task).__name__} could not read the output: {error}"))
-    return Answer(
-        run=finish.run,
-        status=finish.status,
-        answer=answer,
-        verified=verified,
-        value=result.value if result is not None else None,
-        why=result.why if result is not None else "",
-        failure=failure,
-        partial=finish.partial,
-        report=report(finish, run, began, ended),
-    )
+    def _task(self, options: Options) -> Plugin:
+        task, verify = _spec(options.get("task") or "plain"), options.get("verify")
+        if verify is None:
+            return task
+        if not callable(verify):
+            raise PluginError(f"{verify!r} cannot judge answers: give a function of one, the answer")
+        cls = verified(cast("type[Task]", self.plugins.class_of("task", task.name)), verify)
+        cls = self._judged.setdefault((task.name, verify), cls)
+        return Plugin(name=self.plugins.register("task", f"{task.name}+{address(verify)}", cls), options=task.options)
 
 
 def _first(given: T | None, default: T | None) -> T | None:

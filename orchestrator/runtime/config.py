@@ -34,7 +34,9 @@ BUNDLED_MODEL = Path(__file__).parents[1] / "models" / "countdown"
 """Folder of the model that comes with the package."""
 DEFAULT_FILE = "plait.toml"
 PREFIX = "PLAIT_"
-_PATHS = ("script", "tools", "journal", "model")
+_PATHS = ("script", "tools", "journal", "cache", "model")
+_OFF = ("off", "none", "no", "false", "0")
+_ON = ("on", "yes", "true", "1")
 _OTHERS = ("config", "debug")
 """Variables that are no settings: the file to read, and whether errors come with a traceback."""
 # A Kubernetes service called `plait` puts these into the environment of every pod beside it.
@@ -69,6 +71,26 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def _off(value: object) -> object:
+    """Take the words for no in place of a path."""
+    if value is False or (isinstance(value, str) and value.lower() in _OFF):
+        return "off"
+    return None if value is True or (isinstance(value, str) and value.lower() in _ON) else value
+
+
+def _on(value: object) -> object:
+    """Take the words for yes and no in place of a path."""
+    if value is True or (isinstance(value, str) and value.lower() in _ON):
+        return "on"
+    return None if value is False or (isinstance(value, str) and value.lower() in _OFF) else value
+
+
+def _variable(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", value):  # not shown: it may be the key
+        raise ValueError("this is not the name of an environment variable; put the key into one, and give its name")
+    return value
+
+
 OnePlugin = Annotated[Plugin, BeforeValidator(_plugin), NoDecode]
 File = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -91,10 +113,16 @@ class Config(BaseSettings):
     `scripted`, `pkg.mod:Class`."""
     base_url: str | None = None
     """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`."""
+    api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
+    """Name of the environment variable that holds that server's key, never the key itself; OPENAI_API_KEY by
+    default."""
     script: File | None = None
     """JSON file of replies for the scripted worker."""
     tools: File | None = None
     """FILE.py whose `@tool` functions plans may call."""
+    mcp: tuple[str, ...] = ()
+    """MCP servers whose tools plans may call: URLs, or command lines of programs that speak it on their standard
+    streams."""
     engines: int = Field(default=1, ge=1)
     """Engines, each in a Ray actor of its own."""
     slots: int | None = Field(default=None, ge=1)
@@ -105,8 +133,15 @@ class Config(BaseSettings):
     """Memory for the key-value cache of one engine, in MiB; what its slots need by default."""
     max_model_len: int | None = Field(default=None, ge=1)
     """Most tokens of a prompt and its output together; what the model allows by default."""
-    journal: File | None = None
-    """File that all events and actions are written to; none by default."""
+    journal: Annotated[Literal["off"] | File | None, BeforeValidator(_off)] = None
+    """Where runs are written, so that they can be shown and resumed: a file, a folder, or `off`; by default a file for
+    each session in `plait/runs` under `XDG_STATE_HOME` (`~/.local/state`)."""
+    cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = None
+    """Where results of the model are kept, to be used again for the same model, prompt, sampling and sample: a file, or
+    `on` for `plait/results.sqlite` under `XDG_CACHE_HOME` (`~/.cache`); off by default."""
+    on_unknown: Literal["fail", "ask", "retry"] = "fail"
+    """What becomes, in a resumed run, of a tool call with side effects whose outcome is unknown: its step fails, a
+    person is asked, or it is made again."""
     planner: OnePlugin = Plugin(name="single")
     """How work is split: a planner, with options as in `sample:n=8,temperature=0.7`."""
     policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = ()
@@ -121,6 +156,9 @@ class Config(BaseSettings):
     """Most seconds that a run may take; no limit by default."""
     seed: int = 0
     """Of all sampling."""
+    telemetry: bool | None = None
+    """Whether runs are sent as OpenTelemetry spans; by default only where `OTEL_TRACES_EXPORTER` or
+    `OTEL_EXPORTER_OTLP_ENDPOINT` says where to."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = "warning"
     """What is logged to standard error."""
 
@@ -218,7 +256,7 @@ def _from_file(given: str | Path | None) -> _Source:
     values = {key.replace("-", "_"): value for key, value in table.items()}
     for key in _PATHS:
         value: object = values.get(key)
-        if isinstance(value, str) and not value.startswith("~"):
+        if isinstance(value, str) and not value.startswith("~") and value.lower() not in (*_OFF, *_ON):
             beside = path.absolute().parent / value
             if key != "model" or beside.exists():  # a model may also be an id on a hub
                 values[key] = str(beside)

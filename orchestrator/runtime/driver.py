@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from itertools import repeat
 from typing import Any, assert_never
 
 from ..core.base import Progress, Worker
@@ -25,7 +26,9 @@ from ..core.events import (
     Failed,
     Finish,
     Job,
+    Paused,
     Progressed,
+    Pruned,
     Stopped,
     Submitted,
     Succeeded,
@@ -39,6 +42,7 @@ from ..core.machine import Machine
 from ..core.nodes import Run
 from .expander import Expander
 from .journal import Journal
+from .recorder import Recorder
 
 log = logging.getLogger("plait.driver")
 
@@ -47,7 +51,11 @@ Watcher = Callable[[Event, Machine, list[Action]], None]
 
 
 class Driver:
-    """Runs a machine on the running event loop, with the given workers."""
+    """Runs a machine on the running event loop, with the given workers.
+
+    A `journal` that is open is written from the start; any other once `recorder.open` is called. A machine that was
+    rebuilt from a journal has a time of its own: the driver's clock goes on from there.
+    """
 
     def __init__(
         self, machine: Machine, workers: Iterable[Worker], expander: Expander, journal: Journal | None = None
@@ -56,8 +64,9 @@ class Driver:
         self.watchers: list[Watcher] = []
         self._workers = {worker.name: worker for worker in workers}
         self._expander = expander
-        self._journal = journal
+        self.recorder = Recorder(journal, machine) if journal is not None else None
         self._loop = asyncio.get_running_loop()
+        self._offset = machine.now - self._loop.time() if machine.now else 0.0
         self._inbox: deque[Event] = deque()
         self._scheduled = False
         self._jobs: dict[int, asyncio.Task[None]] = {}
@@ -67,8 +76,9 @@ class Driver:
         self._broken: BaseException | None = None
 
     def now(self) -> float:
-        """Return the time in seconds, on the event loop's monotonic clock."""
-        return self._loop.time()
+        """Return the time in seconds, on the event loop's monotonic clock (in a resumed run: on the clock that stood
+        still while nobody ran it)."""
+        return self._loop.time() + self._offset
 
     # -- the outside -------------------------------------------------------------------------------------------------
 
@@ -96,9 +106,30 @@ class Driver:
         self._post(event)
         return future
 
+    def resume(
+        self, run: str, events: Iterable[Event], again: Iterable[Dispatch] = ()
+    ) -> asyncio.Future[tuple[Finish, Run | None]]:
+        """Go on with a run of a machine that was rebuilt: take in `events`, and make again the dispatches that were
+        never made, under their own attempts. Return the future of its `Finish`."""
+        future: asyncio.Future[tuple[Finish, Run | None]] = self._loop.create_future()
+        self._waiting[run] = future
+        for event in events:
+            self._post(event)
+        for action in again:
+            self._loop.call_soon(self._perform, action)
+        return future
+
     def cancel(self, run: str, reason: str = "cancelled by the user") -> None:
         """Give a run up. Its future still resolves, with what was done."""
         self._post(Cancelled(at=self.now(), run=run, reason=reason))
+
+    def prune(self, step: str, reason: str = "pruned by the user") -> None:
+        """Give one step up; its run goes on without it."""
+        self._post(Pruned(at=self.now(), step=step, reason=reason))
+
+    def pause(self, run: str, on: bool = True) -> None:
+        """Start nothing more of a run, or (with `on=False`) go on. What runs is not stopped, and budgets' time runs."""
+        self._post(Paused(at=self.now(), run=run, on=on))
 
     async def close(self) -> None:
         """Give up what still runs, then free workers and journal. May be called twice."""
@@ -113,8 +144,8 @@ class Driver:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._close_workers()
-        if self._journal is not None:
-            self._journal.close()
+        if self.recorder is not None:
+            self.recorder.close()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -130,11 +161,11 @@ class Driver:
             while self._inbox:
                 batch = list(self._inbox)
                 self._inbox.clear()
-                first = self._journal.append(batch) if self._journal is not None else 0
-                for number, event in enumerate(batch, first):
+                entries = self.recorder.take(batch) if self.recorder is not None else repeat(None)
+                for event, entry in zip(batch, entries, strict=False):
                     actions = self.machine.handle(event)
-                    if self._journal is not None:
-                        self._journal.acted(number, actions)
+                    if self.recorder is not None:
+                        self.recorder.acted(entry, actions)
                     for watch in self.watchers:
                         watch(event, self.machine, actions)
                     for action in actions:
@@ -152,6 +183,10 @@ class Driver:
     def _perform(self, action: Action) -> None:
         match action:
             case Dispatch():
+                if self.recorder is not None:
+                    node = self.machine.nodes.get(action.job.step)
+                    if node is not None and node.step.side_effects:
+                        self.recorder.intent(action.job)
                 task = self._loop.create_task(self._work(self._workers[action.worker], action.job))
                 self._jobs[action.job.attempt] = task
             case Expand():
@@ -162,7 +197,7 @@ class Driver:
             case WakeAt():
                 if self._wake is not None:
                     self._wake.cancel()
-                self._wake = self._loop.call_at(action.at, self._tick)
+                self._wake = self._loop.call_at(action.at - self._offset, self._tick)
             case Finish():
                 self._expander.forget(action.run)
                 future = self._waiting.pop(action.run, None)

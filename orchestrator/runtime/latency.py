@@ -2,7 +2,7 @@
 
 A host decodes all its sequences together, each the slower the more there are, and reads prompts one after another.
 Decides the time of every piece of news of a job; it does not know the machine, nor why a job was sent or is given up.
-Prefix caches and memory are not modelled.
+What a host finds in its prefix cache is told to it (`prefix.py` holds the caches); memory is not modelled otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Outcome = Callable[[Job, Random], Result | Failure]
 """What a job ends in. The random numbers depend on seed, step and try alone, so that a step meets the same fate under
 any policy."""
 
-_CHARACTERS_A_TOKEN = 4
+CHARACTERS_A_TOKEN = 4
 
 
 def saturating(peak: float = 5600.0, half: float = 13.0) -> Rate:
@@ -44,6 +44,14 @@ class Host:
     """Prompt tokens per second, of all sequences together."""
     decode_rate: Rate | float = field(default_factory=saturating)
     """Tokens per second of each sequence, by batch; a number if the batch makes no difference."""
+    models: tuple[str, ...] = ()
+    """Names that `Think.model` may ask for; empty: whatever it asks for."""
+    cache_tokens: int = 0
+    """Tokens that its prefix cache holds; 0: it has none, and every prompt is read whole."""
+    block: int = 16
+    """Tokens in a block of that cache."""
+    tells_ids: bool = False
+    """Its news, of every think step, tells token ids, and it goes on from those that a lost attempt had."""
 
     def rate(self, batch: int) -> float:
         """Return the tokens per second of each of `batch` sequences."""
@@ -78,6 +86,23 @@ class Fault:
     worker: str
     down_for: float | None = None
     """Seconds until it is back; `None`: for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """A worker becomes slower, or again as fast as it was."""
+
+    at: float
+    worker: str
+    share: float
+    """Of its full speed, in reading and in decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The user gives the run up."""
+
+    at: float
 
 
 def whole(job: Job, rng: Random) -> Result:
@@ -124,7 +149,7 @@ def _ids(part: object) -> tuple[int, ...]:
 
 
 def _tokens(text: str) -> int:
-    return math.ceil(len(text) / _CHARACTERS_A_TOKEN)
+    return math.ceil(len(text) / CHARACTERS_A_TOKEN)
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +170,14 @@ class Running:
     """The host's mark when it began to decode."""
     told: int = 0
     """Tokens it has sent news of."""
+    prompt: tuple[int, ...] = ()
+    """Ids of the prompt, on a host with a cache or ids."""
+    ids: tuple[int, ...] = ()
+    """Ids of its whole result, those that it went on from first."""
+    given: int = 0
+    """How many of these it went on from."""
+    reason: str = ""
+    """Why it was sent here."""
 
     @property
     def tokens(self) -> int:
@@ -155,8 +188,8 @@ class Running:
         """Return the text between the news sent so far and token number `upto`."""
         if not isinstance(self.outcome, Result) or not self.tokens:
             return ""
-        text = self.outcome.text
-        return text[len(text) * self.told // self.tokens : len(text) * upto // self.tokens]
+        text, whole = self.outcome.text, self.given + self.tokens
+        return text[len(text) * (self.given + self.told) // whole : len(text) * (self.given + upto) // whole]
 
 
 @dataclass(slots=True, eq=False)
@@ -175,17 +208,19 @@ class Batch:
     """Counts changes, to tell plans made before one."""
     read_until: float = 0.0
     """When all prompts given so far have been read."""
+    share: float = 1.0
+    """Of its full speed."""
     _goals: list[tuple[float, int, Running]] = field(default_factory=list[tuple[float, int, Running]])
 
     def advance(self, now: float) -> None:
         """Move the mark to a time."""
         if self.size:
-            self.mark += (now - self.at) * self.host.rate(self.size)
+            self.mark += (now - self.at) * self._rate()
         self.at = now
 
     def prefill(self, tokens: int, now: float) -> float:
         """Take a prompt in and return when it has been read."""
-        self.read_until = max(self.read_until, now) + tokens / self.host.prefill_rate
+        self.read_until = max(self.read_until, now) + tokens / (self.host.prefill_rate * self.share)
         return self.read_until
 
     def join(self, running: Running, now: float) -> None:
@@ -214,7 +249,7 @@ class Batch:
             heapq.heappop(self._goals)
         if not self._goals:
             return None
-        return self.at + max(0.0, self._goals[0][0] - self.mark) / self.host.rate(self.size)
+        return self.at + max(0.0, self._goals[0][0] - self.mark) / self._rate()
 
     def due(self, now: float) -> tuple[Running, int]:
         """Take out the sequence whose news `next_at` announced, and return how many tokens it has."""
@@ -234,6 +269,14 @@ class Batch:
         self.advance(now)
         self._goals.clear()
         self.size, self.read_until = 0, now
+
+    def throttle(self, share: float, now: float) -> None:
+        """Change the speed of all that is decoded, and of the prompts that are read from now on."""
+        self.advance(now)
+        self.share = share
+
+    def _rate(self) -> float:
+        return self.host.rate(self.size) * self.share
 
     def _aim(self, running: Running) -> None:
         assert running.joined is not None

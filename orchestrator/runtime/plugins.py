@@ -21,6 +21,7 @@ from ..core.base import Merge, Planner, Policy, Task, Worker
 from ..core.errors import PlaitError, PluginError, TaskError
 from ..core.explain import did_you_mean, explain, first_line, first_of_each, json_path
 from ..core.ir import Plugin
+from .adhoc import made_of, verified
 from .spelling import parse_plugin
 
 __all__ = ["PluginKind", "Plugins", "parse_plugin"]
@@ -30,8 +31,8 @@ T = TypeVar("T")
 
 PACKAGES: dict[PluginKind, tuple[str, ...]] = {
     "planner": ("planners",),
-    "policy": ("policies.schedule", "policies.prune"),
-    "merge": ("policies.merge",),
+    "policy": ("policies.schedule", "policies.prune", "policies.stop"),
+    "merge": ("policies.merge", "policies.allocate"),
     "task": ("orchestrator.tasks",),
     "worker": ("workers",),
 }
@@ -100,8 +101,27 @@ class Plugins:
         """Return the class that a name means."""
         found = self._classes.get((kind, name))
         if found is None:
-            found = self._classes[kind, name] = _third_party(kind, name) if ":" in name else _ours(kind, name)
+            found = self._classes[kind, name] = self._find(kind, name)
         return found
+
+    def register(self, kind: str, name: str, cls: type) -> str:
+        """Make a class known under a name and return it, numbered if another class has that name already."""
+        key = (cast("PluginKind", kind), name)
+        known = self._classes.get(key)
+        if known is not None and known is not cls and not _same(known, cls):
+            number = sum(each == kind and other.startswith(name) for each, other in self._classes)
+            return self.register(kind, f"{name}#{number}", cls)
+        self._classes.setdefault(key, cls)
+        return name
+
+    def _find(self, kind: PluginKind, name: str) -> type:
+        base, plus, judge = name.partition("+")
+        if kind == "task" and plus:  # a task with a verifier of the caller's
+            fn = _attribute(kind, name, judge)
+            if not callable(fn):
+                raise PluginError(f"task {name!r}: {judge} is no function")
+            return verified(cast("type[Task]", self.class_of(kind, base)), fn)
+        return _third_party(kind, name) if ":" in name else _ours(kind, name)
 
     def names(self, kind: PluginKind) -> dict[str, str]:
         """Return the names of the plugins that are there, each with the first line of its docstring (or why it cannot
@@ -189,18 +209,33 @@ def _only_class(kind: PluginKind, name: str, path: str) -> type:
 
 
 def _third_party(kind: PluginKind, name: str) -> type:
-    path, _, class_name = name.partition(":")
-    if not path or not class_name:
-        raise PluginError(f"there is no {kind} {name!r}: write its name, or pkg.mod:Class")
-    module = _import(kind, name, path)
-    value: object = getattr(module, class_name, None)
-    if value is None:
-        near = did_you_mean(class_name, vars(module))
-        raise PluginError(f"{kind} {name!r}: there is no {class_name!r} in {path}{near}")
+    value = _attribute(kind, name, name)
+    if inspect.isroutine(value):
+        made = made_of(kind, value)
+        if made is not None:
+            return made
     if not _is(value, kind):
         base = _BASES[kind].__name__
         raise PluginError(f"{kind} {name!r} is not a {kind}: make it a subclass of orchestrator.core.{base}")
     return value
+
+
+def _attribute(kind: PluginKind, name: str, address: str) -> object:
+    path, _, attribute = address.partition(":")
+    if not path or not attribute:
+        raise PluginError(f"there is no {kind} {name!r}: write its name, or pkg.mod:Class")
+    module = _import(kind, name, path)
+    value: object = getattr(module, attribute, None)
+    if value is None:
+        near = did_you_mean(attribute, vars(module))
+        raise PluginError(f"{kind} {name!r}: there is no {attribute!r} in {path}{near}")
+    return value
+
+
+def _same(known: type, cls: type) -> bool:
+    """Whether two classes were made of one function."""
+    function = getattr(known, "function", None)
+    return function is not None and function is getattr(cls, "function", None)
 
 
 def _import(kind: PluginKind, name: str, path: str) -> object:

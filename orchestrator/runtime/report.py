@@ -121,13 +121,15 @@ def _waited_for(output: Node) -> tuple[Spell, ...]:
     """Walk back from the output along whatever ended last before each step could go on."""
     spells: list[Spell] = []
     seen: set[str] = set()
+    entered: set[str] = set()
     node: Node | None = output
     while node is not None and node.id not in seen:
-        seen.add(node.id)
         inner = node.inner.output if node.inner is not None else None
-        if inner is not None and inner.id not in seen and inner.result is not None and inner.result is node.result:
+        if inner is not None and node.id not in entered and inner.result is not None and inner.result is node.result:
+            entered.add(node.id)  # its own attempt may come yet, before what it expanded into
             node = inner
             continue
+        seen.add(node.id)
         ready, started = _when(node, State.READY), _when(node, State.RUNNING)
         if ready is not None and started is not None:
             spells.append(

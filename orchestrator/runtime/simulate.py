@@ -16,6 +16,7 @@ from ..core.errors import ConfigError, InvariantError
 from ..core.events import (
     Action,
     Cancel,
+    Cancelled,
     Dispatch,
     Event,
     Expand,
@@ -39,11 +40,12 @@ from ..core.machine import Machine
 from ..core.nodes import Run, State
 from ..core.tool import ToolSpec
 from .expander import Expander
-from .latency import Batch, Fault, Host, LatencyModel, Outcome, Running, priced, varied, whole
+from .latency import Batch, Fault, GiveUp, Host, LatencyModel, Outcome, Running, Throttle, priced, varied, whole
 from .plugins import Plugins as Registry
 from .report import Spell, report
+from .sim_tokens import SimTokens
 
-__all__ = ["Fault", "Host", "LatencyModel", "SimReport", "Span", "simulate", "varied", "whole"]
+__all__ = ["Fault", "GiveUp", "Host", "LatencyModel", "SimReport", "Span", "Throttle", "simulate", "varied", "whole"]
 
 Watch = Callable[[Event, list[Action]], None]
 _RUN = "sim"
@@ -66,6 +68,12 @@ class Span(Frozen):
     """Generated."""
     end_in: str
     """`done`, `failed`, `stopped` or `lost` (with its host)."""
+    prompt: int = 0
+    """Tokens of its prompt."""
+    cached: int = 0
+    """How many of these the host's prefix cache held."""
+    reason: str = ""
+    """Why it was sent to this host, if a policy said so."""
 
 
 class SimReport(Frozen):
@@ -79,6 +87,10 @@ class SimReport(Frozen):
     usage: Usage
     """Tokens; those of cancelled, failed and lost attempts are `usage.cancelled`."""
     critical_path_tokens: int
+    prompt_computed: int = 0
+    """Prompt tokens that hosts with a prefix cache read because it did not hold them, of lost attempts too."""
+    prompt_unique: int = 0
+    """The least that could be: tokens of these prompts that no earlier prompt or output begins with."""
     waited_for: tuple[Spell, ...]
     """The chain of steps that the end waited for, with the seconds each waited and ran."""
     busy: dict[str, float]
@@ -103,7 +115,7 @@ def simulate(
     latency: LatencyModel | None = None,
     outcome: Outcome = whole,
     policies: Sequence[Policy] | None = None,
-    faults: Iterable[Fault] = (),
+    faults: Iterable[Fault | Throttle | GiveUp] = (),
     tools: Sequence[ToolSpec] = (),
     plugins: Plugins | None = None,
     seed: int = 0,
@@ -122,7 +134,8 @@ def simulate(
         latency: times that are not the model's.
         outcome: what each job ends in, the model's and the tools' part.
         policies: take the place of the request's.
-        faults: workers that go away, one after another for each worker.
+        faults: workers that go away (one after another for each worker) or change their speed, and the user's giving
+            up.
         tools: what planners are told.
         plugins: where policies, merges and the task come from.
         seed: of the random numbers that `outcome` and `latency` are given.
@@ -196,16 +209,17 @@ class _Simulation:
         self._wakes = 0
         self._events = 0
         self._spans: list[Span] = []
+        self._tokens = SimTokens(hosts)
         self._finish: Finish | None = None
         self._record: Run | None = None
 
-    def run(self, submitted: Submitted, faults: Iterable[Fault]) -> SimReport:
+    def run(self, submitted: Submitted, faults: Iterable[Fault | Throttle | GiveUp]) -> SimReport:
         for batch in self._batches.values():
             self._come(batch.host)
         for fault in faults:
-            if fault.worker not in self._batches:
+            if not isinstance(fault, GiveUp) and fault.worker not in self._batches:
                 raise ConfigError(f"a fault is planned for {fault.worker!r}, which is no host")
-            self._later(fault.at, lambda fault=fault: self._fail_host(fault))
+            self._later(fault.at, lambda fault=fault: self._strike(fault))
         self._take(submitted)
         while self._finish is None:
             if not self._heap:
@@ -239,7 +253,7 @@ class _Simulation:
     def _perform(self, action: Action) -> None:
         match action:
             case Dispatch():
-                self._dispatch(action.worker, action.job)
+                self._dispatch(action.worker, action.job, action.reason)
             case Cancel():
                 running = self._running.get(action.attempt) if action.attempt is not None else None
                 if running is not None:
@@ -269,7 +283,19 @@ class _Simulation:
 
     def _come(self, host: Host) -> None:
         self._up.add(host.name)
-        self._take(WorkerUp(at=self._now, worker=host.name, slots=host.slots, serves=host.serves))
+        cache = {"cache_tokens": host.cache_tokens, "block": host.block} if host.cache_tokens else {}
+        facts = {"worker": host.name, "slots": host.slots, "serves": host.serves, "models": host.models, **cache}
+        self._take(WorkerUp.model_validate({"at": self._now, **facts}))
+
+    def _strike(self, fault: Fault | Throttle | GiveUp) -> None:
+        if isinstance(fault, Throttle):
+            batch = self._batches[fault.worker]
+            batch.throttle(fault.share, self._now)
+            self._plan_news(batch)
+        elif isinstance(fault, GiveUp):
+            self._take(Cancelled(at=self._now, run=_RUN))
+        else:
+            self._fail_host(fault)
 
     def _fail_host(self, fault: Fault) -> None:
         if fault.worker not in self._up:
@@ -279,26 +305,30 @@ class _Simulation:
         for running in [each for each in self._running.values() if each.host is batch.host]:
             self._end(running, "lost", batch.generated(running, self._now))
         batch.clear(self._now)
+        self._tokens.forget(batch.host)
         if fault.down_for is not None:
             self._later(self._now + fault.down_for, lambda: self._come(batch.host))
         self._take(WorkerDown(at=self._now, worker=fault.worker, returning=fault.down_for is not None))
 
-    def _dispatch(self, worker: str, job: Job) -> None:
-        number = self._tries[job.step] = self._tries.get(job.step, 0) + 1
+    def _dispatch(self, worker: str, job: Job, reason: str) -> None:
+        op, batch = job.op, self._batches[worker]
+        number = self._tries.get(job.step, 0)
+        if not job.generated or not number:  # an attempt that goes on meets the fate of the one it goes on from
+            number = self._tries[job.step] = number + 1
         rng = Random(f"{self._seed}/{job.step}/{number}")
         outcome = self._outcome(job, rng)
-        op = job.op
         if isinstance(op, Think) and isinstance(outcome, Result):
             outcome = priced(job, outcome)
-        chunk = self._latency.chunk if isinstance(op, Think) and op.stream else 0
-        batch = self._batches[worker]
         ready = self._ready.get(job.step, self._now)
-        running = Running(job, batch.host, ready, self._now, outcome, chunk)
+        running = Running(job, batch.host, ready, self._now, outcome, 0, reason=reason)
+        if isinstance(op, Think):
+            running.chunk = self._latency.chunk if op.stream or batch.host.tells_ids else 0
+            self._tokens.begin(running, number)
         self._running[job.attempt] = running
         starts = self._now + self._latency.dispatch
         if isinstance(op, Think):
-            prompt = outcome.usage.prompt - outcome.usage.cached if isinstance(outcome, Result) else 0
-            read = batch.prefill(prompt, starts)
+            usage = running.outcome.usage if isinstance(running.outcome, Result) else Usage()
+            read = batch.prefill(usage.prompt - usage.cached, starts)
             self._later(read, lambda: self._decode(running))
         else:
             self._later(starts + self._latency.seconds(job, rng), lambda: self._complete(running))
@@ -327,15 +357,21 @@ class _Simulation:
             return
         running, upto = batch.due(self._now)
         self._changed[batch.host.name] = batch
-        fresh, text = upto - running.told, running.slice(upto)
-        attempt = running.job.attempt
+        op = running.job.op
+        news = Progressed(
+            at=self._now,
+            attempt=running.job.attempt,
+            text=running.slice(upto) if isinstance(op, Think) and op.stream else "",
+            tokens=upto - running.told,
+            ids=self._tokens.told(running, upto),
+        )
         if upto < running.tokens:
             batch.told(running, upto)
-            self._take(Progressed(at=self._now, attempt=attempt, text=text, tokens=fresh))
+            self._take(news)
             return
         if running.chunk:
             running.told = upto
-            self._take(Progressed(at=self._now, attempt=attempt, text=text, tokens=fresh))
+            self._take(news)
             self._changed[batch.host.name] = batch
         if self._finish is None:
             self._complete(running)
@@ -357,9 +393,9 @@ class _Simulation:
             return
         batch = self._batches[running.host.name]
         tokens = batch.generated(running, self._now)
-        prompt = running.outcome.usage.prompt if isinstance(running.outcome, Result) else 0
+        usage = running.outcome.usage if isinstance(running.outcome, Result) else Usage()
         self._end(running, "stopped", tokens)
-        usage = Usage(prompt=prompt, completion=tokens)
+        usage = Usage(prompt=usage.prompt, cached=usage.cached, completion=tokens)
         self._take(Stopped(at=self._now, attempt=running.job.attempt, result=Result(finish="cancelled", usage=usage)))
 
     def _end(self, running: Running, end_in: str, tokens: int) -> None:
@@ -368,6 +404,8 @@ class _Simulation:
         batch.leave(running, self._now)
         self._changed[batch.host.name] = batch
         del self._running[running.job.attempt]
+        self._tokens.end(running, tokens)
+        usage = running.outcome.usage if isinstance(running.outcome, Result) else Usage()
         self._spans.append(
             Span(
                 step=running.job.step,
@@ -379,6 +417,9 @@ class _Simulation:
                 end=self._now,
                 tokens=tokens,
                 end_in=end_in,
+                prompt=usage.prompt,
+                cached=usage.cached,
+                reason=running.reason,
             )
         )
 
@@ -398,6 +439,8 @@ class _Simulation:
             failure=finish.failure,
             usage=finish.usage,
             critical_path_tokens=finish.critical_path_tokens,
+            prompt_computed=self._tokens.computed,
+            prompt_unique=self._tokens.unique,
             waited_for=report(finish, self._record, 0.0, self._now).waited_for,
             busy={name: seconds / room[name] if room[name] else 0.0 for name, seconds in held.items()},
             wait_mean=sum(waits) / len(waits) if waits else 0.0,

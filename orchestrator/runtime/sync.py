@@ -9,14 +9,18 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from pydantic import JsonValue
+
 from ..core.errors import UsageError
 from ..core.ir import Plan
-from .answer import Answer, News
-from .client import AsyncOrchestrator, Handle, Options
+from .answer import Answer, Mode, News
+from .client import AsyncOrchestrator, Handle, Options, ToolLike
+from .resume import OnUnknown
 
 T = TypeVar("T")
 
@@ -29,6 +33,19 @@ class Orchestrator:
 
         with Orchestrator() as plait:
             answer = plait.run("3 5 7 11 -> 24", task="countdown", planner="threads")
+
+    The same with scripted replies in place of a model:
+
+    >>> from workers.scripted import Reply, Scripted
+    >>> with Orchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as plait:
+    ...     answer = plait.run("What is 2 + 2?", planner="sample", n=3)
+    ...     kinds = [news.kind for news in plait.stream("And 3 + 1?", modes=["answer"])]
+    >>> answer.answer, answer.status, answer.why
+    ('4', 'done', '3 of 3 votes, margin 3')
+    >>> [step.name for step in answer.plan.steps], [row.state for row in answer.trace]
+    (['sample-1', 'sample-2', 'sample-3', 'vote'], ['done', 'done', 'done', 'done'])
+    >>> answer.usage.completion, kinds
+    (6, ['answer'])
     """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
@@ -64,10 +81,36 @@ class Orchestrator:
         handles = [self._do(self._inner.submit(text, **options)) for text in texts]
         return [self._await(handle) for handle in handles]
 
-    def stream(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Iterator[News]:
-        """Run one request and yield its news as they come, the answer last; leaving early gives the run up."""
+    def resume(
+        self,
+        run: str,
+        *,
+        on_unknown: OnUnknown | None = None,
+        tools: Iterable[ToolLike] = (),
+        path: str | Path | None = None,
+    ) -> Answer:
+        """Finish a run whose process ended before it did; arguments as for `AsyncOrchestrator.resume`."""
+        return self._do(self._inner.resume(run, on_unknown=on_unknown, tools=tools, path=path))
+
+    def answer(self, question: str, value: JsonValue) -> None:
+        """Answer a question that came as news of `stream`, by its id."""
+        self._do(self._answered(question, value))
+
+    async def _answered(self, question: str, value: JsonValue) -> None:
+        self._inner.answer(question, value)
+
+    def stream(
+        self,
+        text: str = "",
+        *,
+        plan: Plan | None = None,
+        modes: Collection[Mode] | None = None,
+        **options: Unpack[Options],
+    ) -> Iterator[News]:
+        """Run one request and yield its news as they come (those of `modes`, if given), the answer last; leaving early
+        gives the run up."""
         handle = self._do(self._inner.submit(text, plan=plan, watch=True, **options))
-        news = handle.news()
+        news = handle.news(modes)
         try:
             while True:
                 try:

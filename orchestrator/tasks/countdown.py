@@ -24,6 +24,8 @@ WIDTHS = (2, 8)
 
 _TEXT = re.compile(r"\s*(\d{1,9}(?:(?:\s*,\s*|\s+)\d{1,9})*)\s*(?:->|→|=>)\s*(\d{1,9})\s*")
 _STEP = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*=\s*(\d{1,9})\s*", re.ASCII)
+_OPERATION = re.compile(r"\b(\d{1,9}) ?([-+*/]) ?(\d{1,9}) ?= ?(\d{1,9})\b(?!\Z)", re.ASCII)
+"""One inside a text; a number at its very end may go on."""
 _MAX_CLAIM = 400  # characters; three steps are shorter however they are spaced
 
 
@@ -125,6 +127,12 @@ class Countdown(Task):
             return False
         built = self._build(steps)
         return built is not None and built.value == self._target
+
+    def steps(self, text: str) -> list[str]:
+        """Return the operations that a text carries out (`a op b = c`), in order; of a sum or product the larger number
+        comes first, so that `3+5=8` and `5 + 3 = 8` are one."""
+        found = [_Step(int(a), op, int(b), int(c)) for a, op, b, c in _OPERATION.findall(text)]
+        return [str(_Step(max(s.a, s.b), s.op, min(s.a, s.b), s.c) if s.op in "+*" else s) for s in found]
 
     def explain(self, answer: JsonValue) -> str:
         """Return the steps as a person writes them: `11 - 7 = 4, 5 × 4 = 20, …`."""

@@ -18,7 +18,7 @@ _PROMPT = re.compile(r"\bT(\d{1,3})((?: \d{1,3})+) <go>")
 class Countdown(Dialect):
     """Items are `a op b = c | x y`: a first step and the two numbers left beside its result."""
 
-    def begin(self, fields: dict[str, str], prompt: str) -> str | None:
+    def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
         """Return `<child> T n1 n2 n3 <go>`, or `None` for an illegal step or one on numbers that are not there."""
         problem = _PROMPT.search(prompt)
         if problem is None:
@@ -54,6 +54,8 @@ def _apply(a: int, op: str, b: int) -> int | None:
 DIALECT = Countdown(
     fork="<wait>",
     stop=("<end>",),
+    tags=("<parent>", "<spawn>", "<wait>", "<child>", "<join>", "<go>", "<hit>", "<none>", "<end>"),
+    chat=False,
     open="<spawn>",
     separator=";",
     item=r"(?P<step>(?P<a>\d{1,3}) (?P<op>[-+*/]) (?P<b>\d{1,3}) = (?P<c>\d{1,3})) \| (?P<x>\d{1,3}) (?P<y>\d{1,3})",

@@ -6,11 +6,14 @@ What right means the task says; where it cannot tell, this merge says so and tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import JsonValue
 
 from orchestrator.core.base import Merge, Task, Verdict
 from orchestrator.core.view import Branch
+
+from .._votes import claim_of, truth_of
 
 __all__ = ["BestOf"]
 
@@ -23,13 +26,15 @@ class BestOf(Merge):
     says that it is not verified. Answers found wrong are never returned: with nothing else the value is `null`.
     """
 
+    votes: ClassVar[bool] = True
+
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has how many answers were right, wrong and not judged."""
         unsure: dict[str, tuple[Branch, JsonValue, int]] = {}
         first: tuple[Branch, JsonValue] | None = None
         right = wrong = silent = 0
         for branch, answer in _answers(branches, task):
-            truth = None if answer is None else task.verify(answer)
+            truth = truth_of(branch, task)
             if answer is None:
                 silent += 1
             elif truth is True:
@@ -47,23 +52,21 @@ class BestOf(Merge):
         if done < len(branches):
             counts += f"; {len(branches) - done} of {len(branches)} branches did not end in a value"
         if first is not None:
-            return Verdict(value=first[1], why=f"verified; {counts}", winner=first[0].name)
+            return Verdict(value=first[1], why=f"verified; {counts}", winner=first[0].name, extracted=True)
         if unsure:
             branch, answer, votes = max(unsure.values(), key=lambda each: each[2])
-            return Verdict(value=answer, why=f"not verified, {votes} of {total} votes; {counts}", winner=branch.name)
+            why = f"not verified, {votes} of {total} votes; {counts}"
+            return Verdict(value=answer, why=why, winner=branch.name, extracted=True)
         return Verdict(value=None, why=f"no answer that could be right; {counts}")
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
         """Return whether some branch's answer is verified: any further one would be no more right."""
         if outstanding <= 0:
             return True
-        return any(answer is not None and task.verify(answer) is True for _, answer in _answers(branches, task))
+        return any(truth_of(branch, task) is True for branch in branches)
 
 
 def _answers(branches: Sequence[Branch], task: Task) -> list[tuple[Branch, JsonValue]]:
     """Return each branch that is done with the answer it claims, or `None`."""
-    return [
-        (branch, None if branch.result.value is None else task.extract(branch.result.text))
-        for branch in branches
-        if branch.done and branch.result is not None
-    ]
+    claims = [(branch, claim_of(branch, task)) for branch in branches if branch.done and branch.result is not None]
+    return [(branch, None if claim is None else claim[0]) for branch, claim in claims]

@@ -1,4 +1,4 @@
-"""Merge `splice`: write the outcomes of spawned threads as the text that their parent reads on.
+"""Merge `splice`: write the outcomes of spawned threads as what their parent reads on.
 
 The words come from the options, which a planner takes from its dialect's table; whether a thread's claim holds the task
 says. This file does not know any dialect.
@@ -9,13 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pydantic import JsonValue
+
 from orchestrator.core.base import Merge, Task, Verdict
 from orchestrator.core.ir import Frozen
 from orchestrator.core.view import Branch
 
 __all__ = ["Splice"]
 
-_FIELD = re.compile(r"\{(item|answer|text|number)\}")
+_FIELD = re.compile(r"\{(item|answer|text|number|index)\}")
+_WORD = re.compile(r"\s*\S+")
+_EOS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<｜end▁of▁sentence｜>", "<eos>")
+
+Piece = str | dict[str, JsonValue]
+"""Text, or `{"ids": […], "text": …}`: what a thread wrote, as the engine gave it."""
 
 
 class Entry(Frozen):
@@ -28,10 +35,11 @@ class Entry(Frozen):
 
 
 class Splice(Merge):
-    """The block is `head`, the entries with `separator` between them, `tail`; the value is that text.
+    """The block is `head`, the entries with `separator` between them, `tail`; the value is that text, or, with `carry`,
+    a list of pieces.
 
-    In the templates `{item}`, `{answer}`, `{text}` and `{number}` (from 1) are put in, once each. An entry is written
-    from `hit` if its thread reached the goal, else from `none`.
+    In the templates `{item}`, `{answer}`, `{text}`, `{number}` (from 1) and `{index}` (from 0) are put in, once each.
+    An entry is written from `hit` if its thread reached the goal, else from `none`.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -57,36 +65,64 @@ class Splice(Merge):
     end: str = ""
     """What a thread's text ends with when the thread ended by itself."""
     pick: bool = False
-    """The value is the first `hit` entry alone (empty if there is none): the answer, not a text to read on."""
+    """The value is the first `hit` entry alone: the answer, not a text to read on. Where there is none it is empty, or,
+    with `otherwise`, the text of the first thread that is done."""
+    otherwise: bool = False
+    """See `pick`."""
     close: str = ""
     """Added to a thread's text that does not end so."""
+    carry: bool = False
+    """The value is a list of pieces: text, and `{"ids": […], "text": …}` for what a thread wrote where the engine gave
+    its token ids, so that it is read on as it was written. Not with `words` or `{answer}`."""
+    most_tokens: int | None = None
+    """With `carry`: most tokens that all threads together may put into the block. Of the longest ones the ends are left
+    out. Where there are no token ids a token is a word."""
+    before: tuple[Piece, ...] = ()
+    """With `carry`: pieces that stand before the block."""
+    claim_from: str = ""
+    """With `claim_item`: only what follows the last of this text in a thread's `answer` is looked at."""
+    claim_item: str = ""
+    """Regular expression of the steps of a thread's claim, put together with `claim_separator` for the task to read.
+    Empty: the task reads the `hit` entry."""
+    claim_separator: str = " ; "
+    """See `claim_item`."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the block; `winner` is the first thread that reached the goal."""
         by_name = {branch.name: branch for branch in branches}
         entries = self.entries or tuple(Entry(branch=branch.name) for branch in branches)
-        written: list[tuple[str, bool]] = []
+        written: list[tuple[list[Piece], str | None]] = []
         hits: list[str] = []
         wrong = 0
+        most = self._share(branches)
         for number, entry in enumerate(entries, 1):
             branch = by_name.get(entry.branch) if entry.branch is not None else None
-            text, refuted = self._hit(entry, number, branch, task)
+            pieces, claim, refuted = self._hit(entry, number, branch, task, most)
             wrong += refuted
-            if text is not None and branch is not None:
+            if pieces is not None and branch is not None:
                 hits.append(branch.name)
-            fields = {"item": entry.item, "number": str(number)}
-            written.append((_fill(self.none, fields), False) if text is None else (text, True))
+            fields = {"item": entry.item, "number": str(number), "index": str(number - 1)}
+            written.append(([_fill(self.none, fields)], None) if pieces is None else (pieces, claim))
         done = sum(branch.done for branch in branches)
         why = f"{len(hits)} of {len(entries)} threads reached the goal"
         why += f" ({', '.join(hits)})" if hits else ""
         why += f"; {wrong} claimed it wrongly" if wrong else ""
         why += f"; {len(branches) - done} did not end in a value" if done < len(branches) else ""
         why += f"; {len(entries) - len(branches)} were not run" if len(entries) > len(branches) else ""
+        winner = hits[0] if hits and self.goal is not None else None
         if self.pick:
-            value = next((text for text, hit in written if hit), "")
+            value = next((claim for _, claim in written if claim is not None), "")
+            if not value and self.otherwise:
+                value = next((branch.result.text for branch in branches if branch.done and branch.result), "")
             return Verdict(value=value, why=why, winner=hits[0] if hits else None)
-        value = self.head + self.separator.join(text for text, _ in written) + self.tail
-        return Verdict(value=value, why=why, winner=hits[0] if hits and self.goal is not None else None)
+        block: list[Piece] = [self.head]
+        for number, (pieces, _) in enumerate(written):
+            block += [self.separator, *pieces] if number else pieces
+        block = _merged([*self.before, *block, self.tail])
+        if self.carry:
+            value: JsonValue = [*block]
+            return Verdict(value=value, why=why, winner=winner)
+        return Verdict(value="".join(map(_text, block)), why=why, winner=winner)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
         """Return whether a thread reached the goal. The others' entries could still change, but not what the parent
@@ -101,28 +137,122 @@ class Splice(Merge):
             for number, branch in enumerate(branches, 1)
         )
 
-    def _hit(self, entry: Entry, number: int, branch: Branch | None, task: Task) -> tuple[str | None, bool]:
-        """Return the entry of a thread that reached the goal, else `None` and whether its claim was refuted."""
+    def _hit(
+        self, entry: Entry, number: int, branch: Branch | None, task: Task, most: int | None = None
+    ) -> tuple[list[Piece] | None, str | None, bool]:
+        """Return the entry of a thread that reached the goal and what it claims; else twice `None`, and whether its
+        claim was refuted."""
         if branch is None or not branch.done or branch.result is None:
-            return None, False
-        text = branch.result.text
-        if self.words:
-            text = " ".join(text.split())
-        if self.end and not text.endswith(self.end):
-            text += self.close
-        fields = {"item": entry.item, "text": text, "answer": "", "number": str(number)}
+            return None, None, False
+        fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
         if self.goal is None:
-            return _fill(self.hit, fields), False
+            said = self._written(branch, most)
+            if not self.carry:
+                text = _fill(self.hit, {**fields, "text": "".join(map(_text, said))})
+                return [text], text, False
+            before, _, after = self.hit.partition("{text}")
+            return [_fill(before, fields), *said, _fill(after, fields)], "", False
+        text = "".join(map(_text, self._written(branch)))
         found = re.search(self.goal, text)
         if found is None:
-            return None, False
-        fields["answer"] = found.groupdict().get("answer") or ""
-        written = _fill(self.hit, fields)
+            return None, None, False
+        fields["answer"] = (found.groupdict().get("answer") or "").strip()
+        written = _fill(self.hit, {**fields, "text": text})
+        claim = self._claim(fields["answer"]) if self.claim_item else written
         if self.check:
-            answer = task.extract(written)
+            answer = task.extract(claim)
             if answer is None or task.verify(answer) is False:
-                return None, True
-        return written, False
+                return None, None, True
+        return [written], claim, False
+
+    def _written(self, branch: Branch, most: int | None = None) -> list[Piece]:
+        """Return what a thread wrote, as far as `most` tokens, closed."""
+        pieces = self._said(branch)
+        if most is not None and sum(map(_length, pieces)) > most:
+            pieces = _shortened(pieces, most)
+        if not self.end:
+            return pieces
+        pieces = _without_eos(pieces, self.end)
+        return pieces if "".join(map(_text, pieces)).endswith(self.end) else [*pieces, self.close]
+
+    def _said(self, branch: Branch) -> list[Piece]:
+        assert branch.result is not None
+        value, ids = branch.result.value, branch.result.token_ids
+        if isinstance(value, list):  # a thread that spawned threads: pieces already
+            return [each for each in value if isinstance(each, str | dict)]
+        text = " ".join(branch.result.text.split()) if self.words else branch.result.text
+        return [{"ids": list(ids), "text": text}] if self.carry and ids else [text]
+
+    def _share(self, branches: Sequence[Branch]) -> int | None:
+        """Return how many tokens the longest threads may keep, so that all together keep to `most_tokens`: what the
+        shorter ones leave is shared equally."""
+        if self.most_tokens is None or not self.carry:
+            return None
+        lengths = sorted(sum(map(_length, self._said(each))) for each in branches if each.done and each.result)
+        left = self.most_tokens
+        for number, length in enumerate(lengths):
+            if length * (len(lengths) - number) > left:
+                return left // (len(lengths) - number)
+            left -= length
+        return None
+
+    def _claim(self, answer: str) -> str:
+        start = answer.rfind(self.claim_from) if self.claim_from else 0
+        return self.claim_separator.join(re.findall(self.claim_item, answer[max(0, start) :]))
+
+
+def _text(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else str(piece.get("text", ""))
+
+
+def _length(piece: Piece) -> int:
+    """Return a piece's tokens; its words, where it has no ids."""
+    ids = piece.get("ids") if isinstance(piece, dict) else None
+    return len(ids) if isinstance(ids, list) else len(_text(piece).split())
+
+
+def _shortened(pieces: list[Piece], most: int) -> list[Piece]:
+    """Return the first `most` tokens of pieces."""
+    out: list[Piece] = []
+    for piece in pieces:
+        length = _length(piece)
+        if length <= most:
+            out.append(piece)
+        elif most > 0:
+            ids = piece.get("ids") if isinstance(piece, dict) else None
+            if isinstance(ids, list):  # how much of the text that is only a tokenizer knows: this is for people
+                out.append({"ids": ids[:most], "text": _text(piece)[: len(_text(piece)) * most // length] + "…"})
+            else:
+                out.append("".join(_WORD.findall(_text(piece))[:most]))
+        most = max(0, most - length)
+    return out
+
+
+def _without_eos(pieces: list[Piece], end: str) -> list[Piece]:
+    """Take off an end-of-text token: in the middle of the parent's context it would end that."""
+    if not pieces:
+        return pieces
+    last = pieces[-1]
+    text = _text(last)
+    mark = next((each for each in _EOS if each != end and text.endswith(each)), None)
+    if mark is None:
+        return pieces
+    bare = text.removesuffix(mark)
+    if isinstance(last, str):
+        return [*pieces[:-1], bare]
+    ids = last.get("ids")
+    return [*pieces[:-1], {"ids": ids[:-1] if isinstance(ids, list) else [], "text": bare}]
+
+
+def _merged(pieces: Sequence[Piece]) -> list[Piece]:
+    """Put neighbouring texts together, for each text is tokenised by itself; leave out empty pieces."""
+    out: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, str) and out and isinstance(out[-1], str):
+            out[-1] += piece
+        elif piece if isinstance(piece, str) else piece.get("ids"):
+            out.append(piece)
+    return out
 
 
 def _fill(template: str, fields: dict[str, str]) -> str:

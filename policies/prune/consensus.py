@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from orchestrator.core.base import Policy, Stop
 from orchestrator.core.events import Event, Failed, Succeeded
-from orchestrator.core.ir import Join
-from orchestrator.core.view import StepView, View
+from orchestrator.core.view import View
+
+from .._stopping import only_for, tolerant_joins
 
 __all__ = ["Consensus"]
 
@@ -28,7 +29,7 @@ class Consensus(Policy):
         if not isinstance(event, Succeeded | Failed) or view.subject is None:
             return ()
         stops: dict[str, Stop] = {}
-        for join in _joins(view.subject):
+        for join in tolerant_joins(view.subject):
             branches = join.branches()
             out = [branch for branch in branches if not branch.state.ended]
             if not out or not join.decided():
@@ -37,20 +38,6 @@ class Consensus(Policy):
             counts = f"{done} of {len(branches)} branches done, {len(out)} out cannot change it"
             reason = f"{join.plan.name} is decided: {counts}"
             for branch in out:
-                step = view.step(branch.step)
-                if step is not None and all(reader == join for reader in step.readers):
+                if only_for(join, branch, view):
                     stops.setdefault(branch.step, Stop(branch.step, reason))
         return tuple(stops.values())
-
-
-def _joins(step: StepView) -> list[StepView]:
-    """Return the tolerant joins that read a step, or that read a step whose value it has just become."""
-    joins: list[StepView] = []
-    at: StepView | None = step
-    while at is not None and at.state.ended:
-        for reader in at.readers:
-            op = reader.plan.op
-            if isinstance(op, Join) and op.tolerate == "best-effort" and reader not in joins:
-                joins.append(reader)
-        at = at.owner
-    return joins

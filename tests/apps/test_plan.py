@@ -149,6 +149,28 @@ def test_a_simulation_is_the_same_for_a_seed(plait):
     assert plait(*words, "--seed", 2).json != first
 
 
+def test_placement_is_compared_on_engines_with_caches(plait):
+    words = ["simulate", "word " * 300, "--planner", "sample", "--n", 16, "--hosts", 4, "--cache", 20_000]
+    policies = ["--policy", "random", "--policy", "affinity"]
+    said = plait(*words, *policies, "--json").json["policies"]
+    assert said["affinity"]["prompt_computed"] < said["random"]["prompt_computed"] / 2
+    assert said["affinity"]["prompt_unique"] == said["random"]["prompt_unique"]
+    assert "prompts read ÷ unique" in plait(*words, *policies).out
+
+
+def test_an_engine_that_dies_loses_no_tokens_and_a_slow_one_is_hedged(plait):
+    words = ["simulate", "q", "--planner", "sample", "--n", 16, "--hosts", 4, "--policy", "fifo", "--json"]
+    calm, struck = plait(*words).json["policies"]["fifo"], plait(*words, "--die", 0.2).json["policies"]["fifo"]
+    assert struck["attempts"] == calm["attempts"] + 4
+    assert struck["cancelled_tokens"] == 0
+    words += ["--slow", 0.1, "--policy", "hedge"]
+    said = plait(*words).json["policies"]
+    assert said["hedge"]["makespan_seconds"] < said["fifo"]["makespan_seconds"] / 2
+    done = plait("simulate", "q", "--die", 0.1, "--json")
+    assert done.code == 2
+    assert "--hosts 2" in done.json["error"]
+
+
 def test_replay_says_where_it_diverges(plait, script, tmp_path):
     journal = tmp_path / "run.db"
     assert plait("run", "q", "--script", script("a b c"), "--journal", journal).code == 0

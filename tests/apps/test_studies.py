@@ -17,7 +17,7 @@ from orchestrator.apps.studies.backtrack import SHAPES, BacktrackOrNot, work
 from orchestrator.apps.studies.base import Record
 from orchestrator.apps.studies.statistics import difference, mean, pass_at
 from orchestrator.apps.studies.store import Store
-from orchestrator.apps.studies.votes import RULES, SAMPLES, Rule, majority_right, replay
+from orchestrator.apps.studies.votes import REPLAYED, SAMPLES, Rule, majority_right, replay
 from orchestrator.apps.studies.width import Width
 from orchestrator.apps.study import NAMES, load, write
 from orchestrator.core.errors import ConfigError, UsageError
@@ -155,7 +155,7 @@ def test_every_rule_of_the_study_can_be_replayed_at_every_size() -> None:
         branch["signals"] = [rng.uniform(5, 15) for _ in range(5)]
         branch["certainty"] = rng.uniform(1, 5)
     whole = sum(lengths)
-    for rule in RULES:
+    for rule in REPLAYED:
         solved, total, critical = replay(rule, SAMPLES, run, problem)
         assert solved, rule
         assert 0 < total <= whole * 1.1, rule  # probes of a pruning may add a little

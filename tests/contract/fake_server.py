@@ -12,7 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-VLLM_FIELDS = {"return_token_ids", "include_stop_str_in_output", "skip_special_tokens", "top_k"}
+VLLM_FIELDS = {
+    "return_token_ids", "include_stop_str_in_output", "skip_special_tokens", "top_k", "min_p", "cache_salt", "priority",
+    "stop_token_ids", "return_tokens_as_token_ids",
+}  # fmt: skip
+FORM_FIELDS = ("structured_outputs", "regex", "grammar", "ebnf", "response_format")
 
 
 @dataclass
@@ -43,6 +47,12 @@ class FakeServer:
     strict: bool = False
     """Refuses fields beyond OpenAI's."""
     logprobs: bool = True
+    tops: bool = True
+    """Says the likeliest tokens' log-probabilities too."""
+    forms: tuple[str, ...] = ()
+    """Fields for forms that it heeds; it ignores the others."""
+    fcfs: bool = False
+    """Takes no priorities."""
     usage: bool = True
     streams: bool = True
     stop_reason: bool = True
@@ -192,6 +202,8 @@ class FakeServer:
             return 404, f"The model `{body['model']}` does not exist."
         if self.strict and (extra := VLLM_FIELDS & body.keys()):
             return 400, f"Unrecognized request arguments supplied: {', '.join(sorted(extra))}"
+        if self.fcfs and body.get("priority"):
+            return 400, "Got priority but priority scheduling is not enabled."
         if not self.ids and not isinstance(body.get("prompt", ""), str):
             return 422, "prompt: Input should be a valid string"
         if chat and not self.template:
@@ -202,7 +214,7 @@ class FakeServer:
         prompt = body["messages"][0]["content"] if chat else body["prompt"]
         prompt_ids = prompt if isinstance(prompt, list) else self.encode(prompt)
         text = self.decode(prompt) if isinstance(prompt, list) else prompt
-        tokens = [f" {word}" for word in self.reply(text).split(" ")]
+        tokens = [f" {word}" for word in (self._formed(body) or self.reply(text)).split(" ")]
         chunks = list(self._chunks(body, chat, prompt_ids, tokens))
         if not (self.streams and body.get("stream")):
             whole = "".join(tokens)
@@ -242,10 +254,17 @@ class FakeServer:
                 choice["stop_reason"] = (self.encode(stop)[0] if stop == token else stop) if last and stop else None
             asked = body.get("logprobs")
             if asked is not None and asked is not False and self.logprobs:
-                scores = [-0.25 * (1 + place)]
-                choice["logprobs"] = (
-                    {"content": [{"logprob": s} for s in scores]} if chat else {"token_logprobs": scores}
-                )
+                score, tops = -0.25 * (1 + place), self.top_logprobs(place)[: body.get("top_logprobs") or int(asked)]
+                if chat:
+                    said: dict[str, Any] = {"logprob": score}
+                    if self.tops:
+                        said["top_logprobs"] = [{"token": f"t{n}", "logprob": top} for n, top in enumerate(tops)]
+                    choice["logprobs"] = {"content": [said]}
+                else:
+                    choice["logprobs"] = {"token_logprobs": [score]}
+                    if self.tops:  # the sampled one, less likely than these, comes on top
+                        listed = {token: -9.0} | {f"t{n}": top for n, top in enumerate(tops)}
+                        choice["logprobs"]["top_logprobs"] = [listed]
             chunk: dict[str, Any] = {"choices": [choice]}
             if self.ids and body.get("return_token_ids"):
                 choice["token_ids"] = self.encode(token) or [0]
@@ -256,6 +275,25 @@ class FakeServer:
             details = {"prompt_tokens_details": {"cached_tokens": self.cached}} if self.cached else {}
             counts = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(tokens)}
             yield {"choices": [], "usage": counts | details}
+
+    @staticmethod
+    def top_logprobs(place: int) -> list[float]:
+        """Log-probabilities of the likeliest tokens of a position, falling."""
+        return [-0.7 - 0.1 * (place % 3) - 0.9 * n for n in range(8)]
+
+    def _formed(self, body: dict[str, Any]) -> str:
+        """A text of the form that is asked for in a field that is heeded."""
+        for name in (*FORM_FIELDS, "guided_json", "guided_regex", "guided_choice", "guided_grammar"):
+            if name not in body or name not in self.forms:
+                continue
+            spec = body[name]
+            kind, spec = next(iter(spec.items())) if name == "structured_outputs" else (name, spec)
+            if kind in ("json", "guided_json", "response_format"):
+                return '{"n": 1}'
+            if kind in ("choice", "guided_choice"):
+                return spec[0]
+            return spec.split('"')[1] if "root" in spec else spec.strip("()").split(")|(")[0]
+        return ""
 
     def _cut(self, body: dict[str, Any], tokens: list[str]) -> tuple[list[str], str, str | None]:
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16

@@ -34,10 +34,10 @@ async def serving(server: FakeServer | None = None, **options: Any) -> AsyncIter
 
 
 def job(prompt: str | tuple[Text | Tokens, ...] = "one two", attempt: int = 1, **fields: Any) -> Job:
-    own = {key: fields.pop(key) for key in ("stream", "chat") if key in fields}
-    seconds = fields.pop("seconds", None)
+    own = {key: fields.pop(key) for key in ("stream", "chat", "model", "salt") if key in fields}
+    outer = {key: fields.pop(key) for key in ("seconds", "generated", "priority") if key in fields}
     think = Think(prompt=prompt, sampling=Sampling(**fields), **own)
-    return Job(attempt=attempt, run="r", step="r:s", op=think, seconds=seconds)
+    return Job(attempt=attempt, run="r", step="r:s", op=think, **outer)
 
 
 async def items(worker: Http, a_job: Job) -> Items:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 server = MCPServer("sums")
@@ -25,7 +26,7 @@ def note(text: str) -> dict[str, str]:
 @server.tool()
 def broken() -> str:
     """Fail."""
-    raise ValueError("no luck today")
+    raise ToolError("no luck today")
 
 
 @server.tool()

@@ -102,6 +102,15 @@ async def test_sampling_is_seeded_and_greedy_is_greedy(engine: Engine) -> None:
     assert same[0].token_ids == same[1].token_ids != other.token_ids
 
 
+async def test_seeded_requests_survive_prompts_that_do_not_fit_one_step(engine: Engine) -> None:
+    """On a CPU vLLM 0.32 breaks when it reads the prompt of a seeded request over several steps."""
+    prompts = [words(start, 200) for start in range(15)]  # 3,000 tokens, and a step reads 2,048
+    sampled = await asyncio.gather(
+        *(generate(engine, prompt, max_tokens=4, temperature=1.0, seed=i) for i, prompt in enumerate(prompts))
+    )
+    assert all(len(each.token_ids) >= 1 for each in sampled)
+
+
 async def test_logprobs_are_means_and_only_on_request(engine: Engine) -> None:
     asked = await generate(engine, words(7, 5), max_tokens=10, logprobs=True)
     assert asked.logprob is not None and asked.logprob < 0

@@ -186,6 +186,15 @@ def test_what_does_not_fit_is_refused_with_the_figures(tmp_path: Path, monkeypat
         resources.reserve("m", tmp_path, LLAMA, GIB, 8, None)
 
 
+def test_too_few_gpus_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    resources.enough_gpus(1)
+    with pytest.raises(EngineError, match="tensor_parallel_size=4 needs 4 GPUs and 1 can be seen"):
+        resources.enough_gpus(4)
+
+
 def test_very_small_models_compute_with_one_thread(tmp_path: Path) -> None:
     assert resources.default_threads(tmp_path, [0, 1, 2]) == 1
     with (tmp_path / "model.safetensors").open("wb") as weights:
@@ -232,6 +241,16 @@ async def test_news_that_piled_up_comes_as_one() -> None:
     stream.push(Result(value="abc"))
     stream.push(Failure(kind="X", message="too late"))
     assert [item async for item in stream] == [Progress("abc", 4, -1.75), Result(value="abc")]
+
+
+async def test_what_comes_together_is_told_together() -> None:
+    stream = Stream()
+    stream.push(Progress("a", 1, None, (7,)))
+    stream.push(Progress("", 2, -1.0, (8, 9), 3.0, 2.5))
+    stream.push(Progress("b", 1, -4.0, (5,)))
+    stream.push(Result(value="ab"))
+    (news, _) = [item async for item in stream]
+    assert news == Progress("ab", 4, -2.0, (7, 8, 9, 5), 3.0, 2.5)
 
 
 async def test_a_quiet_stream_gives_its_end_only() -> None:

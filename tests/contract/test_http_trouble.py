@@ -7,11 +7,12 @@ import logging
 import socket
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 
-from orchestrator.core.errors import EngineError
-from orchestrator.core.ir import Failure
+from orchestrator.core.errors import ConfigError, EngineError
+from orchestrator.core.ir import Failure, Result, Structured
 from workers.http import Http
 
 from .fake_server import FakeServer, Fault
@@ -83,16 +84,66 @@ async def test_a_connection_lost_before_the_first_token_is_tried_again() -> None
         assert len(server.asked()) == 2
 
 
-@pytest.mark.parametrize("fault", [Fault(after=2), Fault(after=2, send="\n")], ids=["dropped", "ended"])
+BROKEN = pytest.mark.parametrize("fault", [Fault(after=2), Fault(after=2, send="\n")], ids=["dropped", "ended"])
+
+
+def going_on(prompt: str) -> str:
+    """What is left of the reply after what the prompt has of it already."""
+    words = "alpha beta gamma delta".split()
+    return " ".join(words[sum(word in words for word in prompt.split()) :])
+
+
+@BROKEN
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_truncated_stream(fault: Fault, stream: bool) -> None:
-    async with serving(FakeServer(delay=0.01)) as (server, worker):
+    async with serving(FakeServer(delay=0.01, ids=False)) as (server, worker):
         server.faults.append(fault)
         *news, last = await items(worker, job(stream=stream))
         assert isinstance(last, Failure) and last.retryable and not last.lost
         assert "answer" in last.message and server.url in last.message
         assert len(server.asked()) == 1, "what a reader has seen is not said again"
         assert bool(news) == stream
+
+
+@BROKEN
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("chat", [False, True])
+async def test_a_truncated_stream_goes_on_from_its_ids(fault: Fault, stream: bool, chat: bool) -> None:
+    async with serving(FakeServer(delay=0.01, reply=going_on, cached=1)) as (server, worker):
+        whole = await ask(worker, logprobs=4, max_tokens=9)
+        server.requests.clear()
+        server.faults += [fault, Fault(503)]
+        *news, last = await items(worker, job(stream=stream, chat=chat, logprobs=4, max_tokens=9))
+        assert isinstance(last, Result)
+        assert (last.value, last.prompt_ids, last.token_ids) == (whole.value, whole.prompt_ids, whole.token_ids)
+        assert last.usage == whole.usage, "as if it had not been interrupted"
+        begun, refused, further = server.asked()
+        assert further["prompt"] == refused["prompt"] == server.encode("one two alpha beta"), "also what was a chat"
+        assert (begun["max_tokens"], further["max_tokens"]) == (9, 7)
+        assert "".join(each.text for each in news) == (last.value if stream else "")
+        assert sum(each.tokens for each in news) == (5 if stream else 0)
+        assert last.signals is not None and last.signals.k == 4
+
+
+async def test_a_stream_that_is_truncated_again_is_the_machines_matter() -> None:
+    async with serving(FakeServer(reply=going_on)) as (server, worker):
+        server.faults += [Fault(after=1), Fault(after=1)]
+        failure = await fails(worker)
+        assert failure.retryable and len(server.asked()) == 2
+
+
+@pytest.mark.parametrize("sampling", [{"stop": ("beta gamma",)}, {"structured": Structured(kind="regex", spec="a")}])
+async def test_what_cannot_go_on_from_its_ids_is_not_tried_to(sampling: dict[str, Any]) -> None:
+    async with serving(FakeServer(reply=going_on, forms=("structured_outputs",))) as (server, worker):
+        if "structured" in sampling:
+            await ask(worker, **sampling)
+            server.requests.clear()
+        server.faults.append(Fault(after=1 if "structured" in sampling else 2))
+        failure = await fails(worker, **sampling)
+        assert (
+            failure.retryable and "broke an answer off" in failure.message
+        ) or "closed the connection" in failure.message
+        assert len(server.asked()) == 1
 
 
 @pytest.mark.parametrize(
@@ -227,3 +278,10 @@ async def test_a_key_that_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
         failure = await fails(worker)
         assert "401" in failure.message and not failure.retryable and SECRET not in failure.message
         assert len(server.asked()) == 1
+
+
+@pytest.mark.parametrize("given", [SECRET, "Bearer abc", "", "x" * 65])
+def test_a_key_in_place_of_its_variables_name(given: str) -> None:
+    with pytest.raises(ConfigError, match="name of an environment variable") as caught:
+        Http("http://host/v1", api_key_env=given)
+    assert not given or given not in str(caught.value)

@@ -72,9 +72,16 @@ def running(worker: Http) -> float:
     return sum(map(float, found))
 
 
-async def ask(worker: Engine | Http, *parts: Text | Tokens, attempt: int = 1, **sampling: Any) -> Result:
+async def everything(
+    worker: Engine | Http, *parts: Text | Tokens, attempt: int = 1, generated: tuple[int, ...] = (), **sampling: Any
+) -> list[Any]:
     think = Think(prompt=parts, sampling=Sampling(**sampling))
-    *_, last = [item async for item in worker.run(Job(attempt=attempt, run="r", step="r:s", op=think))]
+    job = Job(attempt=attempt, run="r", step="r:s", op=think, generated=generated)
+    return [item async for item in worker.run(job)]
+
+
+async def ask(worker: Engine | Http, *parts: Text | Tokens, attempt: int = 1, **sampling: Any) -> Result:
+    *_, last = await everything(worker, *parts, attempt=attempt, **sampling)
     assert isinstance(last, Result), last
     return last
 
@@ -102,6 +109,35 @@ async def test_the_same_stop_texts_as_in_process(engine: Engine, served: Http, k
         there = await ask(served, Text(text="w1 w2 w3"), max_tokens=24, stop=(stop,), keep_stop=keep)
         assert here.finish == there.finish == "stop"
         assert (there.value, there.token_ids) == (here.value, here.token_ids)
+
+
+async def test_the_same_signals_as_in_process(engine: Engine, served: Http) -> None:
+    for k in (5, 20):
+        here, there = [
+            (await everything(worker, Text(text="w4 w5 w6"), max_tokens=24, logprobs=k, window=8))[-1]
+            for worker in (engine, served)
+        ]
+        assert isinstance(here, Result) and isinstance(there, Result) and here.token_ids == there.token_ids
+        assert here.signals is not None and there.signals is not None
+        assert there.signals.model_dump() == pytest.approx(here.signals.model_dump(), abs=0.05)
+
+
+@pytest.mark.parametrize("done", [1, 11])
+async def test_an_attempt_of_one_worker_is_gone_on_with_by_the_other(engine: Engine, served: Http, done: int) -> None:
+    whole = await ask(engine, Text(text="w9 w8 w7"), max_tokens=24)
+    for worker in (engine, served):
+        *_, end = await everything(worker, Text(text="w9 w8 w7"), max_tokens=24, generated=whole.token_ids[:done])
+        assert isinstance(end, Result) and end.usage.completion == 24 - done
+        assert (end.text, end.prompt_ids, end.token_ids) == (whole.text, whole.prompt_ids, whole.token_ids)
+
+
+async def test_settings_that_vllm_takes(served: Http) -> None:
+    greedy = await ask(served, Text(text="w1"), max_tokens=8)
+    tamed = await ask(served, Text(text="w1"), max_tokens=8, temperature=2.0, seed=1, min_p=1.0)
+    assert tamed.token_ids == greedy.token_ids
+    stopped = await ask(served, Text(text="w1"), max_tokens=8, stop_ids=greedy.token_ids[3:4])
+    assert stopped.finish == "stop" and stopped.token_ids == greedy.token_ids[: len(stopped.token_ids)]
+    assert served.models == ("tiny",)
 
 
 async def test_what_was_read_before_comes_from_the_cache(served: Http) -> None:

@@ -18,8 +18,8 @@ WORDS = ["<pad>", "<unk>", "<end>", "<spawn>", "<wait>", "<join>", *(f"w{n}" for
 HIDDEN, LAYERS, HEADS, FF, CONTEXT = 64, 2, 2, 128, 512
 
 
-def build(folder: Path, seed: int = 0) -> Path:
-    """Write the model into a folder and return it."""
+def build(folder: Path, seed: int = 0, vocabulary: int = len(WORDS)) -> Path:
+    """Write the model into a folder and return it. With another `vocabulary` its tokenizer is to be replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = torch.Generator().manual_seed(seed)
 
@@ -27,8 +27,8 @@ def build(folder: Path, seed: int = 0) -> Path:
         return (torch.randn(rows, columns, generator=draw) * scale).contiguous()
 
     weights = {
-        "model.embed_tokens.weight": matrix(len(WORDS), HIDDEN, 1.0),
-        "lm_head.weight": matrix(len(WORDS), HIDDEN, 0.3),
+        "model.embed_tokens.weight": matrix(vocabulary, HIDDEN, 1.0),
+        "lm_head.weight": matrix(vocabulary, HIDDEN, 0.3),
         "model.norm.weight": torch.ones(HIDDEN),
     }
     for layer in range(LAYERS):
@@ -40,7 +40,7 @@ def build(folder: Path, seed: int = 0) -> Path:
         weights[at + "post_attention_layernorm.weight"] = torch.ones(HIDDEN)
     save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": len(WORDS), "hidden_size": HIDDEN,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocabulary, "hidden_size": HIDDEN,
         "intermediate_size": FF, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
         "num_key_value_heads": HEADS, "head_dim": HIDDEN // HEADS, "hidden_act": "silu",
         "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": False,

@@ -24,7 +24,9 @@ from orchestrator.core.events import (
     Failed,
     Finish,
     Job,
+    Paused,
     Progressed,
+    Pruned,
     Stopped,
     Submitted,
     Succeeded,
@@ -160,9 +162,10 @@ def think(
     expands: bool = False,
     budget: Budget | None = None,
     priority: int = 0,
+    model: str | None = None,
 ) -> Step:
     parts = (Text(text=prompt),) if isinstance(prompt, str) and prompt else tuple(p for p in prompt if p != "")
-    op = Think(prompt=parts, after=after, sampling=Sampling(max_tokens=tokens), stream=stream)  # type: ignore[arg-type]
+    op = Think(prompt=parts, after=after, sampling=Sampling(max_tokens=tokens), stream=stream, model=model)  # type: ignore[arg-type]
     return Step(name=name, op=op, needs=needs, expands=expands, budget=budget, priority=priority)
 
 
@@ -330,8 +333,14 @@ class World:
 
     # -- events
 
-    def up(self, worker: str = "w", slots: int = 4, serves: tuple[Kind, ...] = ("think", "call")) -> list[Action]:
-        return self.send(WorkerUp(at=self.now, worker=worker, slots=slots, serves=serves))
+    def up(
+        self,
+        worker: str = "w",
+        slots: int = 4,
+        serves: tuple[Kind, ...] = ("think", "call"),
+        models: tuple[str, ...] = (),
+    ) -> list[Action]:
+        return self.send(WorkerUp(at=self.now, worker=worker, slots=slots, serves=serves, models=models))
 
     def down(self, worker: str = "w", *, returning: bool = False) -> list[Action]:
         for attempt in [number for number, each in self.jobs.items() if each.worker == worker]:
@@ -393,8 +402,10 @@ class World:
         result = Result(finish="cancelled", usage=Usage(completion=tokens))
         return self.send(Stopped(at=self.now, attempt=attempt, result=result))
 
-    def progress(self, step: str, text: str = "", tokens: int = 0) -> list[Action]:
-        return self.send(Progressed(at=self.now, attempt=self.attempt(step), text=text, tokens=tokens))
+    def progress(self, step: str, text: str = "", tokens: int = 0, ids: Sequence[int] = ()) -> list[Action]:
+        tokens = tokens or len(ids)
+        attempt = self.attempt(step)
+        return self.send(Progressed(at=self.now, attempt=attempt, text=text, tokens=tokens, ids=tuple(ids)))
 
     def expand(
         self,
@@ -417,6 +428,12 @@ class World:
 
     def cancel(self, run: str = "r") -> list[Action]:
         return self.send(Cancelled(at=self.now, run=run))
+
+    def prune(self, step: str) -> list[Action]:
+        return self.send(Pruned(at=self.now, step=self.id(step)))
+
+    def pause(self, run: str = "r", on: bool = True) -> list[Action]:
+        return self.send(Paused(at=self.now, run=run, on=on))
 
     def tick(self, at: float | None = None) -> list[Action]:
         """Let the time come that the machine asked to be woken at, or another."""

@@ -346,3 +346,20 @@ def test_an_empty_budget_is_no_account() -> None:
     world = World()
     world.submit(call("a", budget=Budget()), budget=Budget())
     assert world.node("a").account is None
+
+
+def test_when_a_step_that_a_budget_holds_back_is_given_up_the_next_is_asked_about_at_once() -> None:
+    """`big` is held back before `small`, which would fit; nothing ends in a worker when `big` is given up."""
+    from orchestrator.core.events import Pruned
+
+    world = World()
+    world.submit(
+        think("a", tokens=50), think("b", tokens=41), think("big", tokens=45), think("small", tokens=30),
+        join("j", "a", "b", "big", "small", best_effort=True),
+        budget=Budget(tokens=120),
+    )  # fmt: skip
+    world.succeed("b", tokens=35)
+    assert world.running() == ["a"]
+    assert world.states("big", "small") == ["ready", "ready"]
+    world.send(Pruned(at=world.now, step="r:big"))
+    assert world.running() == ["a", "small"]

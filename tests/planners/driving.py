@@ -6,11 +6,10 @@ step's stop words and token limit leave of that is its output.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.base import Brief, Merge, Planner, Policy, Reader, Task
+from orchestrator.core.base import Brief, Planner, Reader
 from orchestrator.core.events import (
     Action,
     Cancel,
@@ -26,29 +25,12 @@ from orchestrator.core.events import (
     Succeeded,
     WorkerUp,
 )
-from orchestrator.core.ir import Failure, Plugin, Request, Result, Text, Think, Tokens, Usage
+from orchestrator.core.ir import Failure, Request, Result, Text, Think, Tokens, Usage
 from orchestrator.core.machine import Machine
+from orchestrator.runtime.plugins import Plugins
 
 Model = Callable[[list[str], Job], str | Failure]
 Pick = Callable[[Sequence[Job]], int]
-
-
-def load(package: str, spec: Plugin, kind: type, **more: object):
-    module = importlib.import_module(f"{package}.{spec.name.replace('-', '_')}")
-    (cls,) = (getattr(module, name) for name in module.__all__ if issubclass(getattr(module, name), kind))
-    return cls(**spec.options, **more)
-
-
-class Plugins:
-    def policy(self, spec: Plugin) -> Policy:
-        package = "prune" if spec.name == "consensus" else "schedule"
-        return load(f"policies.{package}", spec, Policy)
-
-    def merge(self, spec: Plugin) -> Merge:
-        return load("policies.merge", spec, Merge)
-
-    def task(self, spec: Plugin, text: str) -> Task:
-        return load("orchestrator.tasks", spec, Task, text=text)
 
 
 @dataclass
@@ -107,10 +89,11 @@ def drive(
 
     def expand(action: Expand) -> None:
         key = (action.step, action.attempt)
-        if key not in readers:
-            readers[key] = planner.reader(known[action.step.replace(":", "/").rsplit("/", 1)[1]], brief)
         assert action.result is not None, "nothing here streams"
-        patch = readers[key].close(action.result)
+        patch = action.result.patch
+        if patch is None and key not in readers:
+            readers[key] = planner.reader(known[action.step.replace(":", "/").rsplit("/", 1)[1]], brief)
+        patch = patch or readers[key].close(action.result)
         known.update({step.name: step for step in patch.steps} if patch else {})
         events.append(Expanded(at=0, step=action.step, attempt=action.attempt, patch=patch, closed=True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from orchestrator.core.base import Style, Task
-from orchestrator.core.ir import Failure, Result, as_text
+from orchestrator.core.ir import Failure, Result, Signals, Usage, as_text
 from orchestrator.core.nodes import State
 from orchestrator.core.view import Branch
 
@@ -45,3 +45,25 @@ class Letters(Task):
 
 
 LETTERS = Letters(text="")
+
+
+def voter(
+    name: str,
+    answer: str,
+    *,
+    tokens: int = 100,
+    finish: str = "stop",
+    logprob: float | None = None,
+    signals: Signals | None = None,
+) -> Branch:
+    """A branch that is done, with its length and the model's confidence."""
+    result = Result.model_validate(
+        {"value": answer, "usage": Usage(completion=tokens), "finish": finish, "logprob": logprob, "signals": signals}
+    )
+    return Branch(name, f"r:{name}", State.DONE, result, None, tokens)
+
+
+def confident(value: float, **more: float) -> Signals:
+    """Signals all of whose confidences are one value."""
+    given = {"confidence": value, "tail": value, "bottom": value, "lowest": value, "entropy": 1.0, **more}
+    return Signals.model_validate({"k": 20, "window": 8, **given})

@@ -10,7 +10,7 @@ from random import Random
 
 from pydantic import JsonValue
 
-from orchestrator.core.base import Policy, Stop
+from orchestrator.core.base import Hedge, Hold, Place, Policy, Stop, Wake
 from orchestrator.core.budget import Account
 from orchestrator.core.events import (
     Action,
@@ -21,7 +21,9 @@ from orchestrator.core.events import (
     Expanded,
     Failed,
     Finish,
+    Paused,
     Progressed,
+    Pruned,
     Stopped,
     Submitted,
     Succeeded,
@@ -88,7 +90,32 @@ class Broken(Policy):
         return ()
 
 
-POLICIES: dict[str, Policy] = {"height": Height(), "last-free": LastFree(), "prune": Prune(), "broken": Broken()}
+class Holding(Policy):
+    """Holds some steps back some of the time, behind the first letter of their name."""
+
+    def place(self, step: StepView, view: View) -> str | Place | Hold | None:
+        if step.plan.name in "bdfh" and int(view.now) % 3:
+            return Hold("not now", behind=step.plan.name)
+        return Place(view.workers[0].name, "the first") if step.plan.name == "a" else None
+
+
+class Hedging(Policy):
+    """A second attempt for whatever runs, whenever it is looked at; and a look every two seconds."""
+
+    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
+        running = [each for each in view.steps(view.run) if each.worker is not None]
+        where = view.workers[-1].name if len(running) % 2 else None
+        return [*(Hedge(each.id, "hedged", where) for each in running), Wake(view.now + 2.0)]
+
+
+POLICIES: dict[str, Policy] = {
+    "height": Height(),
+    "last-free": LastFree(),
+    "prune": Prune(),
+    "broken": Broken(),
+    "holding": Holding(),
+    "hedging": Hedging(),
+}
 
 
 # -- random plans ------------------------------------------------------------------------------------------------------
@@ -162,6 +189,7 @@ def random_step(rng: Random, name: str, known: Names, around: Names) -> Step:
         expands=expands,
         budget=budget,
         priority=rng.choice([0, 0, 0, 1, -1]),
+        model=rng.choice([None] * 8 + ["m", "n"]),
     )
 
 
@@ -215,7 +243,13 @@ class Chaos(World):
         """Attempts whose worker has forgotten them."""
         self.readers: list[Expand] = []
         """Results that a planner has not yet answered."""
+        self.ids: dict[int, tuple[int, ...]] = {}
+        """By attempt, of workers that take ids: those it was given and those it told."""
+        self.hushed: set[int] = set()
+        """Attempts of which news was lost: they tell no more ids."""
         self.tried: dict[str, int] = {}
+        self.steps: dict[str, list[int]] = {}
+        """Attempts, by step."""
         self.submitted: list[str] = []
         self.accounts: dict[Account, None] = {}
 
@@ -243,6 +277,15 @@ class Chaos(World):
                 node = self.machine.nodes[job.step]
                 assert self.tried[job.step] == 1 or not node.step.side_effects, "side effects were tried twice"
                 self.generated[job.attempt] = 0
+                alive = [each for each in self.machine.attempts.values() if each.node is node and each.state == "live"]
+                assert len(alive) <= 2
+                assert len({each.host.name for each in alive}) == len(alive), "both attempts are on one worker"
+                before = [self.ids.get(each, ()) for each in self.steps.setdefault(job.step, [])]
+                told = job.generated
+                assert not told or any(each[: len(told)] == told for each in before), "ids that nobody generated"
+                assert not told or len(told) <= job.op.sampling.max_tokens  # type: ignore[union-attr]
+                self.steps[job.step].append(job.attempt)
+                self.ids[job.attempt] = told if action.worker != "w3" else ()
                 if isinstance(job.op, Think):
                     assert job.op.after is None
                     assert all(part.kind != "ref" for part in job.op.prompt)
@@ -254,6 +297,7 @@ class Chaos(World):
                 assert answered or action.failure is not None
                 assert action.status != "done" or answered
                 assert not (answered and action.partial)
+                assert 0 <= action.usage.cancelled <= action.usage.completion
             case _:
                 pass
 
@@ -261,6 +305,7 @@ class Chaos(World):
         """Let a worker generate up to so many tokens more; return how many it was."""
         op = self.jobs[attempt].job.op
         limit = op.sampling.max_tokens if isinstance(op, Think) else 0
+        limit -= len(self.jobs[attempt].job.generated)
         more = min(tokens, limit - self.generated[attempt])
         self.generated[attempt] += more
         node = self.machine.nodes.get(self.jobs[attempt].job.step)
@@ -281,7 +326,8 @@ class Chaos(World):
             return
         first = random_plan(self.rng, {}, {}, {}, whole=True)
         self.submitted.append(run)
-        policies = self.rng.sample(["height", "last-free", "prune", "broken"], self.rng.choice([0, 0, 1, 2]))
+        names = ["height", "last-free", "prune", "holding", "holding", "hedging", "hedging", "broken"]
+        policies = self.rng.sample(names, self.rng.choice([0, 0, 1, 2, 3]))
         request = Request(
             text="unreadable" if self.rng.random() < 0.01 else "",
             budget=random_budget(self.rng, 0.5) or Budget(),
@@ -295,8 +341,15 @@ class Chaos(World):
         if attempt is None:
             return
         tokens = self.generate(attempt, self.rng.randint(0, 8))
-        if self.rng.random() < 0.85:  # else this news is lost
-            self.send(Progressed(at=self.now, attempt=attempt, text="x" * tokens, tokens=tokens))
+        if self.rng.random() >= 0.85:  # this news is lost
+            self.hushed.add(attempt)
+            return
+        ids: tuple[int, ...] = ()
+        if self.jobs[attempt].worker != "w3" and attempt not in self.hushed:
+            known = self.ids[attempt]
+            ids = tuple(1000 * attempt + len(known) + i for i in range(tokens))
+            self.ids[attempt] = known + ids
+        self.send(Progressed(at=self.now, attempt=attempt, text="x" * tokens, tokens=tokens, ids=ids))
 
     def do_answer(self) -> None:
         attempt = self.some_attempt()
@@ -308,10 +361,10 @@ class Chaos(World):
         generated = self.generated[attempt]
         usage = Usage(prompt=3, completion=generated, cost=self.rng.choice([0.0, 0.0, 1.0]))
         how = "stopped" if told else self.rng.choices(["succeeded", "failed", "stopped"], [80, 15, 5])[0]
-        self._answered(attempt)
         if how == "succeeded":
-            ids = tuple(range(generated)) if self.rng.random() < 0.5 else ()
-            full = isinstance(op, Think) and generated == op.sampling.max_tokens
+            told = self.jobs[attempt].job.generated if self.jobs[attempt].worker != "w3" else ()
+            ids = told + tuple(range(generated)) if self.rng.random() < 0.5 or told else ()
+            full = isinstance(op, Think) and generated + len(told) == op.sampling.max_tokens
             value = self.rng.choice(["x", "y", ""]) if isinstance(op, Think) else self.rng.choice([1, {"k": "v"}, "x"])
             result = Result(
                 value=value,
@@ -320,12 +373,15 @@ class Chaos(World):
                 usage=usage,
                 finish="length" if full else "stop",
             )
+            self._answered(attempt)
             self.send(Succeeded(at=self.now, attempt=attempt, result=result))
         elif how == "failed":
             failure = fail_with(retryable=self.rng.random() < 0.5, lost=self.rng.random() < 0.2)
+            self._answered(attempt)
             told_usage = usage if self.rng.random() < 0.8 or generated else Usage()
             self.send(Failed(at=self.now, attempt=attempt, failure=failure, usage=told_usage))
         else:
+            self._answered(attempt)
             self.send(Stopped(at=self.now, attempt=attempt, result=Result(finish="cancelled", usage=usage)))
 
     def do_forget(self) -> None:
@@ -385,6 +441,8 @@ class Chaos(World):
             Progressed(at=self.now, attempt=number, tokens=5),
             Expanded(at=self.now, step="nobody:a", attempt=0, closed=True),
             Cancelled(at=self.now, run="nobody"),
+            Pruned(at=self.now, step="nobody:a"),
+            Paused(at=self.now, run="nobody"),
         ]
         actions = self.send(self.rng.choice(events))
         assert actions == []
@@ -402,7 +460,8 @@ class Chaos(World):
 
     def do_up(self) -> None:
         serves: tuple[Kind, ...] = self.rng.choice([("think", "call"), ("think", "call"), ("think",), ("call",)])
-        self.up(self.rng.choice(WORKERS), self.rng.randint(1, 3), serves)
+        models: tuple[str, ...] = self.rng.choice([(), (), ("m",), ("m", "n")])
+        self.up(self.rng.choice(WORKERS), self.rng.randint(1, 3), serves, models)
 
     def do_down(self) -> None:
         worker = self.rng.choice(WORKERS)
@@ -414,6 +473,16 @@ class Chaos(World):
     def do_cancel(self) -> None:
         if self.machine.runs:
             self.cancel(self.rng.choice(list(self.machine.runs)))
+
+    def do_prune(self) -> None:
+        if self.machine.nodes:
+            self.prune(self.rng.choice(list(self.machine.nodes)))
+
+    def do_pause(self) -> None:
+        """The user pauses a run, or lets one go on."""
+        if self.machine.runs:
+            run = self.rng.choice(list(self.machine.runs))
+            self.pause(run, on=not self.machine.runs[run].paused or self.rng.random() < 0.2)
 
     MOVES = (
         ("do_submit", 8),
@@ -428,6 +497,8 @@ class Chaos(World):
         ("do_up", 4),
         ("do_down", 2),
         ("do_cancel", 1),
+        ("do_prune", 1),
+        ("do_pause", 2),
     )
 
     def step(self) -> None:
@@ -438,9 +509,11 @@ class Chaos(World):
     # -- the fair end
 
     def play_fair(self) -> None:
-        """Workers come back and answer everything, planners close, time passes: all must come to an end."""
+        """Workers come back and answer everything, planners close, pauses end, time passes: all must come to an end."""
         for worker in WORKERS:
             self.up(worker, 3)
+        for run in list(self.machine.runs):
+            self.pause(run, on=False)
         for _ in range(5_000):
             if not self.machine.runs and not self.jobs:
                 break

@@ -80,6 +80,14 @@ class ChaosMachine(RuleBasedStateMachine):
     def cancel(self, rng: Random) -> None:
         self.move(rng, "do_cancel")
 
+    @rule(rng=RANDOM)
+    def prune(self, rng: Random) -> None:
+        self.move(rng, "do_prune")
+
+    @rule(rng=RANDOM)
+    def pause(self, rng: Random) -> None:
+        self.move(rng, "do_pause")
+
     def move(self, rng: Random, name: str) -> None:
         self.world.rng = rng
         getattr(self.world, name)()

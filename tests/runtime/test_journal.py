@@ -129,7 +129,7 @@ def test_the_header_remembers_options_and_no_secrets(file: Path) -> None:
     with Journal(file).open(grace=3.0, lease=9.0, meta=meta) as journal:
         journal.append([Tick(at=0.0)])
     ((first, header),) = Journal(file).sessions()
-    assert (first, header.format, header.grace, header.lease) == (1, 1, 3.0, 9.0)
+    assert (first, header.format, header.grace, header.lease) == (1, 2, 3.0, 9.0)
     assert header.meta == {"model": "m", "api_key": "***", "http": {"Authorization": "***", "max_tokens": 5}}
 
 
@@ -381,8 +381,8 @@ def test_paths_that_are_no_journal(tmp_path: Path) -> None:
 
 def test_a_file_of_a_newer_format(file: Path) -> None:
     record(file)
-    sql(file, "PRAGMA user_version = 2")
-    refused("journal format 2, newer than 1.*upgrade plait", file)
+    sql(file, "PRAGMA user_version = 3")
+    refused("journal format 3, newer than 2.*upgrade plait", file)
     refused("upgrade plait", file, write=True)
 
 
@@ -452,7 +452,7 @@ def test_a_full_disk_is_said_and_nothing_half_written(file: Path) -> None:
         assert journal._db is not None
         pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
         journal._db.execute(f"PRAGMA max_page_count = {pages + 2}")
-        big = [Progressed(at=1.0, attempt=i, text="x" * 4000) for i in range(20)]
+        big = [Progressed(at=1.0, attempt=i, text=os.urandom(4000).hex()) for i in range(20)]
         with pytest.raises(ConfigError, match="full"):
             journal.append(big)
         assert len(list(journal.rows())) == 1

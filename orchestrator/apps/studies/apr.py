@@ -18,6 +18,9 @@ from .statistics import Estimate, difference, mean, pass_at
 __all__ = ["Apr"]
 
 WIDTHS = (2, 3, 4, 5, 6, 7, 8)
+"""Children a round that the model was trained for; with three rounds at most, 2 to 24 in all."""
+HOT = (2, 4, 8)
+"""Of these, the widths that are run with a sampled parent, too."""
 SAMPLES = 8
 CONTEXT = 512
 
@@ -45,7 +48,8 @@ class Apr:
         for width in WIDTHS:
             whole = f"threads:width={width},settle=false,early=false"
             found.append(Condition(f"threads-{width}-t0", f"threads k={width}, T=0", {"planner": whole}))
-            hot = f"{whole},temperature=1"
+        for width in HOT:
+            hot = f"threads:width={width},settle=false,early=false,temperature=1"
             found.append(Condition(f"threads-{width}-t1", f"threads k={width}, parent T=1", {"planner": hot}))
         stopped = {"planner": "threads:width=8"}
         found.append(Condition("threads-8-stop", "threads k=8, T=0, stopped at the first verified", stopped))
@@ -153,7 +157,7 @@ def _goals(records: Records, found: Findings) -> None:
 
 def _plots(records: Records, found: Findings) -> None:
     cold = [("serial-t0", 0), *((f"threads-{w}-t0", w) for w in WIDTHS)]
-    hot = [(f"threads-{w}-t1", w) for w in WIDTHS]
+    hot = [(f"threads-{w}-t1", w) for w in HOT]
     for name, caption in (
         ("total", "Accuracy against total tokens"),
         ("critical", "Accuracy against the critical path"),

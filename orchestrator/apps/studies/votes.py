@@ -38,16 +38,43 @@ class Rule(NamedTuple):
     merge: str = "majority"
     early: bool = False
     policies: tuple[str, ...] = ()
-    slots: int | None = None
-    """Branches at the same time, where the rule needs the others to wait; all at once otherwise."""
     live: bool = False
     """Whether it is run on the engine as well."""
+    replayed: bool = True
+    """Whether recorded samples tell what it needs: prunings look at branches while these are written."""
 
 
 RULES: tuple[Rule, ...] = (
     Rule("majority", "majority, all samples"),
     Rule("lossless", "majority, lossless stop", early=True, live=True),
-)
+    Rule("lossless-waves", "majority, lossless stop, waves of 8", early=True, policies=("waves:width=8",)),
+    Rule("mean", "weighted by mean confidence", "weighted:by=mean"),
+    Rule("tail", "weighted by tail confidence", "weighted:by=tail"),
+    Rule("bottom", "weighted by bottom-10 % confidence", "weighted:by=bottom"),
+    Rule("lowest", "weighted by lowest group", "weighted:by=lowest"),
+    Rule("tail-10", "tail confidence, best 10 % kept", "weighted:by=tail,eta=10"),
+    Rule("entropy", "inverse entropy", "inverse-entropy"),
+    Rule("shortest", "shortest majority", "shortest-majority"),
+    Rule("ac", "Adaptive-Consistency, all at once", policies=("adaptive-consistency",)),
+    Rule("ac-waves", "Adaptive-Consistency, waves of 4", policies=("adaptive-consistency", "waves:width=4"), live=True),
+    Rule("ac-serial", "Adaptive-Consistency, one at a time", policies=("adaptive-consistency", "waves:width=1")),
+    Rule("esc", "ESC, windows of 5", policies=("esc:window=5", "waves:width=5"), live=True),
+    Rule("entropy-stop", "semantic entropy, waves of 8", policies=("semantic-entropy", "waves:width=8")),
+    Rule("saturation", "saturation (TTSPM), waves of 4", policies=("saturation", "waves:width=4")),
+    Rule(
+        "deepconf-consensus",
+        "DeepConf consensus, waves of 8",
+        "weighted:by=lowest",
+        policies=("deepconf-consensus", "waves:width=8"),
+    ),
+    Rule("deepconf", "DeepConf-low online", "weighted:by=lowest,eta=10,warmup=16", policies=("deepconf",), live=True,
+         replayed=False),
+    Rule("halving", "successive halving", policies=("successive-halving",), live=True, replayed=False),
+    Rule("redundant", "redundancy, equal first steps", policies=("redundant:steps=3,threshold=0.9",), live=True,
+         replayed=False),
+    Rule("verifier", "first right (verifier)", "best-of", early=True, live=True),
+)  # fmt: skip
+REPLAYED = tuple(rule for rule in RULES if rule.replayed)
 
 
 class Votes:
@@ -88,7 +115,9 @@ class Votes:
 
 def live_request(rule: Rule) -> dict[str, Any]:
     """Return the options with which a rule is run on the engine."""
-    signals = f"logprobs={TOP},window={WINDOW},stream=true"
+    signals = f"logprobs={TOP},window={WINDOW}"
+    if "redundant" in " ".join(rule.policies):
+        signals += ",stream=true"  # it reads what the branches write
     planner = f"sample:n={SAMPLES},temperature=1,max_tokens=512,{signals},early={str(rule.early).lower()}"
     return {"planner": planner, "merge": rule.merge, "policies": list(rule.policies)}
 
@@ -116,7 +145,7 @@ class Outcome(NamedTuple):
 
 def replay_all(runs: Sequence[Record], problems: Sequence[Problem], workers: int) -> dict[tuple[str, int], Outcome]:
     """Return every rule at every size over the recorded samples."""
-    tasks = [(rule, size) for rule in RULES for size in SIZES]
+    tasks = [(rule, size) for rule in REPLAYED for size in SIZES]
     size = max(1, len(runs) // (4 * workers))
     chunks = [(list(runs[i : i + size]), list(problems[i : i + size])) for i in range(0, len(runs), size)]
     found: dict[tuple[str, int], list[list[tuple[bool, int, int]]]] = {(r.key, n): [] for r, n in tasks}
@@ -139,7 +168,7 @@ def _replay_chunk(
         (rule.key, size): [
             replay(rule, size, run, Problem(*problem)) for run, problem in zip(runs, problems, strict=True)
         ]
-        for rule in RULES
+        for rule in REPLAYED
         for size in SIZES
     }
 
@@ -153,7 +182,7 @@ def replay(rule: Rule, size: int, run: Record, problem: Problem) -> tuple[bool, 
     from ...runtime.spelling import parse_plugin
 
     plugins = Plugins()
-    options = {"n": size, "temperature": 1.0, "early": rule.early, "stream": bool(rule.policies)}
+    options = {"n": size, "temperature": 1.0, "early": rule.early}
     options["merge"] = parse_plugin(rule.merge).model_dump()
     request = Request(
         text=problem.text,
@@ -162,7 +191,7 @@ def replay(rule: Rule, size: int, run: Record, problem: Problem) -> tuple[bool, 
         policies=tuple(parse_plugin(policy) for policy in rule.policies),
     )
     outcome = recorded(run)
-    hosts = (Host("engine", slots=rule.slots or size),)
+    hosts = (Host("engine", slots=size),)
     latency = LatencyModel()
     report = simulate(request, hosts=hosts, latency=latency, outcome=outcome, plugins=plugins)
     task = plugins.task(request.task, request.text)
@@ -194,7 +223,7 @@ def recorded(run: Record) -> Any:
 def _rules_table(outcomes: dict[tuple[str, int], Outcome], full: Outcome, found: Findings) -> None:
     rows: list[list[str]] = []
     figures: dict[str, Any] = {}
-    for rule in RULES:
+    for rule in REPLAYED:
         each = outcomes[rule.key, SAMPLES]
         solved, change = mean(each.solved), difference(each.solved, full.solved)
         saved = 1.0 - float(each.total.sum() / full.total.sum())
@@ -213,7 +242,7 @@ def _rules_table(outcomes: dict[tuple[str, int], Outcome], full: Outcome, found:
     found.tables.append(Table(f"Rules at {SAMPLES} samples", columns, rows, note))
     found.figures["rules"] = figures
     good = [
-        (figures[r.key]["saved"], r) for r in RULES
+        (figures[r.key]["saved"], r) for r in REPLAYED
         if figures[r.key]["change"].value >= -0.01 and "first right" not in r.label
     ]  # fmt: skip
     if good:
@@ -226,7 +255,7 @@ def _rules_table(outcomes: dict[tuple[str, int], Outcome], full: Outcome, found:
 
 def _sizes(outcomes: dict[tuple[str, int], Outcome], found: Findings) -> None:
     rows: list[list[str]] = []
-    for rule in RULES:
+    for rule in REPLAYED:
         row = [rule.label]
         for size in SIZES:
             each = outcomes[rule.key, size]
@@ -236,7 +265,7 @@ def _sizes(outcomes: dict[tuple[str, int], Outcome], found: Findings) -> None:
     found.tables.append(Table("Solved / total tokens, by number of samples", columns, rows))
     for name, caption in (("total", "Accuracy against total tokens"), ("critical", "Accuracy against critical path")):
         series: list[Series] = []
-        for rule in RULES:
+        for rule in REPLAYED:
             points: list[tuple[float, Estimate, str]] = []
             for size in SIZES:
                 each = outcomes[rule.key, size]

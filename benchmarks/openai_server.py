@@ -1,0 +1,102 @@
+"""Against one OpenAI server: votes with early stop and spawned threads, ours and written by hand in asyncio.
+
+A hundred puzzles, 32 at the same time, on vLLM's own server with the bundled model; every contender in turn, in each
+round. `in process` is the same job on our engine without a server, on the same cores while the server idles. Tokens a
+problem are the server's own counter; those *after solved* were generated for a problem that had its answer already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from orchestrator import AsyncOrchestrator, Config
+from orchestrator.apps.problems import Problem, draw, is_right
+
+from . import by_hand
+from .measure import Row, interleave
+from .server import served
+
+PROBLEMS, IN_FLIGHT, ROUNDS = 100, 32, 3
+OURS: dict[str, Any] = {
+    "votes": {"planner": "sample:n=8,temperature=1,max_tokens=512,early=true", "merge": "best-of"},
+    "threads": {"planner": "threads:width=8"},
+}
+Solve = Callable[[Problem, int], Awaitable[tuple[bool, int]]]
+
+
+async def _all(solve: Solve, problems: list[Problem]) -> tuple[float, int, int]:
+    """Return problems a second, how many were solved, and the tokens seen when they were."""
+    room = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(i: int, problem: Problem) -> tuple[bool, int]:
+        async with room:
+            return await solve(problem, i)
+
+    start = time.perf_counter()
+    found = await asyncio.gather(*(one(i, problem) for i, problem in enumerate(problems)))
+    rate = len(problems) / (time.perf_counter() - start)
+    return rate, sum(solved for solved, _ in found), sum(seen for _, seen in found)
+
+
+def _ours(orchestrator: AsyncOrchestrator, name: str) -> Solve:
+    async def solve(problem: Problem, seed: int) -> tuple[bool, int]:
+        answer = await orchestrator.run(problem.text, task="countdown", seed=seed, **OURS[name])
+        return is_right(problem, answer.answer), answer.total_tokens
+
+    return solve
+
+
+async def run() -> list[Row]:
+    """Measure and return the table's rows."""
+    from openai import AsyncOpenAI
+
+    problems = draw(PROBLEMS, 17)
+    told: dict[str, list[tuple[int, float, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        async with served(Path(folder) / "server.log") as (url, generated):
+            client = AsyncOpenAI(base_url=url, api_key="none", timeout=300)
+            http = Config(worker="http", base_url=url, slots=256, journal="off")
+            inside = Config(worker="engine", slots=128, journal="off")
+            async with AsyncOrchestrator(config=http) as remote, AsyncOrchestrator(config=inside) as local:
+                asks = client.completions.create
+                solvers: dict[str, Solve] = {
+                    "by hand, plain n=8": lambda p, s: by_hand.plain_votes(asks, p, s),
+                    "by hand, votes of 8, early stop": lambda p, s: by_hand.early_votes(asks, p, s),
+                    "ours, votes of 8, early stop": _ours(remote, "votes"),
+                    "ours in process, votes of 8": _ours(local, "votes"),
+                    "by hand, spawn and join": lambda p, s: by_hand.spawn_join(asks, p, s),
+                    "ours, threads of width 8": _ours(remote, "threads"),
+                    "ours in process, threads": _ours(local, "threads"),
+                }
+
+                def contender(name: str, solve: Solve) -> Callable[[], Awaitable[float]]:
+                    async def measured() -> float:
+                        before = await asyncio.to_thread(generated)
+                        rate, solved, seen = await _all(solve, problems)
+                        await asyncio.sleep(0.3)  # the last aborts are on their way
+                        total = await asyncio.to_thread(generated) - before or seen
+                        told.setdefault(name, []).append((solved, total / PROBLEMS, max(0, total - seen) / PROBLEMS))
+                        return rate
+
+                    return measured
+
+                figures = await interleave({k: contender(k, v) for k, v in solvers.items()}, ROUNDS)
+            await client.close()
+    return [_row(name, figures, told[name][-ROUNDS:]) for name in solvers]
+
+
+def _row(name: str, figures: Any, told: list[tuple[int, float, float]]) -> Row:
+    votes = "vote" in name or "n=8" in name
+    base = "by hand, votes of 8, early stop" if votes else "by hand, spawn and join"
+    solved = sum(each[0] for each in told) / len(told)
+    total, after = (sum(each[i] for each in told) / len(told) for i in (1, 2))
+    ours = f"{figures.spread(name)} problems/s; {solved:.0f} solved; {total:,.0f} tokens a problem"
+    if "ours" not in name:
+        ours += f", {after:,.0f} after solved"
+    goal = "≥ 1" if name.startswith("ours,") else "> 1" if name.startswith("ours") else ""
+    return Row(name, ours, f"{base} {figures.spread(base)}", str(figures.ratio(name, base)), goal)

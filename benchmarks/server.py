@@ -1,0 +1,62 @@
+"""An OpenAI-compatible server of vLLM's own for benchmarks: started, awaited, read out, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from orchestrator.runtime.config import BUNDLED_MODEL
+
+SETTINGS = {
+    "dtype": "bfloat16", "max-num-seqs": "256", "block-size": "32", "kv-cache-memory-bytes": str(512 << 20),
+    "served-model-name": "countdown", "model": str(BUNDLED_MODEL),
+}  # fmt: skip
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def served(log: Path) -> AsyncIterator[tuple[str, Callable[[], int]]]:
+    """Yield the server's address and a function that returns how many tokens it has generated so far."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = [f"--{name}={value}" for name, value in SETTINGS.items()]
+    words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--port={port}", "--host=127.0.0.1", *flags]
+    words += ["--enforce-eager", "--enable-prompt-tokens-details"]
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(*words, env=os.environ | ENVIRONMENT, stdout=out, stderr=out)
+    root = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(400):
+            if process.returncode is not None:
+                said = await asyncio.to_thread(log.read_text, errors="replace")
+                raise RuntimeError(said[-2000:])
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(_get, f"{root}/health")
+                break
+            await asyncio.sleep(0.3)
+        yield f"{root}/v1", lambda: _generated(root)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def _generated(root: str) -> int:
+    found = re.findall(r"^vllm:generation_tokens_total{.*} (\S+)$", _get(f"{root}/metrics"), re.MULTILINE)
+    return int(sum(map(float, found)))

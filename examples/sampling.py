@@ -1,0 +1,52 @@
+"""One call, a vote, a vote whose size the first samples decide, beginnings of which only those go on that differ, and a
+plan of one's own: five planners put the same question. Needs no model and no network:
+
+    python examples/sampling.py
+"""
+
+from __future__ import annotations
+
+from orchestrator import Orchestrator, Plugin
+from workers.scripted import Reply, Scripted
+
+ASK = "What is 6 * 7?"
+RIGHT, WRONG = "Six sevens: 42. Answer: 42", "I guess: 36. Answer: 36"
+CHECK = [{"kind": "text", "text": "Is this right? "}, {"kind": "ref", "step": "think"}]
+STEPS = {
+    "steps": [
+        {"name": "think", "op": {"kind": "think", "prompt": "{{prompt}}"}},
+        {"name": "check", "op": {"kind": "think", "prompt": CHECK}},
+    ],
+    "output": "check",
+}
+
+
+def model() -> list[Scripted]:
+    """Return a model of which the first sample is wrong and the others are right."""
+    replies = [
+        Reply(when="^Is this right", text="It is. Answer: 42"),
+        Reply(when="So the answer is$", text=" 42"),
+        Reply(text=WRONG, times=1),
+        Reply(text=RIGHT),
+    ]
+    return [Scripted(replies)]
+
+
+def main() -> None:
+    """Ask in each way, and show what it took."""
+    ways = [
+        Plugin(name="single"),
+        Plugin(name="sample", options={"n": 5}),
+        Plugin(name="adaptive", options={"probes": 3, "most": 16}),
+        Plugin(name="deepprune", options={"n": 4, "prefix": 3}),
+        Plugin(name="fixed", options={"plan": STEPS}),
+    ]
+    for way in ways:
+        with Orchestrator(workers=model()) as plait:
+            answer = plait.run(ASK, planner=way)
+        calls = sum(row.kind == "think" for row in answer.report.steps)
+        print(f"{way.name}: {answer.answer}, {calls} calls, {answer.total_tokens} tokens; {answer.why}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Text that a terminal shows and does not obey: what models, tools and files say may hold escape sequences.
+
+Decides which characters are control characters and what stands for them. It does not know who said the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.segment import Segment
+
+__all__ = ["CleanOutput", "safe"]
+
+_SHOWN = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}  # U+241B stands for escape
+_SHOWN |= {0x7F: 0x2421}
+_SHOWN |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)  # C1: U+009B begins a sequence on some terminals
+_SHOWN |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C), 0xFFFD)
+# The last turn text around, so that it reads otherwise than it is (Boucher and Anderson, arXiv 2111.00169).
+_SHOWN |= dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # lone surrogates, which no terminal can be sent
+
+
+def safe(text: str) -> str:
+    """Return a text whose control characters are replaced by visible ones; tabs and line ends stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return text.replace("\r\n", "\n").translate(_SHOWN)
+
+
+class _Clean:
+    """Something to print, with the control characters of its text made visible."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from _cleaned(console.render(self._inner, options))
+
+
+class CleanOutput(RenderHook):
+    """Keeps control characters out of all that a console prints, but for those of its own styles.
+
+    Use it as `console.push_render_hook(CleanOutput())`.
+    """
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Return the same things to print, cleaned."""
+        return [_Clean(each) for each in renderables]
+
+
+def _cleaned(segments: Iterable[Segment]) -> Iterator[Segment]:
+    for segment in segments:
+        if segment.control:
+            yield segment
+        else:
+            yield Segment(safe(segment.text), segment.style)

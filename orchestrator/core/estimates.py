@@ -1,0 +1,43 @@
+"""What a few samples say about more of them: formulas that planners (before) and policies (on the way) reckon with.
+
+Pure arithmetic on counts and rates. Decides nothing, and knows neither votes nor answers.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+__all__ = ["beta_mean", "branches_needed", "coverage", "majority_probability"]
+
+
+def branches_needed(p: float, epsilon: float, ceiling: float = 1.0) -> int:
+    """Return N*, the fewest branches after which the next gains no more than `epsilon`: the smallest N with
+    ceiling * p * (1-p)^N <= epsilon (TTSPM, arXiv 2505.20522). `p` is the success rate of one branch, in 0..1."""
+    if epsilon >= ceiling * p:
+        return 0
+    if p >= 1.0:
+        return 1
+    return math.ceil(math.log(epsilon / (ceiling * p)) / math.log1p(-p))
+
+
+def beta_mean(successes: int, failures: int) -> float:
+    """Return the mean of the posterior Beta(1 + successes, 1 + failures) of a success rate."""
+    return (1 + successes) / (2 + successes + failures)
+
+
+def coverage(p: float, n: int, ceiling: float = 1.0) -> float:
+    """Return F(n), the chance that one of n branches succeeds."""
+    return ceiling * (1.0 - (1.0 - p) ** n)
+
+
+@lru_cache(maxsize=65_536)
+def majority_probability(first: int, second: int) -> float:
+    """Return P(p1 > p2) for a uniform prior over two shares, given `first` and `second` votes; exact to rounding.
+
+    It is the Beta integral of x^a (1-x)^b from 1/2 to 1 over that from 0 to 1 (Adaptive-Consistency, arXiv 2305.11860),
+    in closed form 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a. 4 votes to none give 0.969.
+    """
+    n = first + second + 1
+    below = sum(math.comb(n, k) for k in range(second + 1))  # of the same 2^n, and the shorter sum
+    return (2**n - below) / 2**n

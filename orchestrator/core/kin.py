@@ -1,0 +1,173 @@
+"""Which steps share a context, where those of one were sent, and how long contexts are: what placing is decided from.
+
+Kept only for runs that have policies. Lengths are estimates until an engine has counted; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .ir import Ref, Step, Text, Think, Tokens, as_text
+from .nodes import Attempt, Node
+from .resolve import context_step
+
+CHARACTERS_A_TOKEN = 4
+"""Of English text under the common vocabularies, roughly."""
+
+
+class Ended(NamedTuple):
+    """An attempt that ended in a value."""
+
+    seconds: float
+    """From its dispatch to its end."""
+    tokens: int
+    """Of its value."""
+    worker: str
+
+
+@dataclass(slots=True, eq=False)
+class Kin:
+    """Steps of a run that continue the same context or begin with the same prompt (calls: that call the same tool)."""
+
+    nodes: list[Node] = field(default_factory=list["Node"])
+    sent: dict[str, int] = field(default_factory=dict[str, int])
+    """Attempts that were dispatched, by worker, in order of the first."""
+    live: dict[str, int] = field(default_factory=dict[str, int])
+    """Attempts that are not gone, by worker."""
+    finished: list[Ended] = field(default_factory=list[Ended])
+    """Those that ended in a value, the first first."""
+
+    room: dict[str, int] = field(default_factory=dict[str, int])
+    """Tokens of the shared context, by worker with a live attempt."""
+
+    def begun(self, attempt: Attempt) -> None:
+        """Take note of a new attempt, and of the context that it needs room for on its worker."""
+        host, node = attempt.host, attempt.node
+        worker = host.name
+        if node.step.op.kind == "think":
+            shared = shared_tokens(node)
+            attempt.room = prompt_tokens(node) - shared + attempt.reserved
+            if worker not in self.live:
+                self.room[worker] = shared
+                host.context += shared
+            host.context += attempt.room
+        self.sent[worker] = self.sent.get(worker, 0) + 1
+        self.live[worker] = self.live.get(worker, 0) + 1
+
+    def gone(self, attempt: Attempt) -> None:
+        """Take note that an attempt is over."""
+        host = attempt.host
+        host.context -= attempt.room
+        self.live[host.name] -= 1
+        if not self.live[host.name]:
+            del self.live[host.name]
+            host.context -= self.room.pop(host.name, 0)
+
+
+_PEERS = 256
+"""Ends of steps of one class that are remembered."""
+
+
+class Peers:
+    """How long steps of each class took lately, in all runs that have policies."""
+
+    def __init__(self) -> None:
+        self._ends: dict[Hashable, deque[Ended]] = {}
+
+    def add(self, step: Step, ended: Ended) -> None:
+        """Take note of an attempt that ended in a value."""
+        self._ends.setdefault(_class(step), deque(maxlen=_PEERS)).append(ended)
+
+    def of(self, step: Step) -> tuple[Ended, ...]:
+        """Return the last ones of a step's class, the oldest first."""
+        return tuple(self._ends.get(_class(step), ()))
+
+
+def _class(step: Step) -> Hashable:
+    op = step.op
+    if op.kind == "think":
+        return (op.model, op.sampling.max_tokens, op.after is None)
+    return op.tool if op.kind == "call" else None
+
+
+def enroll(nodes: Iterable[Node]) -> None:
+    """Find each new step's kin among the steps of its run."""
+    for node in nodes:
+        if node.merge is None:
+            kin = node.run.kin.setdefault(_key(node), Kin())
+            kin.nodes.append(node)
+            node.kin = kin
+
+
+def _key(node: Node) -> Hashable:
+    op = node.step.op
+    if op.kind == "call":
+        return ("call", op.tool)
+    assert op.kind == "think"
+    if node.after is not None:
+        return ("after", node.after.id, node.after_own, op.model, op.salt)
+    lead: list[str | tuple[int, ...]] = []
+    for part in op.prompt:
+        if isinstance(part, Ref):
+            break
+        lead.append(part.text if isinstance(part, Text) else part.ids)
+    if not lead:
+        return ("alone", node.id)
+    return ("prompt", tuple(lead), len(lead) < len(op.prompt), op.chat, op.model, op.salt)
+
+
+def prompt_tokens(node: Node) -> int:
+    """Return about how many tokens a think step's prompt has, with the context that it continues."""
+    op = node.step.op
+    return 0 if op.kind != "think" else shared_tokens(node) + sum(_tokens(node, part) for part in _own_part(node, op))
+
+
+def shared_tokens(node: Node) -> int:
+    """Return about how many tokens of a think step's prompt its kin have too: the context that it continues, or the
+    prompt up to its first reference."""
+    op = node.step.op
+    if op.kind != "think":
+        return 0
+    if node.after is not None:
+        return _context_tokens(node.after, node.after_own)
+    lead = op.prompt[: len(op.prompt) - len(_own_part(node, op))]
+    return sum(_tokens(node, part) for part in lead)
+
+
+def _own_part(node: Node, op: Think) -> tuple[Text | Tokens | Ref, ...]:
+    """Return the parts of a prompt that are the step's alone."""
+    if node.after is not None:
+        return op.prompt
+    first = next((i for i, part in enumerate(op.prompt) if isinstance(part, Ref)), len(op.prompt))
+    return op.prompt[first:]
+
+
+def _context_tokens(step: Node, own: bool) -> int:
+    if step.ended or step.own is not None:
+        step = context_step(step, own)
+    result = step.own
+    if result is not None and result.prompt_ids:
+        return len(result.prompt_ids) + len(result.token_ids)
+    op = step.step.op
+    generated = step.attempt.generated if step.attempt is not None else 0
+    if result is not None:
+        generated = result.usage.completion
+    elif op.kind == "think":
+        generated = max(generated, op.sampling.max_tokens)
+    return prompt_tokens(step) + generated
+
+
+def _tokens(node: Node, part: Text | Tokens | Ref) -> int:
+    match part:
+        case Tokens(ids=ids):
+            return len(ids)
+        case Text(text=text):
+            return -(-len(text) // CHARACTERS_A_TOKEN)
+        case Ref(step=name):
+            for dep in node.deps:
+                if dep.step.name == name and dep.result is not None:
+                    return -(-len(as_text(dep.result.value)) // CHARACTERS_A_TOKEN)
+            return 0

@@ -1,0 +1,116 @@
+"""Planner `deepprune`: many beginnings, of which only those go on that would not come to the same.
+
+Decides what is planned before and after the clusters are known. It does not know which beginnings are alike (the merge
+`distinct`), nor how votes are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field, JsonValue
+
+from orchestrator.core.base import Brief, Planner, Reader
+from orchestrator.core.errors import PlannerError
+from orchestrator.core.ir import Join, Plan, Plugin, Result, Sampling, Step, Text, Think
+
+from ._seeds import derive
+
+__all__ = ["DeepPrune"]
+
+
+class DeepPrune(Planner):
+    """Redundancy pruning after DeepPrune (arXiv 2510.08483), with an answer-so-far probe in place of its trained judge.
+
+    `n` samples write `prefix` tokens. Each is then asked, in a few greedy tokens after its own context (which the
+    prefix cache has), what the answer is so far. Of beginnings with equal answers one goes on, token for token; the
+    vote counts it as often as there were beginnings like it, so rare answers gain nothing by the pruning. What differs
+    from the paper: clusters are made when all beginnings are there, not one after another, and there is no cap on them.
+    The policy `redundant` prunes while generating, by the similarity of steps. Defaults: 16 beginnings of 500 tokens,
+    probes of 8, temperature 1; the paper's own figures could not be had.
+    """
+
+    n_option: ClassVar[str | None] = "n"
+
+    n: int = Field(default=16, ge=1)
+    """Beginnings."""
+    prefix: int = Field(default=500, ge=1)
+    """Tokens of a beginning."""
+    max_tokens: int = Field(default=4096, ge=2)
+    """Most tokens of a whole sample."""
+    probe: str = "\n\nSo the answer is"
+    """What is added to a beginning to ask for its answer so far."""
+    probe_tokens: int = Field(default=8, ge=1)
+    """Most tokens of that answer."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Of the samples; probes are greedy."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Sample from the most likely tokens that together have this probability."""
+    early: bool = False
+    """Close the vote as soon as it is certain."""
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the beginnings `sample-i`, their probes, and the join `clusters`, which expands into the rest."""
+        prompt = (Text(text=brief.task.render()),)
+        steps: list[Step] = []
+        pairs: list[JsonValue] = []
+        for i in range(1, self.n + 1):
+            sampling = self._sampling(brief, "begin", i, min(self.prefix, self.max_tokens - 1))
+            op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling)
+            ask = Think(after=f"sample-{i}", prompt=self.probe, sampling=Sampling(max_tokens=self.probe_tokens))
+            steps.append(Step(name=f"sample-{i}", op=op, label=f"beginning {i}"))
+            steps.append(Step(name=f"probe-{i}", op=ask, label="answer so far"))
+            pairs.append({"trace": f"sample-{i}", "probe": f"probe-{i}"})
+        join = Join(merge=Plugin(name="distinct", options={"pairs": pairs}), tolerate="best-effort")
+        needs = tuple(step.name for step in steps)
+        steps.append(Step(name="clusters", op=join, needs=needs, expands=True, label="which go on"))
+        return Plan(steps=tuple(steps), output="clusters")
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return the reader of `clusters`."""
+        if step.name != "clusters":
+            return super().reader(step, brief)
+        return _Clusters(self, brief)
+
+    def rest(self, heads: JsonValue, brief: Brief) -> Plan:
+        """Return how the representatives go on, and the vote over them. Raises `PlannerError` if there are none."""
+        steps: list[Step] = []
+        names: list[str] = []
+        weights: dict[str, JsonValue] = {}
+        for head in heads if isinstance(heads, list) else []:
+            match head:
+                case {"trace": str(trace), "count": int(count), "done": bool(done)}:
+                    name = trace
+                    if not done:
+                        name = trace.replace("sample-", "rest-")
+                        left = self.max_tokens - min(self.prefix, self.max_tokens - 1)
+                        sampling = self._sampling(brief, "rest", int(trace.rpartition("-")[2]), left)
+                        steps.append(Step(name=name, op=Think(after=trace, sampling=sampling), label=f"for {count}"))
+                    names.append(name)
+                    weights[name] = count
+                case _:
+                    raise PlannerError(f"{head!r} says of no beginning whether it goes on")
+        if not names:
+            raise PlannerError("no beginning is left to go on with")
+        merge = Plugin(name="majority", options={"weights": weights})
+        vote = Join(merge=merge, tolerate="best-effort", early=self.early)
+        steps.append(Step(name="vote", op=vote, needs=tuple(names), label=f"majority of {len(names)} clusters"))
+        return Plan(steps=tuple(steps), output="vote")
+
+    def _sampling(self, brief: Brief, what: str, index: int, tokens: int) -> Sampling:
+        seed = derive(brief.request.seed, what, index) if self.temperature else None
+        return Sampling(max_tokens=tokens, temperature=self.temperature, top_p=self.top_p, seed=seed)
+
+
+class _Clusters:
+    """Reads which beginnings go on."""
+
+    def __init__(self, planner: DeepPrune, brief: Brief) -> None:
+        self.planner, self.brief = planner, brief
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        return ()
+
+    def close(self, result: Result) -> Plan:
+        return self.planner.rest(result.value, self.brief)

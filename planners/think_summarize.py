@@ -1,0 +1,134 @@
+"""Planner `think_summarize`: several lines of thought at the same time, and one call that writes the answer from them.
+
+Decides when enough has been thought and what the synthesis reads. It does not know which thought is right, beyond what
+the task's verifier says.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, JsonValue
+
+from orchestrator.core.base import Brief, Planner, Reader
+from orchestrator.core.ir import Join, Plan, Plugin, Result, Step, Text
+
+from ._asking import Asker, AtEnd, through
+from ._drafts import block, drafts_of, histogram, verified
+
+__all__ = ["ThinkSummarize"]
+
+_HEAD = """\
+{question}
+
+Several attempts at this were made independently of one another. Some may be wrong, some were stopped before their end.
+
+"""
+_TAIL = """\
+
+{histogram}Compare the attempts, keep what holds, correct what does not, and write one complete and final answer to \
+the question. Do not mention the attempts.
+"""
+
+
+class ThinkSummarize(Planner):
+    """Parallel thoughts and a synthesis, after ParaThinker (arXiv 2509.04475).
+
+    Steps: `path-1` … `path-n` think about the request independently; when `quorum` of them are done (one by default:
+    First-Finish, which the paper found both most accurate and cheapest) the others are stopped, and what they had
+    written by then is kept; `summary` reads all of it and writes the answer. If it fails the answer is the vote of the
+    finished paths. A path whose answer the task's verifier finds right is the answer itself, and so is a single path
+    with nothing beside it.
+
+    Differs from the paper, whose model is trained to think in tagged paths and whose engine lets the summary attend to
+    them: here the synthesis is prompted and reads the paths' text again, with any model. That is synthesis, not
+    ParaThinker; its figures are not to be expected. Tokens of stopped paths count as cancelled in the run's usage,
+    though the synthesis has read them. Defaults: 4 paths, temperature 0.8, at most `read_tokens` of paths read.
+    """
+
+    n_option: ClassVar[str | None] = "paths"
+
+    paths: int = Field(default=4, ge=1)
+    """Lines of thought; the paper has up to 8."""
+    quorum: int | None = Field(default=1, ge=1)
+    """Paths that need to be done before the others are stopped; `null` waits for all. With fewer paths left than that
+    (the others failed) the synthesis reads those."""
+    keep_partial: bool = True
+    """Read what stopped paths had written. Needs a worker that streams."""
+    deadline: float | None = Field(default=None, gt=0)
+    """Seconds after which the synthesis reads what is there."""
+    path_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of a path."""
+    summary_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of the answer."""
+    read_tokens: int = Field(default=4096, ge=1)
+    """Most tokens of paths that the synthesis reads, evenly shared; of longer paths it reads the end."""
+    temperature: float = Field(default=0.8, ge=0.0)
+    """Of the paths; 0 is greedy and makes them all the same."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Sample from the most likely tokens that together have this probability."""
+    summary_temperature: float = Field(default=0.0, ge=0.0)
+    """Of the synthesis."""
+    settle: bool = True
+    """A path that the task's verifier finds right ends the run. No difference where the task has no verifier."""
+    stream: bool = False
+    """Send the synthesis's text while it is being written; the paths' always is if partial text is kept."""
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the paths and the join that reads them."""
+        asker = Asker("think_summarize", brief)
+        partial = self.keep_partial and (self.quorum is not None or self.deadline is not None or self.settle)
+        names = tuple(f"path-{i}" for i in range(1, self.paths + 1))
+        steps = [
+            asker.step(
+                name,
+                asker.question,
+                tokens=self.path_tokens,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                stream=partial,
+                label=f"path {i} of {self.paths}",
+            )
+            for i, name in enumerate(names, 1)
+        ]
+        enough = None if self.quorum is None else min(self.quorum, self.paths)
+        options: dict[str, JsonValue] = {"enough": enough, "partial": partial, "settle": self.settle}
+        merge = Plugin(name="synthesis-drafts", options=options)
+        op = Join(merge=merge, tolerate="best-effort", early=True, deadline=self.deadline)
+        label = "first to finish" if enough == 1 else f"{enough or 'all'} of {self.paths}"
+        return Plan(steps=(*steps, Step(name="paths", op=op, needs=names, expands=True, label=label)), output="paths")
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader of the paths."""
+        if step.name != "paths":
+            return super().reader(step, brief)
+        asker = Asker("think_summarize", brief)
+        return AtEnd(lambda result: self._summary(asker, result))
+
+    def _summary(self, asker: Asker, result: Result) -> Plan:
+        drafts = drafts_of(result)
+        right = verified(drafts) if self.settle else None
+        if right is not None:
+            step = through("answer", right.name, f"{right.name} is verified; {result.why}")
+            return Plan(steps=(step,), output="answer")
+        if len(drafts) == 1 and drafts[0].done:
+            step = through("answer", drafts[0].name, f"nothing beside it to read; {result.why}")
+            return Plan(steps=(step,), output="answer")
+        counted = histogram([draft for draft in drafts if draft.done])
+        prompt = (
+            Text(text=_HEAD.format(question=asker.question)),
+            Text(text=block(drafts, self.read_tokens, "Attempt")),
+            Text(text=_TAIL.format(histogram=f"{counted}\n\n" if counted else "")),
+        )
+        summary = asker.step(
+            "summary",
+            prompt,
+            tokens=self.summary_tokens,
+            temperature=self.summary_temperature,
+            stream=self.stream,
+            label=f"synthesis of {len(drafts)} paths",
+        )
+        merge = Plugin(name="synthesis-or-vote", options={"note": result.why})
+        needs = ("summary", *(draft.name for draft in drafts if draft.done))
+        answer = Step(name="answer", op=Join(merge=merge, tolerate="best-effort", early=True), needs=needs)
+        return Plan(steps=(summary, answer), output="answer")

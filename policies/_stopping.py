@@ -1,0 +1,114 @@
+"""What stop rules share: which votes an event is about, and which branches a vote that is over gives up.
+
+Decides who is stopped. When a vote is over, each rule decides for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from orchestrator.core.base import Policy, Stop, Task
+from orchestrator.core.events import Event, Failed, Succeeded
+from orchestrator.core.ir import Join
+from orchestrator.core.view import Branch, StepView, View
+
+from ._votes import Roll, claim_of, count, lead, read
+
+
+class Poll:
+    """A vote under way; what a rule does not look at is not made."""
+
+    def __init__(self, branches: Sequence[Branch], task: Task) -> None:
+        self.branches = branches
+        self.task = task
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Votes of each answer, by its key."""
+        return count(self.branches, self.task)[0]
+
+    @cached_property
+    def roll(self) -> Roll:
+        """The branches as voters."""
+        return read(self.branches, self.task)
+
+    @cached_property
+    def votes(self) -> int:
+        """Votes cast."""
+        return sum(self.counts.values())
+
+    def lead(self) -> tuple[int, int]:
+        """Return the votes of the first and of the second answer."""
+        return lead(self.counts.values())
+
+    def keys(self) -> list[str | None]:
+        """Return each branch's answer by its key, in the join's order, and `None` for one that has none (yet). A branch
+        that was given up in favour of another has the other's."""
+        by_step = {branch.step: branch for branch in self.branches}
+        found: list[str | None] = []
+        for branch in self.branches:
+            at: Branch | None = branch
+            for _ in self.branches:
+                if at is None or at.into is None:
+                    break
+                at = by_step.get(at.into)
+            claim = claim_of(at, self.task) if at is not None else None
+            found.append(None if claim is None else claim[1])
+        return found
+
+
+class StopRule(Policy):
+    """Base of the rules that end a vote. It gives up all branches that have not ended (unstarted, queued and running
+    ones alike) of a join that counts votes (`Merge.votes`) and tolerates it (`tolerate="best-effort"`), as soon as
+    `enough` says why. A branch that some other step reads too is left alone."""
+
+    def enough(self, poll: Poll) -> str | None:
+        """Return why no more votes are needed, or `None`."""
+        raise NotImplementedError
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        """Return the branches still out of every vote that this event ends."""
+        if not isinstance(event, Succeeded | Failed) or view.subject is None:
+            return ()
+        stops: dict[str, Stop] = {}
+        for join in votes_of(view.subject):
+            branches = join.branches()
+            if all(branch.state.ended for branch in branches):
+                continue
+            reason = self.enough(Poll(branches, view.task(join.run)))
+            if reason is not None:
+                stops.update(rest(join, branches, reason, view))
+        return tuple(stops.values())
+
+
+def votes_of(step: StepView) -> list[StepView]:
+    """Return the tolerant votes that read a step, or that read a step whose value it has just become."""
+    return [join for join in tolerant_joins(step) if join.votes]
+
+
+def tolerant_joins(step: StepView) -> list[StepView]:
+    """Return the joins that read a step (or one whose value it has just become) and do without it if it is given up."""
+    joins: list[StepView] = []
+    at: StepView | None = step
+    while at is not None:
+        for reader in at.readers:
+            op = reader.plan.op
+            if isinstance(op, Join) and op.tolerate == "best-effort" and reader not in joins:
+                joins.append(reader)
+        at = at.owner if at.state.ended else None
+    return joins
+
+
+def rest(join: StepView, branches: Sequence[Branch], reason: str, view: View) -> Iterator[tuple[str, Stop]]:
+    """Yield the branches that have not ended, by id, with the order to give them up."""
+    why = f"{join.plan.name} is decided: {reason}"
+    for branch in branches:
+        if not branch.state.ended and only_for(join, branch, view):
+            yield branch.step, Stop(branch.step, why)
+
+
+def only_for(join: StepView, branch: Branch, view: View) -> bool:
+    """Whether a join alone reads a branch."""
+    step = view.step(branch.step)
+    return step is not None and all(reader == join for reader in step.readers)

@@ -1,0 +1,90 @@
+"""Merge `best-scored`: the one branch with the highest score, by a signal of its result or a function of the user's.
+
+Decides whose answer that is. It counts no votes, and does not know whether the answer is right.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
+
+from pydantic import Field
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.errors import PluginError
+from orchestrator.core.view import Branch
+
+from .._votes import Ballot, Class, nobody, read, verdict, without
+
+__all__ = ["BestScored"]
+
+Signal = Literal["logprob", "mean", "tail", "bottom", "lowest", "entropy", "certainty"]
+Scorer = Callable[[str, str], float]
+
+
+class BestScored(Merge):
+    """Best-of-n by a scorer: no votes, one winner.
+
+    By default the branch whose tokens had the highest mean log-probability (`logprobs=1` of the planner). `scorer` is a
+    function of the question and a branch's text, `pkg.mod:fn`, that returns a number; it runs inside the machine, so it
+    must be quick, and a function of its arguments alone. Branches without a score (or whose score is no finite number)
+    are left out, and where none has one the join fails. Equal scores go to the earliest branch in the join's order.
+    """
+
+    by: Signal = "logprob"
+    """Which signal; of `entropy` the lowest is best, of all others the highest."""
+    scorer: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """A function to use in its place."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has the score, the runner-up's and who was left out."""
+        roll = read(branches, task)
+        if not roll.ballots:
+            return nobody(roll)
+        scorer = load(self.scorer) if self.scorer is not None else None
+        scores: dict[int, float] = {}
+        for ballot in roll.ballots:
+            found = scorer(task.text, ballot.result.text) if scorer is not None else _signal(ballot, self.by)
+            if found is not None and math.isfinite(found):
+                scores[ballot.place] = float(found)
+        if not scores:
+            what = self.scorer or self.by
+            raise PluginError(
+                f"no branch has a score by {what}: ask for signals with logprobs in the planner's options"
+            )
+        roll, out = without(roll, lambda ballot: ballot.place in scores)
+        best = min(roll.ballots, key=lambda ballot: (-scores[ballot.place], ballot.place))
+        others = [scores[ballot.place] for ballot in roll.ballots if ballot is not best]
+        why = f"{self.scorer or self.by} {scores[best.place]:.4g}, best of {len(roll.ballots)}"
+        why += f", margin {scores[best.place] - max(others):.4g}" if others else ""
+        return verdict(Class(best), why, roll, [f"no score for {', '.join(out)}"] if out else [])
+
+
+def load(path: str) -> Scorer:
+    """Return a function by `pkg.mod:fn`. Raises `PluginError`."""
+    module, _, name = path.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise PluginError(f"scorer {path!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise PluginError(f"scorer {path!r}: there is no function {name!r} in {module}")
+    return cast("Scorer", found)
+
+
+def _signal(ballot: Ballot, by: Signal) -> float | None:
+    signals = ballot.result.signals
+    if by == "logprob":
+        return ballot.result.logprob
+    if signals is None:
+        return None
+    return {
+        "mean": signals.confidence,
+        "tail": signals.tail,
+        "bottom": signals.bottom,
+        "lowest": signals.lowest,
+        "entropy": -signals.entropy,
+        "certainty": signals.certainty,
+    }[by]

@@ -1,0 +1,61 @@
+"""Merge `distinct`: which beginnings of traces are worth going on with, by the answers that they would give now.
+
+Decides who stands for whom. It does not know how the beginnings are continued, nor how their votes are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.ir import Frozen
+from orchestrator.core.view import Branch
+
+from .._votes import claim_of
+
+__all__ = ["Distinct"]
+
+
+class Pair(Frozen):
+    """A beginning and the probe of it."""
+
+    trace: str
+    """Branch that wrote the beginning."""
+    probe: str
+    """Branch in which the model was asked for its answer so far."""
+
+
+class Distinct(Merge):
+    """Greedy clusters of beginnings with equal answers so far, after DeepPrune (arXiv 2510.08483) with a probe for a
+    judge.
+
+    A beginning that ended by itself counts with its own answer, any other with its probe's. Those without an answer are
+    like none. A cluster is represented by its first beginning that ended by itself, else by its first. The value is a
+    list of {"trace": name, "count": beginnings that it stands for, "done": whether it ended by itself}, for a planner
+    to go on from; beginnings that failed are left out.
+    """
+
+    pairs: tuple[Pair, ...] = ()
+    """The beginnings, in order."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the representatives; `why` says how many clusters there are."""
+        by_name = {branch.name: branch for branch in branches}
+        clusters: dict[str, list[tuple[str, bool]]] = {}
+        for pair in self.pairs:
+            trace, probe = by_name.get(pair.trace), by_name.get(pair.probe)
+            if trace is None or trace.result is None:
+                continue
+            ended = trace.result.finish != "length"
+            asked = trace if ended else probe
+            claim = claim_of(asked, task) if asked is not None else None
+            key = f"={claim[1]}" if claim is not None else f"!{pair.trace}"
+            clusters.setdefault(key, []).append((pair.trace, ended))
+        heads: list[JsonValue] = []
+        for members in clusters.values():
+            name, ended = next((each for each in members if each[1]), members[0])
+            heads.append({"trace": name, "count": len(members), "done": ended})
+        total = sum(len(members) for members in clusters.values())
+        return Verdict(value=heads, why=f"{len(heads)} clusters of {total} beginnings")

@@ -1,0 +1,46 @@
+"""Merge `inverse-entropy`: the surer the model was of its tokens, the more a vote weighs.
+
+Decides the weight of an entropy. The entropy comes with each result; this file does not know how it was made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.view import Branch
+
+from .._votes import clipped, measured, read, weighted
+
+__all__ = ["InverseEntropy"]
+
+
+class InverseEntropy(Merge):
+    """Inverse-entropy weighted voting (Sequential Edge, arXiv 2511.02309): w = 1 / max(H, floor).
+
+    H is the mean entropy of a branch's tokens in bits (`logprobs=20` of the planner; what the k likeliest tokens leave
+    out counts as one outcome). The paper's floor is 1e-10; then a trace written with near certainty, such as a loop,
+    weighs more than all others together. So the floor is 0.05 bit here, and `cap` bounds a weight by the median's
+    multiple (`cap=null`, `floor=1e-10` is the paper's rule). Ties go to the answer with more votes, then the earliest.
+    """
+
+    votes: ClassVar[bool] = True
+
+    floor: float = Field(default=0.05, gt=0.0)
+    """Least entropy that counts, in bits."""
+    cap: float | None = Field(default=4.0, ge=1.0)
+    """Most (and one over it: least) that a weight may be of the voters' median weight."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has weights, margin, votes and who was left out."""
+        remedy = "ask for it with logprobs=20 in the planner's options"
+        roll, entropy, left_out = measured(
+            read(branches, task), lambda each: each.signals.entropy if each.signals else None, "entropy", remedy
+        )
+        weights = {place: 1.0 / max(nats / math.log(2.0), self.floor) for place, nats in entropy.items()}
+        weights = clipped(weights, self.cap)
+        return weighted(roll, lambda ballot: weights[ballot.place], "inverse entropy", left_out)

@@ -1,0 +1,96 @@
+"""Merge `judged`: a model gives each different answer a mark, and the best mark wins. Knows marks, not truth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field, JsonValue
+
+from orchestrator.core.base import Task, Verdict
+from orchestrator.core.ir import Frozen, Join, Plan, Plugin, Step
+from orchestrator.core.view import Branch
+
+from .._votes import claim_of, classes, nobody, read
+from ._asking import Asking, fresh
+
+__all__ = ["Judged"]
+
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
+
+
+class Entry(Frozen):
+    """A candidate."""
+
+    branch: str
+    """The first that gave this answer."""
+    call: str
+    """The step that marks it."""
+    votes: int
+    """How many gave it."""
+
+
+class Judged(Asking):
+    """Best-of-n with a model for a scorer: a mark from 0 to `best` for every different answer.
+
+    Equal answers are marked once, and one answer alone is not marked at all. The highest mark wins; equal marks go to
+    the answer with more votes, then to the one whose first voter comes earliest. The mark is the last number that the
+    judge writes (`8`, `8/10`, `8 out of 10`). An answer whose call fails, or gives no number from 0 to `best`, has no
+    mark and loses to any that has one. The join expands into the calls.
+    """
+
+    votes: ClassVar[bool] = True
+
+    best: int = Field(default=10, ge=1)
+    """The highest mark."""
+    instruction: str = "How likely is this answer right? Give a mark from 0 (surely wrong) to {best} (surely right)."
+    """What the model is asked; `{best}` is put in."""
+    entries: tuple[Entry, ...] = ()
+    """What has been marked; set by the merge itself."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the answer with the best mark, or the calls as more plan; `why` has the marks."""
+        if self.entries:
+            return self._best({branch.name: branch for branch in branches}, task)
+        roll = read(branches, task)
+        counted = sorted(classes(roll.ballots), key=lambda each: (-each.votes, each.first.place))
+        if not counted:
+            return nobody(roll)
+        why = f"{len(counted)} different answers of {roll.votes} votes"
+        if len(counted) == 1:
+            only = counted[0].first
+            said = f"nothing to mark: {why}"
+            return Verdict(value=only.answer, why=said, winner=only.branch.name, extracted=True)
+        names = [each.first.branch.name for each in counted]
+        ask = self.instruction.replace("{best}", str(self.best))
+        calls: list[Step] = []
+        entries: list[Entry] = []
+        for i, each in enumerate(counted, 1):
+            text = self.shown(each.first.branch.text)
+            prompt = f"{task.render()}\n\nAn answer to this:\n{text}\n\n{ask}\nMark:"
+            calls.append(self.call(task, fresh(f"mark-{i}", names), prompt, f"mark {each.first.branch.name}"))
+            entries.append(Entry(branch=each.first.branch.name, call=calls[-1].name, votes=each.votes))
+        options: dict[str, JsonValue] = self.model_copy(update={"entries": tuple(entries)}).model_dump(mode="json")
+        op = Join(merge=Plugin(name="judged", options=options), tolerate="any-end")
+        end = Step(name=fresh("marks", names), op=op, needs=(*(call.name for call in calls), *names), label="marks")
+        return Verdict(value=None, why=why, patch=Plan(steps=(*calls, end), output=end.name))
+
+    def _best(self, by_name: dict[str, Branch], task: Task) -> Verdict:
+        marks = [self._mark(by_name.get(entry.call)) for entry in self.entries]
+        at = max(range(len(marks)), key=lambda i: (-1.0 if marks[i] is None else marks[i], self.entries[i].votes, -i))
+        best = self.entries[at]
+        claim = claim_of(by_name[best.branch], task)
+        shown = ", ".join(f"{entry.branch} {_shown(mark)}" for entry, mark in zip(self.entries, marks, strict=True))
+        why = f"marked {_shown(marks[at])} of {self.best} ({shown}); {best.votes} votes"
+        return Verdict(value=claim[0] if claim else None, why=why, winner=best.branch, extracted=True)
+
+    def _mark(self, call: Branch | None) -> float | None:
+        text = call.text if call is not None and call.done else ""
+        found = _NUMBER.findall(re.sub(rf"\s*(?:/|out of|of)\s*{self.best}\b", "", text))
+        mark = float(found[-1]) if found else -1.0
+        return mark if 0.0 <= mark <= self.best else None
+
+
+def _shown(mark: float | None) -> str:
+    return "none" if mark is None else f"{mark:g}"

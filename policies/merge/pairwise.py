@@ -1,0 +1,111 @@
+"""Merge `pairwise`: a tournament in which a model says which of two answers is better.
+
+Decides who meets whom and what becomes of a match. It does not know who is right; nor do votes decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from orchestrator.core.base import Task, Verdict
+from orchestrator.core.ir import Frozen, Join, Plan, Plugin, Step, Structured
+from orchestrator.core.view import Branch
+
+from .._votes import claim_of, classes, nobody, read
+from ._asking import Asking, fresh
+
+__all__ = ["Pairwise"]
+
+_LETTER = re.compile(r"\b([AB])\b")
+_ASK = "Which of the two answers is more likely right? Answer with one letter, A or B."
+
+
+class Match(Frozen):
+    """Two candidates and the calls that decide between them."""
+
+    first: str
+    """Branch of the one that had more votes (or came earlier): it stays where the calls do not agree."""
+    second: str | None = None
+    """Branch of the other one; without it the first goes on alone."""
+    calls: tuple[str, ...] = ()
+    """Steps: one in which the first is A, one in which it is B."""
+
+
+class Pairwise(Asking):
+    """Knockout selection by pairwise comparison, as in the tournaments of best-of-n by a model.
+
+    Equal answers are one candidate, so a tournament of k different answers takes k - 1 matches, in about log2 k rounds,
+    and none if all agree. Candidates are seeded by votes (then by the join's order): the first meets the last. A match
+    is asked twice, each candidate being A once, since models favour a place; the second must win both calls, else the
+    first stays. So a model that only ever says "A", or fails, changes nothing about the majority. The join expands into
+    a round at a time.
+    """
+
+    votes: ClassVar[bool] = True
+
+    instruction: str = _ASK
+    """What the model is asked at the end."""
+    constrain: bool = False
+    """Let the engine allow nothing but A or B; not every server can."""
+    matches: tuple[Match, ...] = ()
+    """The round that has been played; set by the merge itself."""
+    played: int = 0
+    """Rounds so far; set by the merge itself."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the winner, or the next round as more plan; `why` says how many were compared."""
+        by_name = {branch.name: branch for branch in branches}
+        if self.matches:
+            left = [self._winner(match, by_name) for match in self.matches]
+            why = f"round {self.played}: {len(left)} left"
+        else:
+            roll = read(branches, task)
+            counted = sorted(classes(roll.ballots), key=lambda each: (-each.votes, each.first.place))
+            if not counted:
+                return nobody(roll)
+            left = [each.first.branch.name for each in counted]
+            why = f"{len(left)} different answers of {roll.votes} votes"
+        if len(left) == 1:
+            claim = claim_of(by_name[left[0]], task)
+            said = f"won all of {self.played} rounds" if self.played else f"nothing to compare: {why}"
+            return Verdict(value=claim[0] if claim else None, why=said, winner=left[0], extracted=True)
+        return Verdict(value=None, why=why, patch=self._round(left, by_name, task))
+
+    def _round(self, left: Sequence[str], by_name: dict[str, Branch], task: Task) -> Plan:
+        calls: list[Step] = []
+        matches: list[Match] = []
+        half = (len(left) + 1) // 2
+        for i in range(half):
+            first, second = left[i], left[len(left) - 1 - i]
+            if first == second:
+                matches.append(Match(first=first))
+                continue
+            pair = (by_name[first], by_name[second])
+            names = [fresh(f"match-{i + 1}{way}", by_name) for way in "ab"]
+            form = Structured(kind="choice", spec=["A", "B"]) if self.constrain else None
+            for name, (a, b) in zip(names, (pair, pair[::-1]), strict=True):
+                prompt = f"{task.render()}\n\nAnswer A:\n{self.shown(a.text)}\n\nAnswer B:\n{self.shown(b.text)}"
+                label = f"{a.name} or {b.name}"
+                calls.append(self.call(task, name, f"{prompt}\n\n{self.instruction}\n", label, form))
+            matches.append(Match(first=first, second=second, calls=tuple(names)))
+        played = self.model_copy(update={"matches": tuple(matches), "played": self.played + 1})
+        options: dict[str, JsonValue] = played.model_dump(mode="json")
+        op = Join(merge=Plugin(name="pairwise", options=options), tolerate="any-end")
+        needs = (*(call.name for call in calls), *left)
+        end = Step(name=fresh("round", by_name), op=op, needs=needs, label=f"round {self.played + 1}")
+        return Plan(steps=(*calls, end), output=end.name)
+
+    @staticmethod
+    def _winner(match: Match, by_name: dict[str, Branch]) -> str:
+        said = [_choice(by_name.get(call)) for call in match.calls]
+        return match.second if match.second is not None and said == ["B", "A"] else match.first
+
+
+def _choice(call: Branch | None) -> str | None:
+    """Return the last A or B that a model wrote by itself."""
+    found = _LETTER.findall(call.text) if call is not None and call.done else []
+    return found[-1] if found else None

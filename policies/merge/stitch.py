@@ -1,0 +1,132 @@
+"""Merge `stitch`: texts that were written side by side, as one text in the order that was planned.
+
+Decides how the parts are put together and what stands in the place of one that is missing. It does not know what the
+parts are about, nor who wrote them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.ir import Frozen
+from orchestrator.core.view import Branch
+
+__all__ = ["Stitch"]
+
+_THINKING = re.compile(r"\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
+_MARKS = frozenset(" \t\n*_#`\"'“”")
+_REST = " \t\n*_`:–—-"
+_GOES_ON = ",.:;)!?"
+_FIELD = re.compile(r"\{reason\}")
+
+
+class Entry(Frozen):
+    """One part of the text."""
+
+    branch: str
+    """Name of the branch that wrote it."""
+    head: str = ""
+    """Before its text."""
+    flows: bool = False
+    """The head was written for the model as the start of its text: where the text goes on in the middle of a sentence
+    (a small letter, a comma) they share the line."""
+    echo: tuple[str, ...] = ()
+    """Texts that a model may repeat at the start of the part (its heading): taken off if it does, whatever the case,
+    spaces and emphasis."""
+    missing: str | None = None
+    """In the place of a branch that has no text, `{reason}` being why; without it the part is left out, head and
+    all."""
+
+
+class Stitch(Merge):
+    """`head`, the parts with `separator` between them, `tail`.
+
+    A part is the branch's text without space around it and without a leading `<think>` block. One branch with nothing
+    to be put around it keeps its value as it is. When no part is left the value is `null`.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    """The parts in order. Empty: one for each branch, in the join's order."""
+    head: str = ""
+    """Before the first part."""
+    separator: str = "\n\n"
+    """Between parts."""
+    tail: str = ""
+    """After the last part."""
+    note: str = ""
+    """What a planner wants people to know of how this text came about: the start of `why`."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the text; `why` has the note, how many parts there are, and who is missing."""
+        by_name = {branch.name: branch for branch in branches}
+        entries = self.entries or tuple(Entry(branch=branch.name) for branch in branches)
+        if len(entries) == 1 and entries[0] == Entry(branch=entries[0].branch) and not (self.head or self.tail):
+            return self._alone(by_name.get(entries[0].branch))
+        parts: list[str] = []
+        missing: list[str] = []
+        for entry in entries:
+            branch = by_name.get(entry.branch)
+            text = _text(branch, entry)
+            if text:
+                parts.append(_headed(entry, text))
+                continue
+            reason = _reason(branch)
+            missing.append(f"{entry.branch} {reason}")
+            if entry.missing is not None:
+                parts.append(_FIELD.sub(lambda _, reason=reason: reason, entry.missing))
+        why = f"{len(entries) - len(missing)} of {len(entries)} parts"
+        if missing:
+            shown = "; ".join(missing[:3]) + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
+            why += f"; missing: {shown}"
+        value = self.head + self.separator.join(parts) + self.tail if parts else None
+        return Verdict(value=value, why=f"{self.note}; {why}" if self.note else why)
+
+    def _alone(self, branch: Branch | None) -> Verdict:
+        if branch is None or branch.result is None:
+            said = f"missing: {branch.name if branch else 'the only branch'} {_reason(branch)}"
+            return Verdict(value=None, why=f"{self.note}; {said}" if self.note else said)
+        why = "; ".join(each for each in (self.note, branch.result.why) if each)
+        return Verdict(value=branch.result.value, why=why, winner=branch.name)
+
+
+def _headed(entry: Entry, text: str) -> str:
+    if not entry.flows or not (text[0].islower() or text[0] in _GOES_ON):
+        return entry.head + text
+    return f"{entry.head.rstrip()}{'' if text[0] in _GOES_ON else ' '}{text}"
+
+
+def _text(branch: Branch | None, entry: Entry) -> str:
+    if branch is None or branch.result is None or branch.result.value is None:
+        return ""
+    text = _THINKING.sub("", branch.result.text, count=1) if "<think>" in branch.result.text else branch.result.text
+    text = text.strip()
+    for echo in entry.echo:
+        text = _without(text, echo)
+    return text
+
+
+def _without(text: str, echo: str) -> str:
+    """Return a text without `echo` at its start, where case, white space and marks of emphasis do not count."""
+    wanted = [char.casefold() for char in echo if char not in _MARKS]
+    at = 0
+    for char in wanted:
+        while at < len(text) and text[at] in _MARKS:
+            at += 1
+        if at == len(text) or text[at].casefold() != char:
+            return text
+        at += 1
+    if at < len(text) and text[at - 1].isalnum() and text[at].isalnum():  # a longer word: it only begins like this
+        return text
+    return text[at:].lstrip(_REST) if wanted else text
+
+
+def _reason(branch: Branch | None) -> str:
+    if branch is None:
+        return "was not run"
+    if branch.failure is not None:
+        return f"failed: {branch.failure.kind}: {branch.failure.message}"
+    if branch.result is not None:
+        return "wrote nothing"
+    return "was stopped" if branch.state.ended else "was not done in time"

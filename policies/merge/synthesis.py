@@ -1,0 +1,51 @@
+"""Merge `synthesis`: one answer that a model writes after reading what all branches wrote.
+
+Decides how the model is asked. Whether what it writes is any good it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from orchestrator.core.base import Task, Verdict
+from orchestrator.core.ir import Join, Plan, Plugin, Step
+from orchestrator.core.view import Branch
+
+from ._asking import Asking, fresh, texts
+
+__all__ = ["Synthesis"]
+
+_TASK = (
+    "Weigh these drafts: keep what is right, correct what is wrong, and write one complete answer. "
+    "End with the answer itself in the form in which the drafts give it."
+)
+
+
+class Synthesis(Asking):
+    """A model reads the question and the branches' texts, as numbered drafts, and writes the answer.
+
+    The join expands into that call. If the call fails, or what it wrote has no answer, the most frequent answer of the
+    drafts counts (merge `synthesis-or-vote`). One branch with text is its own synthesis, and none gives `null`.
+    """
+
+    instruction: str = _TASK
+    """What the model is told to do with the drafts."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the call as more plan; `why` says what was read."""
+        drafts = texts(branches)
+        why = f"{len(drafts)} of {len(branches)} branches have text"
+        if len(drafts) < 2:
+            only = drafts[0] if drafts else None
+            value: JsonValue = only.result.value if only and only.result else None
+            return Verdict(value=value, why=f"nothing to synthesise: {why}", winner=only.name if only else None)
+        names = [each.name for each in drafts]
+        ask, end = fresh("synthesis-call", names), fresh("synthesis-answer", names)
+        written = "\n\n".join(f"Draft {i}:\n{self.shown(each.text)}" for i, each in enumerate(drafts, 1))
+        prompt = f"{task.render()}\n\nHere are {len(drafts)} drafts, written independently of one another.\n\n{written}"
+        call = self.call(task, ask, f"{prompt}\n\n{self.instruction}\n", f"synthesis of {len(drafts)}")
+        op = Join(merge=Plugin(name="synthesis-or-vote", options={"note": why}), tolerate="any-end")
+        steps = (call, Step(name=end, op=op, needs=(ask, *names), label="synthesis or vote"))
+        return Verdict(value=None, why=why, patch=Plan(steps=steps, output=end))

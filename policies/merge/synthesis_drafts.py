@@ -1,0 +1,83 @@
+"""Merge `synthesis-drafts`: what each branch came to, as records from which a synthesis can be asked for.
+
+Decides what is said of a branch and, with `enough`, when enough have ended. It does not know what becomes of the
+records: a planner's reader of the join makes the prompt of a synthesis, of a distillation, or the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field, JsonValue
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.view import Branch
+
+__all__ = ["SynthesisDrafts"]
+
+
+class SynthesisDrafts(Merge):
+    """The value is a list with one object for each branch that has text, in the join's order:
+
+    `name`, `text`, `done` (false: stopped while it was writing), `tokens`, `logprob` (mean, or null), `answer` (as the
+    task extracts it, or null), `key` (the answer's canonical form, or null), `verified` (true, false, or null where the
+    task cannot tell or the branch is not done).
+
+    Use it in a join that is `early` for `enough` and `settle` to have an effect.
+    """
+
+    enough: int | None = Field(default=None, ge=1)
+    """Branches that need to be done: with 1 the first that ends settles it (First-Finish, ParaThinker, arXiv
+    2509.04475). Without it all are waited for."""
+    partial: bool = False
+    """Keep what the others have written so far when `enough` are done. Only of steps that stream."""
+    settle: bool = False
+    """A branch whose answer the task's verifier finds right is enough by itself."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the records; `why` counts them."""
+        records: list[JsonValue] = []
+        done = right = 0
+        for branch in branches:
+            record = self._record(branch, task)
+            if record is not None:
+                records.append(record)
+                done += record["done"] is True
+                right += record["verified"] is True
+        why = f"{done} of {len(branches)} drafts"
+        if len(records) > done:
+            why += f" and what {len(records) - done} others had written"
+        if right:
+            why += f"; {right} verified"
+        return Verdict(value=records, why=why)
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether `enough` branches are done, or one is verified."""
+        if outstanding <= 0:
+            return True
+        if self.enough is not None and sum(branch.done for branch in branches) >= self.enough:
+            return True
+        return self.settle and any(
+            record is not None and record["verified"] is True
+            for record in (self._record(branch, task) for branch in branches if branch.done)
+        )
+
+    def _record(self, branch: Branch, task: Task) -> dict[str, JsonValue] | None:
+        if not branch.done or branch.result is None:
+            text = branch.text if self.partial else ""
+            if not text.strip():
+                return None
+            facts: dict[str, JsonValue] = {"answer": None, "key": None, "verified": None, "logprob": None}
+            return {"name": branch.name, "text": text, "done": False, "tokens": branch.tokens, **facts}
+        result = branch.result
+        answer = None if result.value is None else task.extract(result.text)
+        return {
+            "name": branch.name,
+            "text": result.text if result.value is not None else "",
+            "done": True,
+            "tokens": result.usage.completion,
+            "logprob": result.logprob,
+            "answer": answer,
+            "key": None if answer is None else task.key(answer),
+            "verified": None if answer is None else task.verify(answer),
+        }

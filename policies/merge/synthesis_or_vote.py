@@ -1,0 +1,78 @@
+"""Merge `synthesis-or-vote`: the synthesis, or, where there is none, what most of its sources say.
+
+Decides when a synthesis does not count. It does not know how either was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.view import Branch
+
+__all__ = ["SynthesisOrVote"]
+
+
+class SynthesisOrVote(Merge):
+    """The first branch is the synthesis, the others are what it was made from.
+
+    The value is the synthesis's text if it has an answer, unless the task's verifier finds that answer wrong and one of
+    the sources right. Failing that (it failed, was stopped, or has no answer), it is the text of the first source whose
+    answer most of them give, one that is verified first; a source found wrong only where there is no other.
+    """
+
+    note: str = ""
+    """What a planner wants people to know of how this answer came about: the start of `why`."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` says which of the two it is."""
+        lead, sources = branches[0], branches[1:]
+        answer = _answer(lead, task)
+        truth = None if answer is None else task.verify(answer)
+        if answer is not None and truth is not False:
+            return self._verdict(lead, f"a synthesis of {len(sources)} drafts" if len(sources) > 1 else "a synthesis")
+        votes: dict[str, tuple[int, int, Branch]] = {}
+        for branch in sources:
+            claim = _answer(branch, task)
+            if claim is None:
+                continue
+            right = {True: 1, None: 0, False: -1}[task.verify(claim)]
+            _, count, first = votes.get(task.key(claim), (right, 0, branch))
+            votes[task.key(claim)] = (right, count + 1, first)
+        what = "found wrong" if truth is False else _state(lead)
+        best = max(votes.values(), key=lambda each: each[:2], default=None)
+        if best is None or (truth is False and best[0] < 1):
+            if lead.result is None:
+                return Verdict(value=None, why=self._why(f"the synthesis {what}, and no draft has an answer"))
+            return self._verdict(lead, f"the synthesis {what}" if truth is False else "the synthesis has no answer")
+        total = sum(count for _, count, _ in votes.values())
+        how = "verified" if best[0] == 1 else f"{best[1]} of {total} votes"
+        return self._verdict(best[2], f"a draft ({how}): the synthesis {what}")
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether the synthesis stands, whatever its sources say."""
+        if outstanding <= 0:
+            return True
+        answer = _answer(branches[0], task)
+        return answer is not None and task.verify(answer) is not False
+
+    def _verdict(self, branch: Branch, why: str) -> Verdict:
+        assert branch.result is not None
+        return Verdict(value=branch.result.value, why=self._why(why), winner=branch.name)
+
+    def _why(self, said: str) -> str:
+        return f"{self.note}; {said}" if self.note else said
+
+
+def _answer(branch: Branch, task: Task) -> JsonValue:
+    if not branch.done or branch.result is None or branch.result.value is None:
+        return None
+    return task.extract(branch.result.text)
+
+
+def _state(branch: Branch) -> str:
+    if branch.failure is not None:
+        return f"failed: {branch.failure.kind}: {branch.failure.message}"
+    return "has no answer" if branch.result is not None else "was stopped"

@@ -1,0 +1,96 @@
+"""Merge `weighted`: votes weigh as much as the model was confident while it wrote them.
+
+Decides which statistic of the confidence counts, who is filtered out, and how far one voice may outweigh others. The
+statistics themselves come with each result (`Signals`); this file does not know how they were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.ir import Result
+from orchestrator.core.view import Branch
+
+from .._votes import Roll, clipped, measured, names, percentile, read, weighted, without
+
+__all__ = ["Weighted"]
+
+By = Literal["mean", "tail", "bottom", "lowest"]
+
+
+class Weighted(Merge):
+    """DeepConf's confidence-weighted vote (arXiv 2508.15260): an answer's weight is the sum of its voters' confidence.
+
+    Needs branches that say their confidence (`logprobs=20` and a `window` of the planner); voters that do not are left
+    out, and where none does the join fails. The verdict is the heaviest answer even against the majority; `why` then
+    says so. Ties go to the answer with more votes, then to the one whose first voter comes earliest.
+
+    Kept are the voters whose score is at least the percentile 100 - `eta` of all scores (DeepConf offline), or, with
+    `warmup`, of the lowest-group scores of the first `warmup` branches (DeepConf online: use it with the policy
+    `deepconf` and the same `eta` and `warmup`).
+
+    What differs from the paper: `cap` bounds every weight by the median's multiple and fraction, so that one
+    degenerate trace (a loop is written with near certainty) cannot outvote the others. `cap=null` is the paper's rule.
+    """
+
+    votes: ClassVar[bool] = True
+
+    by: By = "tail"
+    """Which statistic weighs: the mean, that of the last window (`tail`), of the lowest tenth of the windows (`bottom`)
+    or of the lowest window."""
+    eta: float = Field(default=100.0, gt=0.0, le=100.0)
+    """How many per cent of the voters to keep; the paper uses 10 and 90."""
+    warmup: int = Field(default=0, ge=0)
+    """Branches whose lowest-group scores set the threshold; 0: all voters, by their own scores."""
+    cap: float | None = Field(default=4.0, ge=1.0)
+    """Most (and one over it: least) that a weight may be of the voters' median weight."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has weights, margin, votes and who was left out."""
+        remedy = "ask for it with logprobs=20 (and a window) in the planner's options"
+        roll, scores, left_out = measured(read(branches, task), lambda each: score(each, self.by), "confidence", remedy)
+        roll, filtered = self._filtered(roll, scores, branches)
+        weights = clipped({ballot.place: scores[ballot.place] for ballot in roll.ballots}, self.cap)
+        what = f"{self.by} confidence"
+        return weighted(roll, lambda ballot: weights[ballot.place], what, [*left_out, *filtered])
+
+    def _filtered(self, roll: Roll, scores: dict[int, float], branches: Sequence[Branch]) -> tuple[Roll, list[str]]:
+        if self.eta >= 100.0 or not roll.ballots:
+            return roll, []
+        floor = None
+        if self.warmup:
+            floor = threshold(branches, self.warmup, self.eta)
+            scores = {each.place: score(each.result, "lowest") or 0.0 for each in roll.ballots}
+        if floor is None:
+            floor = percentile(list(scores.values()), 100.0 - self.eta)
+        kept, out = without(roll, lambda ballot: scores[ballot.place] >= floor)
+        if not kept.ballots:  # all of the warm-up may have failed the others' test: better a vote than none
+            return roll, ["the filter would have left nobody and is void"]
+        return kept, [f"below {floor:.4g}: {names(out)}"] if out else []
+
+
+def score(result: Result, by: By) -> float | None:
+    """Return a statistic of a result's confidence, in nats, if it has any."""
+    signals = result.signals
+    if signals is None:
+        return None
+    match by:
+        case "mean":
+            return signals.confidence
+        case "tail":
+            return signals.tail
+        case "bottom":
+            return signals.bottom
+        case "lowest":
+            return signals.lowest
+
+
+def threshold(branches: Sequence[Branch], warmup: int, eta: float) -> float | None:
+    """Return the percentile 100 - `eta` of the lowest-group scores of the first `warmup` branches, `None` if none of
+    them has one."""
+    found = [each.result.signals.lowest for each in branches[:warmup] if each.result and each.result.signals]
+    return percentile(found, 100.0 - eta) if found else None

@@ -1,0 +1,129 @@
+"""Policy `deepconf`: give a branch up whose confidence falls below what the first branches had.
+
+Decides the threshold and who falls below it. The sliding confidence comes with the workers' news; this file does not
+know how it is made, nor how votes are weighed (see the merge `weighted`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic import Field, PrivateAttr
+
+from orchestrator.core.base import Hold, Policy, Stop, Task
+from orchestrator.core.errors import PluginError
+from orchestrator.core.events import Event, Failed, Progressed, Succeeded
+from orchestrator.core.view import StepView, View
+
+from .._stopping import votes_of
+from .._votes import percentile
+
+__all__ = ["DeepConf"]
+
+_KEPT = 1024
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one vote. All of it follows from the records, so it may be forgotten at any time."""
+
+    task: weakref.ref[Task]
+    warm: frozenset[str]
+    """Ids of the branches of the warm-up."""
+    waits_for: str | None = None
+    """A branch of the warm-up that had not ended when last looked."""
+    floor: float | None = None
+    """The threshold; `None` also if no branch of the warm-up ended in a value."""
+
+
+class DeepConf(Policy):
+    """DeepConf online (Fu et al., arXiv 2508.15260).
+
+    The first `warmup` branches of a vote, in the join's order, run to their ends. The threshold is the percentile
+    100 - `eta` of their lowest group confidences; every other branch is given up as soon as the mean confidence of a
+    full window is below it. `eta=10` is DeepConf-low (90th percentile, most is stopped), `eta=90` DeepConf-high.
+    Goes with `merge=weighted:by=lowest` with the same `eta` and `warmup`, and the stop rule `deepconf-consensus`.
+
+    Needs branches that say their confidence: `logprobs=20` and a `window` of the planner. The paper's
+    window is 2,048 tokens; for small models take 10 to 25 per cent of the median length, no less than 8. A branch
+    shorter than a window has no full window and is never stopped. Only joins that count votes and tolerate a branch
+    less (`best-effort`) are touched.
+    """
+
+    warmup: int = Field(default=16, ge=1)
+    """Branches that set the threshold (N_init)."""
+    eta: float = Field(default=10.0, gt=0.0, lt=100.0)
+    """The threshold is the percentile 100 - eta."""
+    wait: bool = True
+    """Let no other branch start before the warm-up is over, as in the paper. Off: they start when there is room, and
+    are measured by the threshold once it is known."""
+
+    _votes: dict[str, _Known] = PrivateAttr(default_factory=dict[str, _Known])
+
+    def place(self, step: StepView, view: View) -> Hold | None:
+        """Hold a branch that is not of the warm-up until the warm-up is over."""
+        if not self.wait:
+            return None
+        for join in votes_of(step):
+            known = self._known(join, view)
+            if step.id not in known.warm and known.waits_for is not None:
+                return Hold(f"the warm-up of {join.plan.name} is not over", behind=join.id)
+        return None
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        """Return the branch whose confidence has just fallen below the threshold; with the last of the warm-up, all
+        those for which that is so already."""
+        subject = view.subject
+        if subject is None:
+            return ()
+        if isinstance(event, Progressed):
+            if event.lowest is None:
+                return ()
+            return [stop for join in votes_of(subject) for stop in self._below(join, [subject], view)]
+        if not isinstance(event, Succeeded | Failed):
+            return ()
+        stops: list[Stop] = []
+        for join in votes_of(subject):
+            if subject.id in self._known(join, view).warm:
+                stops += self._below(join, join.needs, view)
+        return stops
+
+    def _below(self, join: StepView, steps: Sequence[StepView], view: View) -> Iterator[Stop]:
+        known = self._known(join, view)
+        if known.waits_for is not None or known.floor is None:
+            return
+        for step in steps:
+            lowest = step.lowest
+            if step.state.ended or step.id in known.warm or lowest is None or lowest >= known.floor:
+                continue
+            if all(reader == join for reader in step.readers):
+                why = f"{join.plan.name}: confidence {lowest:.4g} is below {known.floor:.4g}"
+                yield Stop(step.id, f"{why}, the {100 - self.eta:g}th percentile of {len(known.warm)} branches")
+
+    def _known(self, join: StepView, view: View) -> _Known:
+        """Return what is known of a vote, looking again only when the branch that it waited for has ended."""
+        task, known = view.task(join.run), self._votes.get(join.id)
+        if known is None or known.task() is not task:
+            if len(self._votes) >= _KEPT:
+                self._votes.clear()
+            warm = frozenset(step.id for step in join.needs[: self.warmup])
+            known = self._votes[join.id] = _Known(weakref.ref(task), warm, waits_for="")
+        if known.waits_for is None:
+            return known
+        at = view.step(known.waits_for)
+        if at is not None and not at.state.ended:
+            return known
+        warm = join.needs[: self.warmup]
+        known.waits_for = next((step.id for step in warm if not step.state.ended), None)
+        if known.waits_for is None:
+            known.floor = self._floor(warm)
+        return known
+
+    def _floor(self, warm: Sequence[StepView]) -> float | None:
+        results = [step.result for step in warm if step.result is not None]
+        found = [result.signals.lowest for result in results if result.signals is not None]
+        if results and not found:
+            raise PluginError("no branch says its confidence: set logprobs=20 and a window in the planner")
+        return percentile(found, 100.0 - self.eta) if found else None

@@ -1,0 +1,74 @@
+"""Policy `successive-halving`: at one length after another, keep the better part of the branches.
+
+The plain baseline for pruning. Decides when a rung is reached and who stays; it knows nothing of a branch but how sure
+of it the model is at that moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from orchestrator.core.base import Policy, Stop
+from orchestrator.core.events import Event, Progressed
+from orchestrator.core.nodes import State
+from orchestrator.core.view import StepView, View
+
+from .._stopping import votes_of
+
+__all__ = ["SuccessiveHalving"]
+
+
+class SuccessiveHalving(Policy):
+    """Successive halving (Karnin et al., 2013; Jamieson and Talwalkar, arXiv 1502.07943), tokens being the resource.
+
+    Rung k is at `first` * `factor`^k tokens. It is reached when no branch of a vote that runs is shorter; then only the
+    ceil(n / factor^(k+1)) with the highest sliding confidence stay of n branches (those that are done stay anyway and
+    take places), and no fewer than `least`. Branches that have not started do not hold a rung up, and join at the next.
+    Equals stay in the join's order. Needs `logprobs=20` and a `window` of the planner; a branch without confidence
+    ranks last.
+    """
+
+    first: int = Field(default=64, ge=1)
+    """Tokens at the first rung."""
+    factor: float = Field(default=2.0, gt=1.0)
+    """How much longer each rung is, and how many fewer stay."""
+    least: int = Field(default=1, ge=1)
+    """Branches that always stay."""
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        """Return the branches that do not stay, when the slowest has just reached a rung."""
+        subject = view.subject
+        if not isinstance(event, Progressed) or event.tokens == 0 or subject is None:
+            return ()
+        before, now = subject.tokens - event.tokens, subject.tokens
+        rung = self._rung(now)
+        if rung < 0 or self._rung(before) == rung:
+            return ()
+        stops: dict[str, Stop] = {}
+        for join in votes_of(subject):
+            for stop in self._at(rung, join):
+                stops.setdefault(stop.step, stop)
+        return tuple(stops.values())
+
+    def _rung(self, tokens: int) -> int:
+        """Return the last rung that a length has reached, -1 for none."""
+        rung = -1
+        while tokens >= self.first * self.factor ** (rung + 1):
+            rung += 1
+        return rung
+
+    def _at(self, rung: int, join: StepView) -> list[Stop]:
+        branches = join.needs
+        running = [step for step in branches if step.state is State.RUNNING]
+        if any(self._rung(step.tokens) < rung for step in running):
+            return []
+        done = sum(step.state is State.DONE for step in branches)
+        keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), self.least) - done
+        order = {step.id: at for at, step in enumerate(branches)}
+        ranked = sorted(running, key=lambda step: (-(step.group or -math.inf), order[step.id]))
+        why = f"{join.plan.name}: not among the {max(keep, 0)} surest of {len(running)} at {running[0].tokens} tokens"
+        out = [step for step in ranked[max(keep, 0) :] if all(reader == join for reader in step.readers)]
+        return [Stop(step.id, why) for step in out]

@@ -1,0 +1,109 @@
+"""Policy `hedge`: a straggler gets a second attempt on another worker, from the tokens it has.
+
+It compares a step with others like it, and does not know why it is slow.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
+
+from orchestrator.core.base import Hedge, Policy, Wake
+from orchestrator.core.events import Event
+from orchestrator.core.kin import Ended
+from orchestrator.core.view import StepView, View, WorkerView
+
+__all__ = ["HedgeStragglers"]
+
+
+class HedgeStragglers(Policy):
+    """Re-issues what is left of a step once, when it has run longer than the q95 of its like on the other workers and
+    these have little to do; the first result wins (Dean & Barroso, "The tail at scale", 2013, whose hedged requests
+    cost a few percent more load). It goes to a worker that has the siblings' prefix if there is one with room.
+
+    Those that end first are the short ones, so the times of those that have ended say too little of the rest. Therefore
+    a step that tells how many tokens it has is a straggler only if it is slow too, not merely long; and one is hedged
+    only to a worker on which clearly fewer of the run's steps are late, as all are when a burst is being worked off.
+    """
+
+    quantile: float = Field(default=0.95, gt=0, le=1)
+    """Which of the times of its like, the shortest first, is the measure."""
+    factor: float = Field(default=1.0, gt=0)
+    """A straggler has run longer than this times that."""
+    least: int = Field(default=4, ge=1)
+    """Of its like, so many must have ended before their times say anything."""
+    slow: float = Field(default=0.6, gt=0)
+    """A straggler that tells its tokens makes fewer a second than this share of the median."""
+    low: float = Field(default=0.75, ge=0, le=1)
+    """No hedge to a worker of whose slots more than this share is taken."""
+    interval: float = Field(default=0.05, gt=0)
+    """Seconds between two looks."""
+
+    def first_look(self) -> float:
+        """Return the seconds between two looks: a run whose steps are all slow has no other news."""
+        return self.interval
+
+    def review(self, event: Event, view: View) -> Sequence[Hedge | Wake]:
+        """Return hedges for stragglers at each look, and when to look again."""
+        if event.kind != "tick":
+            return () if event.kind == "progressed" else (Wake(view.now + self.interval),)
+        measures: dict[object, tuple[float, float] | None] = {}
+        late: list[tuple[StepView, str, str]] = []
+        going: Counter[str] = Counter()
+        for step in view.steps(view.run):
+            started, worker = step.started, step.worker
+            if started is None or worker is None:
+                continue
+            going[worker] += 1
+            op = step.plan.op
+            like = (step.max_tokens, op.tool if op.kind == "call" else None, step.after is None, worker)
+            if like not in measures:
+                measures[like] = self._measure([each for each in view.peers(step) if each.worker != worker])
+            why = self._late(step, view.now - started, measures[like])
+            if why:
+                late.append((step, worker, why))
+        if not going:
+            return ()
+        behind = Counter(worker for _, worker, _ in late)
+        share = {worker: behind[worker] / count for worker, count in going.items()}
+        hedges = [self._hedge(step, view, why, share) for step, _, why in late if not step.hedged]
+        return [*(hedge for hedge in hedges if hedge is not None), Wake(view.now + self.interval)]
+
+    def _late(self, step: StepView, elapsed: float, measure: tuple[float, float] | None) -> str:
+        """Return why a step is late, or nothing if it is not."""
+        if measure is None or elapsed <= measure[0] or (step.tokens and step.tokens / elapsed >= measure[1]):
+            return ""
+        return f"runs for {elapsed:.3g} s, others like it took up to {measure[0]:.3g} s"
+
+    def _measure(self, ended: Sequence[Ended]) -> tuple[float, float] | None:
+        """Return the seconds after which a step is long, and the tokens a second below which it is slow."""
+        if len(ended) < self.least:
+            return None
+        times = sorted(each.seconds for each in ended)
+        place = self.quantile * (len(times) - 1)
+        low = int(place)
+        high = min(low + 1, len(times) - 1)
+        speeds = [each.tokens / each.seconds for each in ended if each.seconds > 0]
+        return (
+            self.factor * (times[low] + (place - low) * (times[high] - times[low])),
+            self.slow * statistics.median(speeds) if speeds else 0.0,
+        )
+
+    def _hedge(self, step: StepView, view: View, why: str, share: Mapping[str, float]) -> Hedge | None:
+        assert step.worker is not None
+        most = share[step.worker] / 2
+        for name in step.siblings.sent:
+            if name != step.worker and self._helps(view.worker(name), step, share, most):
+                return Hedge(step.id, f"{why}; {name} has the prefix", name)
+        idlest = view.idlest(step)
+        if idlest is None or idlest.name == step.worker or not self._helps(idlest, step, share, most):
+            return None
+        return Hedge(step.id, why, idlest.name)
+
+    def _helps(self, worker: WorkerView | None, step: StepView, share: Mapping[str, float], most: float) -> bool:
+        if worker is None or not worker.takes(step):
+            return False
+        return worker.running <= self.low * worker.slots and share.get(worker.name, 0.0) <= most

@@ -1,0 +1,37 @@
+"""Policy `waves`: of the branches of a join only so many are in flight; the others wait where giving them up is free.
+
+It counts branches. Whether those that have ended decide the join is its merge's business, and a pruning policy's.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from orchestrator.core.base import Hold, Policy
+from orchestrator.core.nodes import State
+from orchestrator.core.view import StepView, View
+
+__all__ = ["Waves"]
+
+_IN_FLIGHT = (State.RUNNING, State.EXPANDING, State.EXPANDED)
+
+
+class Waves(Policy):
+    """Keeps unstarted branches in our queue: at most `width` of one join are under way, and the next starts only when
+    one of them has ended and left the join undecided (the windows of early-stopping self-consistency, arXiv 2401.10480,
+    without the wait for the slowest of each window). Together with `consensus` what is never started costs nothing."""
+
+    width: int = Field(default=8, ge=1)
+    """Branches of one join in flight."""
+
+    def place(self, step: StepView, view: View) -> Hold | None:
+        """Hold a branch of a join that has its number in flight."""
+        for join in step.readers:
+            if join.kind != "join":
+                continue
+            going = 0
+            for branch in join.each_need():
+                going += branch.state in _IN_FLIGHT
+                if going >= self.width:
+                    return Hold(f"{going} branches of {join.plan.name} are in flight", behind=join.id)
+        return None

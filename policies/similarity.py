@@ -1,0 +1,51 @@
+"""How alike two unfinished traces are, and how good such a judgement is. Pure functions; no policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def jaccard(a: Sequence[str], b: Sequence[str]) -> float:
+    """Return the size of the intersection of two sets over that of their union, 1 for two empty ones; in 0..1."""
+    left, right = frozenset(a), frozenset(b)
+    union = len(left | right)
+    return len(left & right) / union if union else 1.0
+
+
+def auroc(scores: Sequence[float], same: Sequence[bool]) -> float:
+    """Return the area under the ROC curve of a judge: the chance that a pair which came to the same answer has a higher
+    score than one which did not, equal scores counting half (Mann and Whitney, 1947).
+
+    `scores[i]` is the judge's score of the i-th pair of traces, `same[i]` whether both ended in the same answer. Time
+    is O(n log n). Raises `ValueError` if all pairs are of one kind: then it has no value.
+    """
+    positive = sum(same)
+    negative = len(same) - positive
+    if len(scores) != len(same) or not positive or not negative:
+        raise ValueError(f"{positive} pairs with the same answer and {negative} without: both kinds are needed")
+    order = sorted(range(len(scores)), key=lambda i: scores[i])
+    ranks = 0.0
+    start = 0
+    while start < len(order):
+        end = start
+        while end < len(order) and scores[order[end]] == scores[order[start]]:
+            end += 1
+        middle = (start + 1 + end) / 2.0  # mean of the ranks start+1..end
+        ranks += middle * sum(same[i] for i in order[start:end])
+        start = end
+    return (ranks - positive * (positive + 1) / 2.0) / (positive * negative)
+
+
+def cluster(items: Sequence[Sequence[str]], threshold: float) -> list[int]:
+    """Return, for each item, the place of the one that stands for it: greedy clustering in the order given, to the most
+    similar earlier representative (the earliest of equals) if that is at least `threshold` alike."""
+    heads: list[int] = []
+    found: list[int] = []
+    for place, item in enumerate(items):
+        best = max(heads, key=lambda head: (jaccard(item, items[head]), -head), default=None)
+        if best is not None and jaccard(item, items[best]) >= threshold:
+            found.append(best)
+        else:
+            heads.append(place)
+            found.append(place)
+    return found

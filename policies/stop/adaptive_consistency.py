@@ -1,0 +1,38 @@
+"""Stop rule `adaptive-consistency`: enough votes, if the first answer is very likely the most frequent one.
+
+Decides from the counts of the two most frequent answers. It does not know who is right.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from orchestrator.core.estimates import majority_probability
+
+from .._stopping import Poll, StopRule
+
+__all__ = ["AdaptiveConsistency"]
+
+
+class AdaptiveConsistency(StopRule):
+    """Adaptive-Consistency (Aggarwal et al., arXiv 2305.11860) with its Beta criterion, in closed form.
+
+    With a and b votes for the first and second answer the probability that the first is more frequent than the second
+    is 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a; the vote ends when that reaches `confidence`. Asked about with
+    every branch that ends, so branches that run side by side are counted in the order in which they end, which favours
+    short ones; what was running is aborted. The verdict can differ from the full vote's: that is the point of it.
+    """
+
+    confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
+    """Probability at which to stop; 3 votes against none reach 0.9375, 4 reach 0.969."""
+    least: int = Field(default=1, ge=1)
+    """Votes below which not to stop."""
+
+    def enough(self, poll: Poll) -> str | None:
+        """Return the counts and the probability, once that is high enough."""
+        first, second = poll.lead()
+        if first == second or poll.votes < self.least:
+            return None
+        sure = majority_probability(first, second)
+        return f"{first} to {second} votes, probability {sure:.4g}" if sure >= self.confidence else None
+

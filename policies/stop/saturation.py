@@ -1,0 +1,57 @@
+"""Stop rule `saturation`: enough branches, if one more is worth too little. A model of coverage, not of the vote."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from orchestrator.core.estimates import beta_mean, branches_needed
+
+from .._stopping import Poll, StopRule
+from .._votes import truth_of
+
+__all__ = ["Saturation"]
+
+
+class Saturation(StopRule):
+    """The saturation point of test-time scaling (TTSPM, arXiv 2505.20522), with the success rate learnt on the way.
+
+    If a branch succeeds with probability p, n of them reach F(n) = ceiling * (1 - (1-p)^n), and the next is worth
+    ceiling * p * (1-p)^n. The vote ends once that many are done that the next is worth no more than `epsilon`:
+    N* = ceil(ln(epsilon / (ceiling * p)) / ln(1-p)), 0 where epsilon >= ceiling * p. p is the mean of a Beta(1 +
+    successes, 1 + failures) posterior: of being verified (`evidence=verifier`; branches that the task cannot judge do
+    not count), or of agreeing with the first answer (`share`).
+
+    It predicts how many branches are needed for one to be right. With p below a half a vote can get worse with more
+    branches, and with a share for evidence agreement stands in for being right.
+    """
+
+    epsilon: float = Field(default=0.01, gt=0.0, lt=1.0)
+    """Least gain that one more branch must bring."""
+    ceiling: float = Field(default=1.0, gt=0.0, le=1.0)
+    """F_max: the share of problems that any number of branches would solve."""
+    evidence: Literal["share", "verifier"] = "share"
+    """What counts as a success."""
+    least: int = Field(default=4, ge=1)
+    """Branches with evidence below which not to stop; the paper's probes are 2 to 4."""
+
+    def enough(self, poll: Poll) -> str | None:
+        """Return the estimate and how many it asks for, once so many have ended."""
+        good, bad = self._evidence(poll)
+        if good + bad < self.least:
+            return None
+        p = beta_mean(good, bad)
+        needed = branches_needed(p, self.epsilon, self.ceiling)
+        if good + bad < needed:
+            return None
+        return (
+            f"{needed} branches saturate at a success rate of {p:.3g} ({good} of {good + bad}), gain {self.epsilon:g}"
+        )
+
+    def _evidence(self, poll: Poll) -> tuple[int, int]:
+        if self.evidence == "share":
+            first, _ = poll.lead()
+            return first, poll.votes - first
+        truths = [truth_of(ballot.branch, poll.task) for ballot in poll.roll.ballots]
+        return truths.count(True), truths.count(False)

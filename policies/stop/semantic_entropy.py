@@ -1,0 +1,83 @@
+"""Stop rule `semantic-entropy`: enough votes, if the answers scatter little. Says when; not whether they are right."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from .._stopping import Poll, StopRule
+
+__all__ = ["SemanticEntropy"]
+
+
+class SemanticEntropy(StopRule):
+    """Semantic entropy as in SEAT (arXiv 2507.06829), in nats, classes being equal answers.
+
+    SE = -sum of p_k ln p_k over the shares of the answers, plus Miller and Madow's (K - 1) / 2N for the entropy that N
+    samples of K answers miss. Two rules:
+
+    - `threshold`: stop at SE <= `threshold`. An entropy of 0 proves nothing (small models can agree on what is wrong,
+      and two votes always agree or not), so there must be `least` votes, and `top` for the first answer.
+    - `secretary`, without a threshold: windows of `window` branches in the join's order are rounds. The first
+      floor(R/e) of R rounds (one at least) are only looked at; the vote ends at the first later round with an entropy
+      below the best of them.
+
+    The paper votes in the stopping round and lets rounds read one another; here branches are independent and the vote
+    is over all that are done. Its thresholds are not published: the default is ours.
+    """
+
+    rule: Literal["threshold", "secretary"] = "threshold"
+    """Which of the two."""
+    threshold: float = Field(default=0.4, ge=0.0)
+    """Most entropy at which to stop, in nats."""
+    least: int = Field(default=4, ge=2)
+    """Votes below which not to stop by the threshold."""
+    top: int = Field(default=3, ge=1)
+    """Votes that the first answer must have to stop by the threshold."""
+    window: int = Field(default=8, ge=2)
+    """Branches in a round."""
+
+    def enough(self, poll: Poll) -> str | None:
+        """Return the entropy, once it is low enough."""
+        if self.rule == "secretary":
+            return self._by_rounds(poll)
+        first, _ = poll.lead()
+        if poll.votes < self.least or first < self.top:
+            return None
+        entropy = semantic_entropy(list(poll.counts.values()))
+        return f"semantic entropy {entropy:.4g} over {poll.votes} votes" if entropy <= self.threshold else None
+
+    def _by_rounds(self, poll: Poll) -> str | None:
+        keys, rounds = poll.keys(), len(poll.branches) // self.window
+        entropies: list[float] = []
+        for start in range(0, rounds * self.window, self.window):
+            block = slice(start, start + self.window)
+            if not all(branch.state.ended for branch in poll.branches[block]):
+                break
+            counts = Counter(key for key in keys[block] if key is not None)
+            entropies.append(semantic_entropy(list(counts.values())) if counts else math.inf)
+        stop = secretary(entropies, rounds)
+        return None if stop is None else f"round {stop + 1} of {rounds} has semantic entropy {entropies[stop]:.4g}"
+
+
+def semantic_entropy(counts: Sequence[int]) -> float:
+    """Return the entropy of shares in nats, with Miller and Madow's correction."""
+    total = sum(counts)
+    entropy = -math.fsum(count / total * math.log(count / total) for count in counts)
+    return max(0.0, entropy) + (len(counts) - 1) / (2 * total)
+
+
+def secretary(entropies: Sequence[float], rounds: int) -> int | None:
+    """Return the round (from 0) of `rounds` to stop at, of those whose entropies are known; `None` if none is yet.
+
+    The first floor(rounds/e) are looked at, one at least; the last is where it ends anyway.
+    """
+    looked = max(1, math.floor(rounds / math.e))
+    if len(entropies) <= looked:
+        return None
+    best = min(entropies[:looked])
+    return next((at for at in range(looked, len(entropies)) if entropies[at] < best), None)

@@ -1,0 +1,450 @@
+"""Writes docs/reference/ from the code: commands, settings, the public names, and every plugin with its options.
+
+    python scripts/reference.py [FOLDER]     (or `make docs`)
+
+It decides how the pages look; what they say stands in the docstrings. `pages()` returns them without writing, which is
+how a test finds out that the committed ones are out of date. It starts nothing and reads no environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import json
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "reference"
+NOTE = "<!-- Written by scripts/reference.py from the docstrings: `make docs`. -->\n"
+LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}  # fmt: skip
+KINDS = {
+    "planner": ("Planners", "planners.md", "Usage and pictures: [planners](../planners.md). `--planner NAME:option=value,…`"),
+    "policy": ("Policies", "policies.md", "Which to use when: [policies](../policies.md). `--policy NAME:option=value,…`"),
+    "merge": ("Merges and allocations", "merges.md", "Which to use when: [policies](../policies.md). `--merge NAME:option=value,…`"),
+    "task": ("Tasks", "tasks.md", "What a request's text means. `--task NAME:option=value,…`"),
+    "worker": ("Workers", "workers.md", "What runs steps. Their options are keywords of the class: `--worker NAME` and "
+               "[settings](settings.md), or an instance in `workers=[…]`"),
+}  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Write the pages, and take away those that are none any more."""
+    folder = Path(words[0]) if words else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    made = pages()
+    for old in folder.glob("*.md"):
+        if old.name not in made:
+            old.unlink()
+    for name, text in made.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page, by its file name."""
+    import orchestrator
+    from orchestrator import core
+    from orchestrator.core import errors, events
+    from orchestrator.runtime import answer, handle
+    from orchestrator.runtime.config import Config
+
+    own = [each for each in orchestrator.__all__ if each not in ("__version__", "Config")]
+    rest = [each for each in core.__all__ if each not in own]
+    public = {each: getattr(orchestrator, each) for each in own}
+    public["Handle"] = handle.Handle
+    inner = {each: getattr(core, each) for each in rest}
+    for name in ("Job", "Submitted", "Progressed", "Succeeded", "Failed", "Tick"):
+        inner[name] = getattr(events, name)
+    for name in ("Report", "StepReport"):
+        if hasattr(answer, name):
+            public[name] = getattr(answer, name)
+    faults = {
+        each: cls
+        for each, cls in vars(errors).items()
+        if isinstance(cls, type) and issubclass(cls, Exception) and cls.__module__ == errors.__name__
+    }
+    made = {
+        "commands.md": _commands(),
+        "settings.md": _settings(Config),
+        "sdk.md": _names("SDK", "`from orchestrator import …`", public, "orchestrator"),
+        "core.md": _names("Core", "`from orchestrator.core import …`: what plugins are written against. Events come "
+                          "from `orchestrator.core.events`.", inner, "orchestrator.core"),
+        "errors.md": _errors(faults),
+    }  # fmt: skip
+    made |= {file: _plugins(kind, title, intro) for kind, (title, file, intro) in KINDS.items()}
+    listed = "".join(f"- [{text.splitlines()[0].lstrip('# ')}]({name})\n" for name, text in made.items())
+    made["README.md"] = f"# Reference\n\nMade from the docstrings by `make docs`.\n\n{listed}"
+    return {name: f"{text.rstrip()}\n\n{NOTE}" for name, text in made.items()}
+
+
+# --- commands and settings ---
+
+
+def _commands() -> str:
+    import typer
+
+    from orchestrator.apps.cli import build
+
+    root = typer.main.get_command(build())
+    parts = [
+        "# Commands\n",
+        "Exit codes: 0 an answer; 1 none, or something is wrong; 2 the caller's mistake; 130 Ctrl-C. With `--json` one "
+        "JSON object goes to standard output and everything else to standard error.\n",
+    ]
+    shared = _shared(dict(_leaves(root, "plait")))
+    for name, command in _leaves(root, "plait"):
+        parts.append(f"## {name}\n\n{_prose(command.help or '')}\n")
+        takes = [each for each in command.params if each.name != "help"]
+        arguments = [each for each in takes if not each.opts[0].startswith("-")]
+        options = [each for each in takes if each.opts[0].startswith("-")]
+        own = [each for each in options if each.name not in shared]
+        rows = [*map(_parameter, arguments), *map(_parameter, own)]
+        if rows:
+            parts.append(_table(("", "takes", "default", ""), rows))
+        if len(own) < len(options):
+            parts.append("And the [options of commands with a model](#model-and-workers).\n")
+    parts.append("## Model and workers\n\nEvery command that runs, plans or finds something takes these too; "
+                 "[settings](settings.md) says where else they may come from.\n")  # fmt: skip
+    parts.append(_table(("", "takes", "default", ""), map(_parameter, shared.values())))
+    return "\n".join(parts)
+
+
+def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    inner: Mapping[str, Any] | None = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+        return
+    for name, each in inner.items():
+        yield from _leaves(each, f"{path} {name}")
+
+
+def _shared(commands: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `options.Common`."""
+    from orchestrator.apps.options import Common
+
+    names = {each.name for each in dataclasses.fields(Common)}
+    return {each.name: each for each in commands["plait run"].params if each.name in names}
+
+
+def _parameter(each: Any) -> tuple[str, str, str, str]:
+    option = each.opts[0].startswith("-")
+    spelled = " ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts))
+    spelled = spelled if option else f"`{each.metavar or each.name}`"
+    if option and getattr(each, "is_flag", False):
+        takes = ""
+    else:
+        kind = each.type_descriptor.annotation
+        takes = f"`{each.metavar}`" if option and each.metavar else _type(kind)
+    bounds = [f"{sign} {value:g}" for sign, value in (("≥", each.min), ("≤", each.max)) if value is not None]
+    takes = " ".join([takes, ", ".join(bounds)]).strip()
+    default = each.default
+    shown = "required" if each.required else "" if default in (None, "", False, [], ()) else f"`{_plain(default)}`"
+    return spelled, takes, shown, each.help or ""
+
+
+def _settings(config: Any) -> str:
+    rows = [
+        (f"`{name}`", _field_type(field), _default(field), field.description or "")
+        for name, field in config.model_fields.items()
+    ]
+    return (
+        "# Settings\n\n"
+        "The weakest first: defaults, `plait.toml` in the current folder (or the file in `--config`, `PLAIT_CONFIG`), "
+        "environment variables `PLAIT_NAME`, flags of the command line (arguments in Python: "
+        "`Orchestrator(engines=2)`).\n\n" + _table(("setting", "takes", "default", ""), rows)
+    )
+
+
+# --- names of modules ---
+
+
+def _names(title: str, intro: str, found: Mapping[str, Any], module: str) -> str:
+    parts = [f"# {title}\n\n{intro}\n"]
+    for name, value in found.items():
+        parts.append(f"## {name}\n")
+        home = getattr(value, "__module__", module)
+        if not home.startswith("orchestrator"):
+            home = module
+        if name in ("Handle", "Report", "StepReport"):
+            parts.append(f"From `{home}`.\n")
+        parts.append(_described(value))
+    return "\n".join(parts)
+
+
+def _described(value: Any) -> str:
+    if inspect.isclass(value):
+        return _class(value)
+    if inspect.isfunction(value):
+        return f"```python\n{_signature(value.__name__, value)}\n```\n\n{_prose(inspect.getdoc(value) or '')}\n"
+    origin = typing.get_origin(value)
+    if origin is typing.Annotated:
+        value = typing.get_args(value)[0]
+    return f"{_type(value)}\n"
+
+
+def _class(cls: type) -> str:
+    parts = [_prose(_own_doc(cls)) + "\n"]
+    fields = getattr(cls, "model_fields", None)
+    if fields:
+        rows = [
+            (f"`{name}`", _field_type(field), _default(field), field.description or "")
+            for name, field in fields.items()
+        ]
+        parts.append(_table(("field", "takes", "default", ""), rows))
+    elif dataclasses.is_dataclass(cls):
+        docs = _attribute_docs(cls)
+        hints = cls.__annotations__
+        rows = [
+            (f"`{each.name}`", f"`{hints.get(each.name, '')}`", _dataclass_default(each), docs.get(each.name, ""))
+            for each in dataclasses.fields(cls)
+        ]
+        parts.append(_table(("field", "takes", "default", ""), rows))
+    elif "__init__" in vars(cls) and not getattr(cls, "_is_protocol", False):
+        parts.append(f"```python\n{_signature(cls.__name__, cls.__init__)}\n```\n")
+    elif rows := [(f"`{name}`", f"`{cls.__annotations__[name]}`", text) for name, text in _attribute_docs(cls).items()]:
+        parts.append(_table(("attribute", "is", ""), rows))
+    parts += [_method(name, member) for name, member in vars(cls).items() if _is_public(name, member)]
+    return "\n".join(parts)
+
+
+def _method(name: str, member: Any) -> str:
+    if isinstance(member, property):
+        return f"- **`{name}`**: {_inline(inspect.getdoc(member) or '')}"
+    fn = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+    doc = _prose(inspect.getdoc(fn) or "")
+    return f"**`{_signature(name, fn, short=True)}`**\n\n{doc}\n"
+
+
+def _is_public(name: str, member: Any) -> bool:
+    if name.startswith("_") or name.startswith("model_"):
+        return False
+    if isinstance(member, property | classmethod | staticmethod):
+        return True
+    return inspect.isfunction(member) and bool(member.__doc__)
+
+
+def _errors(found: Mapping[str, type]) -> str:
+    parts = ["# Errors\n\nFrom `orchestrator.core.errors`. Those that a call raises are exceptions; those of a step or a "
+             "run are data (`Failure.kind` is the class's name).\n"]  # fmt: skip
+    rows = [(f"`{name}`", f"`{cls.__mro__[1].__name__}`", _inline(_own_doc(cls))) for name, cls in found.items()]
+    return parts[0] + "\n" + _table(("error", "is a", ""), rows)
+
+
+# --- plugins ---
+
+
+def _plugins(kind: Any, title: str, intro: str) -> str:
+    from orchestrator.runtime.plugins import Plugins
+
+    plugins = Plugins()
+    parts = [f"# {title}\n\n{intro}; `plait names {kind} --options` lists them.\n"]
+    for name in plugins.names(kind):
+        cls = plugins.class_of(kind, name)
+        file = f"{cls.__module__.replace('.', '/')}.py"
+        parts.append(f"## {name}\n\n[{file}](../../{file})\n\n{_prose(_own_doc(cls))}\n")
+        fields = getattr(cls, "model_fields", None)
+        if fields is None:
+            parts.append(_table(("option", "takes", "default"), _keywords(cls)))
+            continue
+        rows = [
+            (f"`{option}`", _field_type(field), _default(field), field.description or "")
+            for option, field in fields.items()
+            if not (kind == "task" and option == "text")
+        ]
+        parts.append(_table(("option", "takes", "default", ""), rows) if rows else "No options.\n")
+    if kind == "worker":
+        import workers.ray_pool as ray_pool
+
+        parts.append("## pool\n\nFrom `workers.ray_pool`.\n\n" + _described(ray_pool.pool))
+    return "\n".join(parts)
+
+
+def _keywords(cls: type) -> list[tuple[str, str, str]]:
+    hints = cls.__init__.__annotations__
+    return [
+        (f"`{each.name}`", f"`{hints.get(each.name, '')}`",
+         "required" if each.default is each.empty else f"`{_plain(each.default)}`")
+        for each in inspect.signature(cls).parameters.values()
+    ]  # fmt: skip
+
+
+# --- how things are written ---
+
+
+def _table(head: tuple[str, ...], rows: Any) -> str:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines += [f"| {' | '.join(_cell(each) for each in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", " ".join(text.split()))
+
+
+def _own_doc(cls: type) -> str:
+    """Return a class's docstring, not one that it inherits (nor the one that a dataclass makes itself)."""
+    doc = inspect.cleandoc(vars(cls).get("__doc__") or "")
+    return "" if doc.startswith(f"{cls.__name__}(") else doc
+
+
+def _prose(doc: str) -> str:
+    """Return a docstring as Markdown: examples fenced, `Args:` as a list."""
+    lines: list[str] = []
+    inside = ""
+    for line in doc.splitlines():
+        if line.startswith(">>>") and inside != "code":
+            inside = "code"
+            lines.append("```python")
+        elif inside == "code" and not line.strip():
+            inside = ""
+            lines.append("```")
+        elif line.rstrip() in ("Args:", "Options:", "Raises:", "Returns:"):
+            inside = "list"
+            lines += [line.strip(), ""]
+            continue
+        elif inside == "list" and not line.startswith("    "):
+            inside = ""
+        if inside == "list":
+            deeper = line.startswith("        ")
+            lines.append(f"  {line.strip()}" if deeper else f"- `{line.strip().replace(':', '`:', 1)}")
+        else:
+            lines.append(line)
+    return "\n".join([*lines, "```"] if inside == "code" else lines).strip()
+
+
+def _inline(doc: str) -> str:
+    return " ".join(doc.split())
+
+
+def _signature(name: str, fn: Callable[..., Any], *, short: bool = False) -> str:
+    parameters = []
+    for each in inspect.signature(fn).parameters.values():
+        if each.name == "self" or each.name == "cls":
+            continue
+        annotation = each.annotation if isinstance(each.annotation, str) else ""
+        default = "" if each.default is each.empty else _plain(each.default)
+        star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        word = f"{star}{each.name}" + (f": {annotation}" if annotation and not short else "")
+        parameters.append(
+            (each.kind, word + (f" = {default}" if default and not short else f"={default}" if default else ""))
+        )
+    words: list[str] = []
+    for kind, word in parameters:
+        if kind is inspect.Parameter.KEYWORD_ONLY and not any(w.startswith("*") for w in words):
+            words.append("*")
+        words.append(word)
+    returns = fn.__annotations__.get("return", "")
+    arrow = f" -> {returns}" if isinstance(returns, str) and returns not in ("", "None") else ""
+    start = "async " if inspect.iscoroutinefunction(fn) else ""
+    line = f"{start}{name}({', '.join(words)}){arrow}"
+    if short or len(line) <= 100:
+        return line
+    inner = "".join(f"    {word},\n" for word in words)
+    return f"{start}{name}(\n{inner}){arrow}"
+
+
+def _field_type(field: Any) -> str:
+    limits = [
+        f"{sign} {getattr(each, name):g}"
+        for each in field.metadata
+        for name, sign in LIMITS.items()
+        if getattr(each, name, None) is not None
+    ]
+    return ", ".join([_type(field.annotation), *limits])
+
+
+def _type(kind: Any) -> str:
+    return f"`{_spelled(kind)}`"
+
+
+def _spelled(kind: Any) -> str:
+    if kind is None or kind is type(None):
+        return "None"
+    if kind is Ellipsis:
+        return "..."
+    if isinstance(kind, str):
+        return kind
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _spelled(inner[0])
+    if origin is typing.Literal:
+        return " | ".join(json.dumps(each) for each in inner)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(dict.fromkeys(map(_spelled, inner)))
+    if inner:
+        base = getattr(origin, "__name__", str(origin))
+        return f"{base}[{', '.join(_spelled(each) for each in inner)}]"
+    if name := getattr(kind, "__name__", ""):
+        return name
+    return str(kind).replace("typing.", "").rpartition(".")[2]
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    return f"`{_plain(field.get_default(call_default_factory=True))}`"
+
+
+def _dataclass_default(field: Any) -> str:
+    if field.default is not dataclasses.MISSING:
+        return f"`{_plain(field.default)}`"
+    return "required" if field.default_factory is dataclasses.MISSING else f"`{_plain(field.default_factory())}`"
+
+
+def _plain(value: Any) -> str:
+    """Return a default as one would write it; nothing of this machine gets into it."""
+    if isinstance(value, str | Path) and str(ROOT) in str(value):
+        return "the bundled model"
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if hasattr(value, "model_dump") and hasattr(value, "name"):
+        given = ",".join(f"{key}={each}" for key, each in value.options.items())
+        return f"{value.name}:{given}" if given else value.name
+    if hasattr(value, "model_dump"):
+        given = ", ".join(f"{key}={_plain(each)}" for key, each in value.model_dump(exclude_defaults=True).items())
+        return f"{type(value).__name__}({given})"
+    if isinstance(value, tuple | list) and value:
+        return f"({', '.join(_plain(each) for each in value)}{',' if len(value) == 1 else ''})"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    return repr(value)
+
+
+def _attribute_docs(cls: type) -> dict[str, str]:
+    """Return the strings that stand under a class's attributes, which the interpreter throws away."""
+    import ast
+    import textwrap
+
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    except (OSError, SyntaxError):
+        return {}
+    found: dict[str, str] = {}
+    last = ""
+    for node in getattr(body, "body", ()):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            last = node.target.id
+            if not last.startswith("_"):
+                found.setdefault(last, "")
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and last:
+            if last in found and isinstance(node.value.value, str):
+                found[last] = inspect.cleandoc(node.value.value)
+            last = ""
+        else:
+            last = ""
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,302 @@
+"""The planner `auto`: what probes show, which way follows from it, and that the answer says so."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from pydantic import ValidationError
+
+from orchestrator.core.estimates import branches_needed, majority_probability
+from orchestrator.core.ir import Budget, Plugin, Request, Result, Think
+from planners._asking import Asker
+from planners._auto_rules import Limits, Signs, counterfactual, decide
+from planners._drafts import Draft
+from planners.auto import Auto
+from tests.planners.driving import drive
+from tests.planners.scripted_runs import ask, brief, checked, read, states
+from workers.scripted import Reply
+
+NOTES = "<notes>"
+WRONG = "<hit> 7 - 5 = 2 <end>"
+RIGHT = "<hit> 11 - 7 = 4 ; 5 + 3 = 8 ; 8 * 4 = 32 <end>"
+
+
+# --- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("votes", "expected"), [((3, 0), 0.9375), ((4, 0), 0.96875), ((5, 1), 0.9375), ((1, 1), 0.5)])
+def test_agreement_is_adaptive_consistencys_integral(votes: tuple[int, int], expected: float) -> None:
+    assert majority_probability(*votes) == pytest.approx(expected)
+
+
+def test_agreement_equals_the_integral_that_it_stands_for() -> None:
+    for a, b in product(range(6), range(6)):
+        xs = [(i + 0.5) / 20_000 for i in range(20_000)]
+        density = [x**a * (1 - x) ** b for x in xs]
+        share = sum(value for x, value in zip(xs, density, strict=True) if x > 0.5) / sum(density)
+        assert majority_probability(a, b) == pytest.approx(share, abs=1e-3)
+
+
+@pytest.mark.parametrize(("p", "n"), [(0.05, 32), (0.1, 22), (0.3, 10), (0.5, 6), (0.005, 0)])
+def test_saturation(p: float, n: int) -> None:
+    assert branches_needed(p, 0.01) == n
+
+
+def signs(answers: str, verified: bool | None = None, right: int | None = None) -> Signs:
+    """Of probes that give these answers, one letter each, `-` for prose."""
+    return Signs.of(
+        [
+            Draft(
+                f"p{i}",
+                "x",
+                answer=None if each == "-" else each,
+                key=None if each == "-" else each,
+                verified=True if i == right else verified,
+            )
+            for i, each in enumerate(answers)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("probes", "limits", "choice", "count"),
+    [
+        (signs("aaaa"), Limits(), "probes", 0),
+        (signs("aaab"), Limits(), "vote", 0),
+        (signs("aabc"), Limits(), "vote", 2),
+        (signs("aabb"), Limits(most=5), "vote", 1),
+        (signs("abcd"), Limits(), "serial", 1),
+        (signs("abcd"), Limits(strong=True), "sequential", 3),
+        (signs("abcd"), Limits(strong=True, tokens=2500), "sequential", 2),
+        (signs("aabc"), Limits(strong=True, tokens=1100), "sequential", 1),
+        (signs("----"), Limits(), "refine", 1),
+        (signs("aabc"), Limits(seconds=5), "refine", 1),
+        (signs("aabc"), Limits(seconds=5, rate=100), "refine", 1),
+        (signs("aabc"), Limits(seconds=5, rate=10_000), "vote", 2),
+        (signs("aabc"), Limits(threads=True), "threads", 0),
+        (signs("aaaa"), Limits(threads=True), "probes", 0),
+        (signs("aabc"), Limits(threads=True, tokens=1000), "vote", 0),
+        (signs("aaaa", verified=False), Limits(), "best-of", 12),
+        (signs("abcd", verified=False), Limits(most=6), "best-of", 2),
+        (signs("aaaa", verified=False), Limits(threads=True), "threads", 0),
+        (signs("abcd", verified=False, right=2), Limits(), "probes", 0),
+        (signs("abcd"), Limits(tokens=10), "probes", 0),
+        (signs("----"), Limits(words=False), "serial", 1),
+        (signs("abcd"), Limits(words=False, strong=True), "serial", 1),
+        (signs("aabc"), Limits(words=False, seconds=5), "vote", 2),
+    ],
+)
+def test_the_rules(probes: Signs, limits: Limits, choice: str, count: int) -> None:
+    made, many, reason = decide(probes, limits)
+    assert (made, many) == (choice, count), reason
+    assert reason
+
+
+def test_the_reason_says_what_the_limits_do_not_allow() -> None:
+    assert "(of 2, which the limits do not allow)" in decide(signs("aabc"), Limits(most=5))[2]
+    assert "limits" not in decide(signs("aabc"), Limits())[2]
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(
+    st.text(alphabet="abc-", min_size=1, max_size=16),
+    st.sampled_from([None, False]),
+    st.sampled_from([None, 0, 63, 100, 5000, 10**9]),
+    st.sampled_from([None, 0.0, 5.0]),
+    st.booleans(),
+)
+def test_any_probes_lead_somewhere_within_the_limits(
+    answers: str, verified: bool | None, tokens: int | None, seconds: float | None, strong: bool
+) -> None:
+    limits = Limits(tokens=tokens, seconds=seconds, strong=strong)
+    choice, count, reason = decide(signs(answers, verified), limits)
+    assert reason and 0 <= count <= 16
+    if choice in ("vote", "best-of") and count > 1:
+        assert len(answers) + count <= limits.most
+        assert tokens is None or count * limits.call_tokens <= tokens
+
+
+# --- plans and patches -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_plan_is_probes() -> None:
+    plan = checked(Auto(probes=3).start(brief()))
+    assert [step.name for step in plan.steps] == ["probe-1", "probe-2", "probe-3", "probes"]
+    assert len({step.op.sampling.seed for step in plan.steps if isinstance(step.op, Think)}) == 3
+
+
+def test_a_prompt_of_several_pieces_is_split_first() -> None:
+    about = brief("Write 3 riddles about rain")
+    plan = checked(Auto().start(about))
+    assert [step.name for step in plan.steps] == ["extract", "answer"]
+    said = json.dumps({"template": "Write a riddle about rain", "n": 3})
+    (patch,) = read(Auto(), plan.steps[0], said, about)
+    assert [step.name for step in checked(patch).steps] == ["item-1", "item-2", "item-3", "text", "chosen"]
+    (patch,) = read(Auto(), plan.steps[0], '{"template": null}', about)
+    assert checked(patch).output == "probes"
+    assert Auto(split="off").start(about).output == "probes"
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=20), st.sampled_from([None, "a", "b", "c"])), min_size=1, max_size=8))
+def test_whatever_probes_say_there_is_a_plan(probes: list[tuple[str, str | None]]) -> None:
+    records = [
+        {
+            "name": f"probe-{i}",
+            "text": text,
+            "done": True,
+            "tokens": 3,
+            "answer": key,
+            "key": key,
+            "verified": None,
+            "logprob": None,
+        }
+        for i, (text, key) in enumerate(probes, 1)
+    ]
+    planner = Auto()
+    step = planner.start(brief()).steps[-1]
+    (patch,) = read(planner, step, Result(value=records), brief())
+    assert checked(patch, outside=tuple(each["name"] for each in records)).output == "chosen"
+
+
+def test_options_for_what_is_chosen() -> None:
+    planner = Auto(options={"refine": {"distiller": "summary"}})
+    records = [
+        {
+            "name": f"probe-{i}",
+            "text": "prose",
+            "done": True,
+            "tokens": 3,
+            "answer": None,
+            "key": None,
+            "verified": None,
+            "logprob": None,
+        }
+        for i in (1, 2)
+    ]
+    step = planner.start(brief()).steps[-1]
+    (patch,) = read(planner, step, Result(value=records), brief())
+    assert patch.steps[0].name == "distill-1"
+    with pytest.raises(ValidationError):
+        Auto(agreement=0.4)
+
+
+# --- end to end ------------------------------------------------------------------------------------------------------
+
+
+def saying(*answers: int) -> list[Reply]:
+    return [Reply(text=f"Answer: {answer}", times=1) for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("replies", "options", "value", "why"),
+    [
+        (saying(42, 42, 42, 42), {}, "42", "probes: 4 of 4 probes agree"),
+        ([*saying(42, 42, 41, 40), Reply(text="Answer: 42")], {}, "42", "vote: 2 of 4 probes agree, not surely enough"),
+        ([*saying(1, 2, 3, 4), Reply(text="Answer: 42")], {}, "42", "serial: all 4 answers differ"),
+        (
+            [*saying(1, 2, 3, 4), Reply(when=NOTES, text="Answer: 42")],
+            {"strong": True},
+            "42",
+            "sequential: all 4 answers differ",
+        ),
+        ([Reply(when=NOTES, text="Answer: 42"), Reply(text="prose " * 40)], {}, "42", "refine: the probes are prose"),
+    ],
+)
+async def test_the_choice_and_its_reason_stand_in_the_answer(
+    replies: list[Reply], options: dict[str, object], value: str, why: str
+) -> None:
+    answer, _ = await ask("auto", "Why?", *replies, options=options)
+    assert (answer.answer, answer.status) == (value, "done")
+    assert answer.why.startswith(why)
+    assert why in answer.explain()
+
+
+async def test_probes_that_fail_are_left_out() -> None:
+    broken = Reply(text="x", finish="error", times=2)
+    answer, _ = await ask("auto", "Why?", broken, *saying(42, 42), Reply(text="Answer: 42"))
+    assert answer.answer == "42" and answer.why.startswith("vote: 2 of 2 probes agree")
+    answer, _ = await ask("auto", "Why?", Reply(text="x", finish="error"))
+    assert answer.status == "failed"
+
+
+async def test_a_split_that_fails_leads_to_probes() -> None:
+    replies = [Reply(when="<request>", text="x", finish="error"), *saying(1, 1, 1, 1)]
+    answer, _ = await ask("auto", "Write 3 riddles about rain", *replies)
+    assert answer.answer == "1" and answer.why.startswith("probes: ")
+
+
+async def test_with_a_verifier_samples_are_drawn_until_one_is_right() -> None:
+    replies = [Reply(text=WRONG, times=6), Reply(text=RIGHT, times=1), Reply(text=WRONG)]
+    answer, worker = await ask("auto", "3 5 7 11 -> 32", *replies, task="countdown")
+    assert answer.verified is True and answer.why.startswith("best-of: there is a verifier")
+    assert states(answer)["sample-12"] == "cancelled" or len(worker.prompts) == 16
+    answer, worker = await ask("auto", "3 5 7 11 -> 32", Reply(text=RIGHT), task="countdown")
+    assert answer.verified is True and answer.why == "probes: a probe is verified"
+
+
+async def test_what_a_strong_models_rounds_fall_back_on() -> None:
+    replies = [*saying(1, 2, 3, 4), Reply(when=NOTES, text="x", finish="error")]
+    answer, _ = await ask("auto", "Why?", *replies, options={"strong": True})
+    assert answer.answer == "1" and answer.status == "done"
+
+
+async def test_the_token_budget_counts() -> None:
+    replies = [*saying(1, 2, 3, 3), Reply(text="Answer: 9")]
+    answer, worker = await ask("auto", "Why?", *replies, tokens=60, options={"tokens": 15})
+    assert answer.answer == "3" and len(worker.prompts) <= 7
+
+
+def test_a_model_that_can_spawn_threads_does() -> None:
+    request = Request(
+        text="3 5 7 11 -> 32",
+        task=Plugin(name="countdown"),
+        planner=Plugin(name="auto"),
+        budget=Budget(tokens=100_000),
+    )
+    outcome = drive(Auto(threads="countdown", tokens=20), request, lambda prompt, job: WRONG)
+    assert outcome.finish.status == "done" and outcome.finish.result is not None
+    assert outcome.finish.result.why.startswith("threads: the model can spawn threads")
+    assert any("<parent>" in words for words in outcome.prompts.values())
+
+
+# --- what was not chosen ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("probes", "limits", "chosen", "other"),
+    [
+        (signs("aaaa"), Limits(), "probes", "vote"),
+        (signs("aaaa"), Limits(threads=True), "probes", "threads"),
+        (signs("abcd"), Limits(), "serial", "vote"),
+        (signs("abcd"), Limits(strong=True), "sequential", "serial"),
+        (signs("aabc"), Limits(), "vote", "serial"),
+        (signs("abcd", verified=False), Limits(), "best-of", "serial"),
+        (signs("----"), Limits(), "refine", "serial"),
+        (signs("abcd"), Limits(tokens=10), "probes", None),
+    ],
+)
+def test_the_counterfactual_is_what_the_next_rule_would_do(
+    probes: Signs, limits: Limits, chosen: str, other: str | None
+) -> None:
+    assert decide(probes, limits)[0] == chosen
+    found = counterfactual(probes, limits)
+    assert (found and found[0]) == other
+
+
+async def test_the_counterfactual_is_told_for_a_sample_of_the_requests() -> None:
+    def told(share: float, seed: int) -> bool:
+        planner = Auto(counterfactual=share)
+        asker = Asker("auto", brief(seed=seed))
+        return "not chosen: vote" in planner._not_chosen(asker, signs("abcd"), Limits())
+
+    assert all(told(1.0, seed) for seed in range(20)) and not any(told(0.0, seed) for seed in range(20))
+    assert 20 <= sum(told(0.05, seed) for seed in range(1000)) <= 90
+    assert [told(0.05, seed) for seed in range(50)] == [told(0.05, seed) for seed in range(50)]
+    replies = [Reply(text=f"Answer: {n}", times=1) for n in (1, 2, 3, 4)]
+    options = {"counterfactual": 1.0, "split": "off"}
+    answer, _ = await ask("auto", "How many?", *replies, Reply(text="Answer: 5"), options=options)
+    assert answer.why.startswith("serial: all 4 answers differ") and "; not chosen: vote, 1 of 4" in answer.why

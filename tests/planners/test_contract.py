@@ -1,0 +1,189 @@
+"""What every planner promises, held against each file in `planners/`: pure, printable, documented, and readers that do
+not care how a text is cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator import AsyncOrchestrator, Plugin, tool
+from orchestrator.core.base import Brief, Planner, Reader
+from orchestrator.core.errors import PlannerError
+from orchestrator.core.graph import validate
+from orchestrator.core.ir import Plan, Request, Result, Step, Think
+from orchestrator.runtime.plugins import Plugins
+from planners.dialects import load
+from workers.scripted import Reply, Scripted
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [path.stem for path in sorted((ROOT / "planners").glob("[a-z]*.py"))]
+DIALECTS = [path.stem for path in sorted((ROOT / "planners" / "dialects").glob("[a-z]*.py"))]
+PROMPT = "Translate these words into German: water, light, air."
+NO_PAPER = {"single", "fixed"}
+"""One call, and what a person wrote."""
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fixed": {"plan": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}},
+    "threads": {"dialect": "threadweaver"},
+    "skeleton": {"router": "off"},
+    "auto": {"split": "off"},
+    "refine": {"rounds": [2, 1]},
+}
+SAYS: dict[str, str] = {
+    "llmcompiler": 'Thought: two\n1. search("a")\n2. search("$1", k=2)\n3. join()\n',
+    "threads": "<Parallel>\n<Outlines>\n<Outline> 1: a</Outline>\n<Outline> 2: b</Outline>\n</Outlines>",
+    "skeleton": "1. Water\n2. Light\n3. Air\n",
+    "skeleton_graph": "1. Begin (difficulty 1)\n2. End (difficulty 2, needs 1)\n",
+    "decompose": '{"template": "Translate: {data}", "data": ["water", "light", "air"], "category": "x"}',
+}
+"""What leads on to more steps; the others ask for an answer, and any will do."""
+
+
+@tool
+async def search(query: str, k: int = 1) -> str:
+    """Look something up."""
+    return query * k
+
+
+def planner(name: str) -> Planner:
+    return Plugins().planner(Plugin(name=name, options=OPTIONS.get(name, {})))
+
+
+def brief(name: str, seed: int = 0) -> Brief:
+    request = Request(text=PROMPT, planner=Plugin(name=name), seed=seed)
+    return Brief(request, Plugins().task(request.task, PROMPT), (search.spec,))
+
+
+@dataclass
+class Read:
+    """What one reader was given, and what it said."""
+
+    step: Step
+    brief: Brief
+    text: str = ""
+    result: Result | None = None
+    said: list[Plan] = field(default_factory=list)
+    closed: Plan | None = None
+
+
+class Spy:
+    """A reader that notes what passes through it."""
+
+    def __init__(self, inner: Reader, log: Read) -> None:
+        self.inner, self.log = inner, log
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        self.log.text += delta
+        said = self.inner.feed(delta)
+        self.log.said += said
+        return said
+
+    def close(self, result: Result) -> Plan | None:
+        self.log.result = result
+        self.log.closed = self.inner.close(result)
+        return self.log.closed
+
+
+async def observed(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Read], Any]:
+    """Run a planner, and return what its readers were given and said."""
+    kind, log = type(planner(name)), list[Read]()
+    known = kind.reader
+
+    def reader(self: Planner, step: Step, about: Brief) -> Reader:
+        log.append(Read(step, about))
+        return Spy(known(self, step, about), log[-1])
+
+    joiner = Reply(when="^Answer a question", text="Action: Finish(ok)")
+    worker = Scripted([joiner, Reply(text=SAYS.get(name, "so it is \\boxed{42}"))])
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "reader", reader)
+        async with AsyncOrchestrator(workers=[worker], tools=[search]) as orchestrator:
+            options = OPTIONS.get(name, {})
+            answer = await orchestrator.run(PROMPT, planner=Plugin(name=name, options=options))
+    return log, answer
+
+
+def steps(plans: Sequence[Plan | None]) -> list[dict[str, Any]]:
+    return [step.model_dump() for plan in plans if plan is not None for step in plan.steps]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_planner_is_its_options_and_keeps_nothing(name: str) -> None:
+    made = planner(name)
+    with pytest.raises(ValidationError, match="frozen"):
+        made.__setattr__(next(iter(type(made).model_fields)), None)
+    assert type(made).model_validate_json(made.model_dump_json()) == made
+    assert made.n_option is None or made.n_option in type(made).model_fields
+    one, two = made.start(brief(name)), planner(name).start(brief(name))
+    assert one == two == made.start(brief(name)), "the same request is planned the same way"
+    validate(one)
+    assert Plan.model_validate_json(one.model_dump_json()) == one
+    for step in one.steps:
+        if isinstance(step.op, Think):
+            assert step.op.sampling.max_tokens >= 1
+            assert step.op.sampling.seed is not None or step.op.sampling.temperature == 0.0 or name == "fixed"
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_planner_runs_to_an_answer_and_its_readers_do_not_care_how_a_text_is_cut(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, answer = await observed(name, monkeypatch)
+    assert answer.status == "done", answer.failure
+    assert bool(log) == any(step.expands for step in planner(name).start(brief(name)).steps)
+    for read in log:
+        if read.result is None:
+            continue
+        for size in (1, 3, 10**6):
+            again = planner(name).reader(read.step, read.brief)
+            said = [plan for at in range(0, len(read.text), size) for plan in again.feed(read.text[at : at + size])]
+            last = again.close(read.result)
+            assert steps([*said, last]) == steps([*read.said, read.closed]), f"{read.step.name} in pieces of {size}"
+            assert last == read.closed or size != 1 or read.text == ""
+        if read.closed is not None:
+            assert Plan.model_validate_json(read.closed.model_dump_json()) == read.closed
+
+
+@pytest.mark.parametrize("name", [each for each in NAMES if each not in {"llmcompiler", "threads"}])
+def test_a_step_that_needs_no_reader_has_none(name: str) -> None:
+    step = Step(name="somebody-elses", op=Think(prompt="x"), expands=True)
+    with pytest.raises(PlannerError):
+        planner(name).reader(step, brief(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_planner_says_where_it_is_from_its_defaults_and_what_differs(name: str) -> None:
+    doc = " ".join((type(planner(name)).__doc__ or "").split())
+    assert name in NO_PAPER or re.search(r"arXiv \d{4}\.\d{5}", doc), "no paper is named"
+    assert re.search(r"\bdefaults?\b", doc, re.IGNORECASE), "the defaults are not said"
+    assert re.search(r"\bdiffer", doc, re.IGNORECASE), "what differs from the original is not said"
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_dialect_says_where_it_is_from_its_defaults_and_what_differs(name: str) -> None:
+    doc = " ".join((ROOT / "planners" / "dialects" / f"{name}.py").read_text().split('"""')[1].split())
+    assert name == "countdown" or re.search(r"arXiv \d{4}\.\d{5}", doc)
+    assert name == "countdown" or re.search(r"\bdefaults\b", doc, re.IGNORECASE)
+    assert name == "countdown" or re.search(r"\bdiffer", doc, re.IGNORECASE)
+    assert (load(name).fork and load(name).tags) or name == "apr"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_planner_has_an_offline_example_tests_and_its_place_in_the_documents(name: str) -> None:
+    used = re.compile(rf"planner=(?:Plugin\(name=)?\"{name}\b|\b{type(planner(name)).__name__}\(|\"{name}\"")
+    examples = [path.name for path in (ROOT / "examples").glob("*.py") if path.name != "quickstart.py"
+                and used.search(path.read_text())]  # fmt: skip
+    assert examples, f"no example that needs no model uses {name}"
+    tests = [path for folder in ("planners", "policies") for path in (ROOT / "tests" / folder).glob("test_*.py")
+             if path.name not in ("test_contract.py", "test_corpus.py")]  # fmt: skip
+    assert any(used.search(path.read_text()) or f"planners.{name} " in path.read_text() for path in tests)
+    document = (ROOT / "docs" / "planners.md").read_text()
+    section = document.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    assert f"`{name}`" in document.partition("\n## ")[0], "it is not in the table of when to use which"
+    assert "```mermaid" in section, "its section has no picture of its DAG"

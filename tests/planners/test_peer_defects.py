@@ -1,0 +1,159 @@
+"""What goes wrong in ThreadWeaver, APR, Multiverse-Engine and Skeleton-of-Thought, each with a text of our own in the
+same shape. LLMCompiler's and LangGraph's stand in `test_llmcompiler_defects.py`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orchestrator import AsyncOrchestrator, Plugin
+from orchestrator.core.ir import Failure, Think
+from planners.dialects import load
+from planners.threads import Threads
+from tests.planners.scripted_runs import ask, states
+from tests.planners.test_threads_apr import CALL, LAST, NONE, PUZZLE, SEARCH
+from tests.planners.test_threads_dialects import by_ending, run
+from tests.planners.token_worker import TokenWorker
+from workers.scripted import Reply, Scripted
+
+LIST = "<Parallel>\n<Outlines>\n" + "".join(f"<Outline> {i}: way {i}</Outline>\n" for i in range(1, 5)) + "</Outlines>"
+REPLIES = [
+    Reply(when=r"</Thread>\n\Z", text="</Parallel> \\boxed{42}"),
+    Reply(when=r"<Thread>\n\d:\Z", text=" it is 42</Thread>", tokens_per_second=200),
+    Reply(text=LIST),
+]
+WEAVE = Plugin(name="threads", options={"dialect": "threadweaver"})
+
+
+# --- ThreadWeaver ----------------------------------------------------------------------------------------------------
+
+
+async def test_tw1_the_calls_of_one_trajectory_stay_where_their_prefix_is() -> None:
+    # Six calls, four replicas: keyed on a fresh request id each, they went to 0, 1, 2, 3, 0, 1.
+    workers = [Scripted(REPLIES, name=f"replica-{i}") for i in range(4)]
+    async with AsyncOrchestrator(workers=workers, policies=["affinity"]) as orchestrator:
+        answers = await asyncio.gather(*(orchestrator.run(f"What is {i}*7?", planner=WEAVE) for i in range(8)))
+    for answer in answers:
+        calls = [row for row in answer.report.steps if row.kind == "think"]
+        assert len(calls) == 6 and len({row.worker for row in calls}) == 1
+    everywhere = {row.worker for answer in answers for row in answer.report.steps if row.kind == "think"}
+    assert len(everywhere) == 4, "different trajectories are spread"
+
+
+@pytest.mark.parametrize(
+    ("second", "read"),
+    [
+        (" and so on" * 2000, "\n</Thread>"),  # over-long: finish "length"
+        (" early<|im_end|>", "\n</Thread>"),  # ended the whole text
+        (Failure(kind="EngineError", message="gone"), "2:\n</Thread>"),
+    ],
+)
+def test_tw_one_bad_thread_does_not_end_the_answer(second: str | Failure, read: str) -> None:
+    replies: dict[str, str | Failure] = {
+        "<Thread>\n1:": " one</Thread>",
+        "<Thread>\n2:": second,
+        "<Thread>\n3:": " three</Thread>",
+        "<Thread>\n4:": " four</Thread>",
+        "</Thread>\n": "</Parallel> \\boxed{42}",
+    }
+    worker = TokenWorker(by_ending(replies, LIST), load("threadweaver").tags)
+    answer = run(worker, dialect="threadweaver", child_tokens=300)
+    assert (answer.status, answer.answer) == ("done", "42")
+    context = worker.tokenizer.decode(worker.prompts["round-2"])
+    assert read in context and "3: three</Thread>" in context and "4: four</Thread>" in context
+    assert [job.step for job in worker.jobs].count(worker.jobs[0].step) == 1, "nothing is generated from scratch again"
+
+
+def test_tw_a_thread_has_a_limit_of_its_own_and_so_have_rounds() -> None:
+    worker = TokenWorker(by_ending({"</Thread>\n": LIST, ":": " never ends" * 100}, LIST), load("threadweaver").tags)
+    answer = run(worker, dialect="threadweaver", child_tokens=50, max_rounds=2)
+    assert answer.status == "done"
+    legs = {job.step.rpartition("/")[2].rpartition(":")[2]: job for job in worker.jobs}
+    assert sum("child" in leg for leg in legs) == 8 and "round-4" not in legs
+    assert all(len(worker.outputs[leg]) <= 50 for leg in legs if "child" in leg)
+
+
+def test_tw_what_does_not_fit_the_context_is_a_failure_and_never_the_prompt() -> None:
+    worker = TokenWorker(by_ending({"</Thread>\n": "never"}, LIST), load("threadweaver").tags, most=20)
+    answer = run(worker, "a question that is longer than twenty tokens of one letter each", dialect="threadweaver")
+    assert answer.status == "failed" and answer.answer is None
+    assert answer.failure is not None and "too long" in answer.failure.message
+
+
+def test_tw_the_stop_is_asked_for_and_kept_whatever_the_server_says_of_it() -> None:
+    # Nothing depends on which stop was hit (`matched_stop`): the text's own end says it.
+    worker = TokenWorker(by_ending({"</Thread>\n": "\\boxed{42}", ":": " x</Thread>"}, LIST), load("threadweaver").tags)
+    run(worker, dialect="threadweaver")
+    for job in worker.jobs:
+        assert isinstance(job.op, Think)
+        thread = "child" in job.step
+        assert (("</Thread>",) if thread else ("</Outlines>",)) == job.op.sampling.stop and job.op.sampling.keep_stop
+
+
+# --- APR -------------------------------------------------------------------------------------------------------------
+
+
+def test_apr_model_text_is_never_evaluated(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr("os.system", lambda command: ran.append(command))
+    evil = "__import__('os').system('touch x')"
+    trace = (
+        f"\nMoving to Node #0,1\nCurrent State: 39:[{evil}, 3], Operations: ['{evil}']\n"
+        f"Generated Node #0,1: 39:[{evil}] Operation: {evil}\n{evil},39 equal: Goal Reached\nGoal Reached\n"
+    )
+    worker = TokenWorker(by_ending({"<End Sub Searches>\n": LAST}, trace + CALL))
+    assert run(worker, PUZZLE, dialect="apr").status == "done"
+    assert ran == []
+
+
+def test_apr_results_stand_in_the_order_of_the_calls_not_of_the_ends() -> None:
+    slow = [
+        Reply(when=r"Sub Searches>\n\Z", text=LAST),
+        Reply(when=r"Node #0,1\n", text=NONE, tokens_per_second=30),
+        Reply(when=r"Node #0,0,2\n", text=NONE, tokens_per_second=300),
+        Reply(when=r"\n.*Node #0,0\n|^Moving to Node #0,0\n", text=NONE),
+        Reply(text=SEARCH + CALL),
+    ]
+    worker = Scripted(slow)
+    answer = run(worker, PUZZLE, dialect="apr")
+    join = next(row for row in answer.report.steps if row.name == "join-1")
+    assert [need.rpartition("/")[2].rpartition(":")[2] for need in join.needs] == ["child-1", "child-2", "child-3"]
+
+
+# --- Multiverse-Engine -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["<Parallel>\n</Goal>", "<Parallel>\n<Goal>\n</Goal>", "</Goal></Goal>"])
+def test_multiverse_a_missing_goal_or_outline_is_text(text: str) -> None:
+    worker = TokenWorker(by_ending({"</Goal>": " so \\boxed{42}"}, text), load("multiverse").tags)
+    assert run(worker, dialect="multiverse").answer == "42"
+
+
+def test_multiverse_more_than_twenty_paths_are_not_run() -> None:
+    goals = "".join(f"<Outline>\n{i}: x\n</Outline>\n" for i in range(1, 100))
+    replies = {"<Conclusion>\n": "\\boxed{42}", ":": " y\n</Path>"}
+    worker = TokenWorker(by_ending(replies, f"<Parallel>\n<Goal>\n{goals}</Goal>"), load("multiverse").tags)
+    assert run(worker, dialect="multiverse").answer == "42"
+    assert sum("child" in step for step in worker.outputs) == Threads(dialect="multiverse").table.width == 20
+
+
+# --- Skeleton-of-Thought ---------------------------------------------------------------------------------------------
+
+
+async def test_sot_points_are_written_at_the_same_time() -> None:
+    points = "1. One\n2. Two\n3. Three\n"
+    replies = [Reply(when="Write only the skeleton", text=points), Reply(text="It is so.", delay=0.05)]
+    answer, _ = await ask("skeleton", "Tell me three things.", *replies, options={"router": "off"})
+    rows = [row for row in answer.report.steps if row.name.startswith("point-")]
+    starts, ends = [row.started_at for row in rows], [row.ended_at for row in rows]
+    assert len(rows) == 3
+    assert max(start for start in starts if start is not None) < min(end for end in ends if end is not None)
+
+
+@pytest.mark.parametrize("skeleton", ["", "about 3.5 ideas come to mind", "I cannot.", "1.1. sub\n1.2. sub"])
+async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
+    replies = [Reply(when="Write only the skeleton", text=skeleton), Reply(text="Answer: 42")]
+    answer, _ = await ask("skeleton", "Tell me.", *replies, options={"router": "off"})
+    assert (answer.status, answer.answer) == ("done", "42")
+    assert not any(name.startswith("point-") for name in states(answer))

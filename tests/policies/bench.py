@@ -1,0 +1,103 @@
+"""A vote in the machine, with the workers' news made by hand: what runs, what waits, what was given up."""
+
+from __future__ import annotations
+
+from orchestrator.core.base import Brief
+from orchestrator.core.events import (
+    Action,
+    Cancel,
+    Dispatch,
+    Event,
+    Expand,
+    Failed,
+    Finish,
+    Progressed,
+    Stopped,
+    Submitted,
+    Succeeded,
+    WorkerUp,
+)
+from orchestrator.core.invariants import check
+from orchestrator.core.ir import Failure, Plugin, Request, Result, Signals, Usage
+from orchestrator.core.machine import Machine
+from orchestrator.core.view import StepView, View
+from orchestrator.runtime.expander import Expander
+from orchestrator.runtime.plugins import Plugins
+from orchestrator.runtime.spelling import parse_plugin
+from planners.sample import Sample
+
+
+class Bench:
+    """Samples 1 … n and their vote, under policies. Samples are told apart by their numbers."""
+
+    def __init__(
+        self, n: int, *policies: str, slots: int = 64, text: str = "?", task: str = "plain", **options: object
+    ) -> None:
+        plugins = Plugins()
+        self.machine = Machine(plugins)
+        self.task = plugins.task(Plugin(name=task), text)
+        self.live: dict[int, int] = {}
+        """Attempts that run, by sample."""
+        self.given_up: dict[int, str] = {}
+        """Reasons, by sample."""
+        self.finish: Finish | None = None
+        self.expanded: list[Expand] = []
+        request = Request(text=text, task=Plugin(name=task), policies=tuple(map(parse_plugin, policies)))
+        planner = Sample.model_validate({"n": n, "temperature": 1.0, **options})
+        brief = Brief(request, self.task)
+        self._expander = Expander()
+        self.take(WorkerUp(at=0, worker="w", slots=slots, serves=("think",)))
+        self.take(self._expander.start("r", planner, brief, 0.0))
+
+    def take(self, event: Event) -> list[Action]:
+        actions = self.machine.handle(event)
+        check(self.machine)
+        follow: list[Event] = []
+        for action in actions:
+            match action:
+                case Dispatch(job=job):
+                    self.live[_number(job.step)] = job.attempt
+                case Cancel(step=step, attempt=attempt):
+                    self.given_up[_number(step)] = action.reason
+                    self.live.pop(_number(step), None)
+                    if attempt is not None:
+                        follow.append(Stopped(at=0, attempt=attempt))
+                case Expand():
+                    follow += self._expander.expand(action, self.machine, 0.0)
+                case Finish():
+                    self.finish = action
+                case _:
+                    pass
+        for each in follow:
+            self.take(each)
+        return actions
+
+    def progress(
+        self, sample: int, tokens: int = 1, text: str = "", group: float | None = None, lowest: float | None = None
+    ) -> None:
+        """A sample that runs writes on."""
+        attempt = self.live[sample]
+        self.take(Progressed(at=0, attempt=attempt, text=text, tokens=tokens, group=group, lowest=lowest))
+
+    def done(self, sample: int, answer: str = "A", signals: Signals | None = None, tokens: int = 10) -> None:
+        """A sample that runs ends in an answer."""
+        result = Result(value=answer, signals=signals, usage=Usage(completion=tokens))
+        self.take(Succeeded(at=0, attempt=self.live.pop(sample), result=result))
+
+    def fail(self, sample: int) -> None:
+        """A sample that runs fails for good."""
+        failure = Failure(kind="WorkerError", message="no")
+        self.take(Failed(at=0, attempt=self.live.pop(sample), failure=failure))
+
+    def step(self, name: str) -> StepView:
+        found = View(self.machine).step(f"r:{name}")
+        assert found is not None
+        return found
+
+
+def _number(step: str) -> int:
+    tail = step.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+__all__ = ["Bench", "Submitted"]

@@ -1,0 +1,132 @@
+"""The allocation `by-saturation`, alone and under the planner `adaptive`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, strategies as st
+
+from orchestrator.core.base import Allocation, Brief, Planner
+from orchestrator.core.events import Job
+from orchestrator.core.ir import Budget, Failure, Request, Think
+from orchestrator.core.nodes import State
+from orchestrator.runtime.spelling import parse_plugin
+from planners.adaptive import Adaptive
+from policies.allocate.by_saturation import BySaturation
+from tests.planners.driving import Outcome, drive
+from tests.policies.branches import LETTERS, branches, ended, voter
+
+
+@given(
+    st.lists(st.sampled_from(["A", "B", "c", "7", "?"]), min_size=1, max_size=5),
+    st.integers(1, 40),
+    st.sampled_from([0.01, 0.1]),
+)
+def test_it_is_n_star_capped(answers: list[str], most: int, epsilon: float) -> None:
+    probes = branches(*answers)
+    for evidence in ("share", "verifier"):
+        rule = BySaturation.model_validate({"most": most, "epsilon": epsilon, "evidence": evidence})
+        if evidence == "verifier":
+            good = sum(each in "AB" for each in answers)
+            bad = sum(each in "c?" for each in answers)
+        else:
+            good = max((answers.count(each) for each in answers if each != "?"), default=0)
+            bad = len(answers) - good
+        p = (1 + good) / (2 + good + bad)
+        n_star = 0
+        while p * (1 - p) ** n_star > epsilon * (1 + 1e-12):
+            n_star += 1
+        expected = min(max(0, n_star - len(answers)), max(0, most - len(answers)))
+        assert len(rule.allocate(probes, LETTERS).branches) == expected
+
+
+def test_it_says_why() -> None:
+    assert BySaturation(most=8).allocate(branches("a", "a", "A"), LETTERS).why == (
+        "1 of 3 probes verified, p = 0.4: 8 branches saturate, 5 more"
+    )
+    assert BySaturation(most=4).allocate(branches("7", "8", "?"), LETTERS).why == (
+        "1 of 3 probes agree, p = 0.4: 8 branches saturate, 1 more (5 wanted)"
+    )
+
+
+@pytest.mark.parametrize(("tokens", "more"), [(None, 29), (1000, 7), (300, 0), (399, 0), (400, 1), (0, 0)])
+def test_tokens_cap_it(tokens: int | None, more: int) -> None:
+    probes = [voter(f"b{i}", "a", tokens=100) for i in range(3)]
+    rule = BySaturation(most=100, tokens=tokens, epsilon=1e-5, evidence="verifier")
+    expected = math.ceil(math.log(1e-5 / 0.2) / math.log(0.8)) - 3 if tokens is None else more
+    assert len(rule.allocate(probes, LETTERS).branches) == expected
+
+
+def test_temperatures_strategies_and_the_model_by_difficulty() -> None:
+    rule = BySaturation(temperatures=(0.5, 1.0), strategies=("a", "b", "c"), models=("small", "middle", "large"))
+    easy = rule.allocate(branches("A", "A"), LETTERS)
+    hard = rule.allocate([*branches("a", "a", "a"), ended("b4", State.FAILED)], LETTERS)
+    assert {share.model for share in easy.branches} == {"small"}
+    assert {share.model for share in hard.branches} == {"large"}
+    assert [share.temperature for share in hard.branches[:3]] == [0.5, 1.0, 0.5]
+    assert "".join(share.strategy for share in hard.branches[:4]) == "abca"
+    assert hard.why.endswith("model large")
+
+
+# --- the planner ------------------------------------------------------------------------------------------------------
+
+
+def solve(planner: Planner, answers: Sequence[str], **request: object) -> Outcome:
+    def model(prompt: list[str], job: Job) -> str | Failure:
+        said = answers[int(job.step.rpartition("-")[2]) - 1]
+        return Failure(kind="WorkerError", message="no") if said == "fail" else said
+
+    return drive(planner, Request.model_validate({"text": "q", **request}), model)
+
+
+def test_what_the_probes_agree_on_needs_no_more() -> None:
+    outcome = solve(Adaptive(), ["x"] * 40)
+    assert len(outcome.contexts) == 3 and outcome.finish.result is not None
+    assert outcome.finish.result.value == "x" and outcome.finish.result.why == "3 of 3 votes, margin 3"
+
+
+def test_what_they_do_not_agree_on_needs_more_and_all_vote() -> None:
+    outcome = solve(Adaptive(most=9), ["x", "y", "fail", *"zzzzzzzz"])
+    assert outcome.finish.status == "done" and outcome.finish.result is not None
+    assert outcome.finish.result.why == "3 of 5 votes, margin 2; not counted: sample-3 failed"
+    assert len(outcome.prompts) == 6  # p = (1 + 1) / (2 + 2)
+
+
+def test_probes_that_all_fail_are_followed_by_more() -> None:
+    outcome = solve(Adaptive(most=9), ["fail"] * 3 + ["x"] * 9)
+    assert outcome.finish.status == "done" and outcome.finish.result is not None
+    assert outcome.finish.result.value == "x"
+
+
+def test_no_more_than_most_even_of_probes() -> None:
+    assert len(solve(Adaptive(most=2), ["x", "y", "z"]).contexts) == 2
+    assert Adaptive.n_option == "most"
+
+
+def test_the_budget_of_the_run_is_passed_on() -> None:
+    outcome = solve(Adaptive(max_tokens=2), ["x x", "y y", "z z", *["w w"] * 40], budget=Budget(tokens=10))
+    assert outcome.finish.status == "done" and outcome.finish.usage.completion == 10
+
+
+def test_each_branch_is_planned_as_it_was_allocated() -> None:
+    shares = [{"temperature": 0.3, "strategy": "Work backwards.", "model": "big"}, {"temperature": 0.0}, {}]
+    planner = Adaptive(temperature=0.9)
+    brief = Brief(Request(text="q"), LETTERS.model_copy(update={"text": "q"}))
+    plan = planner.rest(Allocation.model_validate({"branches": shares}), ("sample-1",), brief)
+    ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
+    assert [step.name for step in plan.steps] == ["sample-2", "sample-3", "sample-4", "vote"]
+    assert [op.sampling.temperature for op in ops] == [0.3, 0.0, 0.9]
+    assert [op.model for op in ops] == ["big", None, None]
+    assert len(ops[0].prompt) == 2 and len(ops[1].prompt) == 1
+    assert len({op.sampling.seed for op in ops}) == 3 and ops[1].sampling.seed is None
+
+
+@pytest.mark.parametrize(
+    ("allocate", "said"), [("by-saturation:colour=1", "no option 'colour'"), ("majority", "no option 'most'")]
+)
+def test_an_allocation_that_makes_no_sense(allocate: str, said: str) -> None:
+    outcome = solve(Adaptive(allocate=parse_plugin(allocate)), ["x"] * 9)
+    assert outcome.finish.status == "failed" and outcome.finish.failure is not None
+    assert said in outcome.finish.failure.message

@@ -1,0 +1,248 @@
+"""The policies that prune a vote's branches while they run: `deepconf`, `redundant`, `successive-halving`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from orchestrator.core.nodes import State
+from policies.similarity import auroc, cluster, jaccard
+from tests.policies.bench import Bench
+from tests.policies.branches import confident
+
+# --- deepconf ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_others_wait_for_the_warm_up() -> None:
+    bench = Bench(6, "deepconf:warmup=2,eta=50", logprobs=20, window=8)
+    assert sorted(bench.live) == [1, 2]
+    assert "warm-up of vote" in bench.step("sample-3").held
+    bench.done(1, signals=confident(4.0))
+    assert sorted(bench.live) == [2]
+    bench.done(2, signals=confident(8.0))
+    assert sorted(bench.live) == [3, 4, 5, 6]
+
+
+def test_a_branch_below_the_threshold_is_given_up() -> None:
+    bench = Bench(5, "deepconf:warmup=2,eta=50", logprobs=20, window=8)
+    bench.done(1, signals=confident(4.0))
+    bench.done(2, signals=confident(8.0))
+    bench.progress(3, 8, group=7.0, lowest=6.5)
+    bench.progress(4, 8)  # no full window yet
+    assert not bench.given_up
+    bench.progress(3, 8, group=5.9, lowest=5.9)
+    assert bench.given_up == {3: "vote: confidence 5.9 is below 6, the 50th percentile of 2 branches"}
+    bench.done(4, "B", signals=confident(9.0))
+    bench.done(5, "B", signals=confident(9.0))
+    assert bench.finish is not None and bench.finish.result is not None
+    assert (
+        bench.finish.result.why
+        == "2 of 4 votes, margin 0, a tie of 2 settled by order; not counted: sample-3 cancelled"
+    )
+
+
+def test_without_waiting_those_already_below_go_with_the_last_of_the_warm_up() -> None:
+    bench = Bench(5, "deepconf:warmup=2,eta=50,wait=false", logprobs=20, window=8)
+    assert sorted(bench.live) == [1, 2, 3, 4, 5]
+    bench.progress(1, 8, group=0.1, lowest=0.1)  # of the warm-up: never given up
+    bench.progress(3, 8, group=9.0, lowest=1.0)
+    bench.progress(4, 8, group=9.0, lowest=7.0)
+    bench.done(2, signals=confident(8.0))
+    assert not bench.given_up
+    bench.done(1, signals=confident(4.0))
+    assert sorted(bench.given_up) == [3]
+
+
+def test_a_warm_up_of_failures_prunes_nothing() -> None:
+    bench = Bench(4, "deepconf:warmup=2", logprobs=20, window=8)
+    bench.fail(1)
+    bench.fail(2)
+    bench.progress(3, 8, group=0.0, lowest=0.0)
+    assert not bench.given_up and sorted(bench.live) == [3, 4]
+
+
+def test_branches_that_say_no_confidence_are_an_error_with_the_remedy() -> None:
+    bench = Bench(4, "deepconf:warmup=1")
+    bench.done(1)
+    assert bench.finish is not None and bench.finish.failure is not None
+    assert "set logprobs=20 and a window" in bench.finish.failure.message
+
+
+@given(
+    st.lists(st.floats(0.5, 20), min_size=1, max_size=4),
+    st.lists(st.lists(st.floats(0.5, 20), min_size=1, max_size=5), min_size=1, max_size=5),
+    st.sampled_from([10.0, 50.0, 90.0]),
+)
+def test_deepconf_is_its_definition(warm: list[float], others: list[list[float]], eta: float) -> None:
+    """Stopped is who falls below the percentile, at the first window that does."""
+    bench = Bench(len(warm) + len(others), f"deepconf:warmup={len(warm)},eta={eta}", logprobs=20, window=8)
+    for i, value in enumerate(warm, 1):
+        bench.done(i, signals=confident(value))
+    floor = np.percentile(warm, 100 - eta)
+    for i, groups in enumerate(others, len(warm) + 1):
+        for at, group in enumerate(groups):
+            bench.progress(i, 8, group=group, lowest=min(groups[: at + 1]))
+            if group < floor - 1e-9:
+                assert i in bench.given_up
+                break
+            if min(groups[: at + 1]) > floor + 1e-9:
+                assert i not in bench.given_up
+
+
+# --- redundant --------------------------------------------------------------------------------------------------------
+
+LIKE = "first we add\nthen we halve\n"
+OTHER = "let us guess\nand check\n"
+
+
+def test_a_branch_that_begins_as_another_is_given_up_and_votes_with_it() -> None:
+    bench = Bench(4, "redundant:steps=2", stream=True)
+    bench.progress(1, text=LIKE)
+    bench.progress(2, text="First  we add\nthen we ")
+    bench.progress(3, text=OTHER)
+    assert not bench.given_up
+    bench.progress(2, text="HALVE\nso")
+    assert bench.given_up == {2: "vote: 1 like sample-1, which its vote goes with"}
+    bench.progress(4, text=LIKE)
+    assert sorted(bench.given_up) == [2, 4]
+    bench.done(3, "B")
+    bench.done(1, "A")
+    assert bench.finish is not None and bench.finish.result is not None
+    assert bench.finish.result.value == "A"
+    assert bench.finish.result.why == ("3 of 4 votes, margin 2; 2 given up as redundant, counted with those like them")
+
+
+def test_a_finished_branch_stands_for_later_ones() -> None:
+    bench = Bench(2, "redundant:steps=2", stream=True)
+    bench.progress(1, text=LIKE)
+    bench.done(1, LIKE + "A")
+    bench.progress(2, text=LIKE)
+    assert sorted(bench.given_up) == [2] and bench.finish is not None
+
+
+def test_it_is_compared_once_and_then_left_alone() -> None:
+    bench = Bench(2, "redundant:steps=2", stream=True)
+    bench.progress(1, text=LIKE)
+    bench.progress(2, text=OTHER)
+    bench.progress(2, text=LIKE * 20)
+    assert not bench.given_up
+
+
+def test_one_with_few_steps_is_compared_by_its_tokens() -> None:
+    bench = Bench(3, "redundant:steps=99,tokens=20,threshold=0.5", stream=True)
+    bench.progress(1, 25, text=LIKE)
+    bench.progress(2, 19, text=LIKE)
+    assert not bench.given_up
+    bench.progress(2, 1, text=" ")
+    assert sorted(bench.given_up) == [2]
+    bench.progress(3, 30, text="no line ends here")  # without steps it is like none
+    assert sorted(bench.given_up) == [2]
+
+
+def test_what_was_given_up_stands_for_nobody() -> None:
+    bench = Bench(3, "redundant:steps=2,threshold=0.3", stream=True)
+    bench.progress(1, text="a\nb\n")
+    bench.progress(2, text="b\nc\n")
+    assert sorted(bench.given_up) == [2]
+    bench.progress(3, text="c\nd\n")  # like the second alone
+    assert sorted(bench.given_up) == [2]
+
+
+def test_countdown_compares_operations() -> None:
+    bench = Bench(3, "redundant:steps=2,threshold=1", task="countdown", text="3 5 7 11 -> 24", stream=True)
+    bench.progress(1, text="<try> 11 - 7 = 4 | 5 4 3 <go> 5 * 4 = 20 | ")
+    bench.progress(2, text="<try> 11 - 7 = 4 | 5 4 3 <go> 5 + 4 = 9 | ")
+    bench.progress(3, text="4*5=20 ; 11-7=4 ;")
+    assert sorted(bench.given_up) == [3]
+
+
+def test_branches_that_do_not_stream_are_an_error_with_the_remedy() -> None:
+    bench = Bench(2, "redundant")
+    bench.done(1)
+    assert bench.finish is not None and bench.finish.failure is not None
+    assert "set stream=true" in bench.finish.failure.message
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40))
+def test_auroc_is_the_share_of_pairs_in_the_right_order(pairs: list[tuple[int, bool]]) -> None:
+    scores, same = [float(score) for score, _ in pairs], [each for _, each in pairs]
+    positive = [score for score, each in zip(scores, same, strict=True) if each]
+    negative = [score for score, each in zip(scores, same, strict=True) if not each]
+    if not positive or not negative:
+        with pytest.raises(ValueError, match="both kinds"):
+            auroc(scores, same)
+        return
+    wins = [(p > n) + 0.5 * (p == n) for p in positive for n in negative]
+    assert auroc(scores, same) == pytest.approx(float(np.mean(wins)))
+
+
+STEPS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4)
+
+
+@given(st.lists(STEPS, min_size=1, max_size=8), st.sampled_from([0.3, 0.5, 0.8, 1.0]))
+def test_online_clusters_are_those_made_at_once(traces: list[list[str]], threshold: float) -> None:
+    bench = Bench(len(traces), f"redundant:steps=4,tokens=4,threshold={threshold}", stream=True)
+    for i, trace in enumerate(traces, 1):
+        bench.progress(i, 4, text="".join(f"{step}\n" for step in trace))
+    heads = cluster(traces, threshold)
+    kept = {head + 1 for head in heads}
+    assert set(bench.live) == kept
+    for i in kept:
+        bench.done(i, str(i))
+    assert bench.finish is not None and bench.finish.result is not None
+    assert f"{max(heads.count(head) for head in heads)} of {len(traces)} votes" in bench.finish.result.why
+
+
+@given(STEPS, STEPS)
+def test_jaccard(a: list[str], b: list[str]) -> None:
+    expected = len([x for x in set(a) if x in b]) / len(set(a + b))
+    assert jaccard(a, b) == pytest.approx(expected) == jaccard(b, a)
+    assert jaccard([], []) == 1.0
+
+
+# --- successive halving -----------------------------------------------------------------------------------------------
+
+
+def test_the_surer_half_stays_at_each_rung() -> None:
+    bench = Bench(4, "successive-halving:first=10", logprobs=20, window=8)
+    for i, group in ((1, 3.0), (2, 5.0), (3, 4.0)):
+        bench.progress(i, 12, group=group, lowest=0.0)
+    assert not bench.given_up, "the fourth is shorter"
+    bench.progress(4, 10, group=1.0, lowest=0.0)
+    assert sorted(bench.given_up) == [1, 4]
+    assert bench.given_up[1] == "vote: not among the 2 surest of 4 at 12 tokens"
+    bench.progress(2, 9, group=2.0)
+    bench.progress(3, 8, group=2.0)
+    assert sorted(bench.given_up) == [1, 3, 4], "equals stay in the join's order"
+    bench.progress(2, 500, group=0.1)
+    assert sorted(bench.live) == [2]
+
+
+def test_done_branches_take_places_and_waiting_ones_hold_nothing_up() -> None:
+    bench = Bench(6, "successive-halving:first=10", slots=3, logprobs=20, window=8)
+    bench.progress(1, 10, group=1.0)
+    bench.progress(2, 10, group=2.0)
+    bench.progress(3, 10, group=3.0)
+    assert not bench.given_up, "three of six may stay"
+    bench.done(1)
+    assert sorted(bench.live) == [2, 3, 4]
+    bench.progress(4, 10, group=9.0)
+    assert sorted(bench.given_up) == [2], "one is done, two more may stay"
+
+
+@given(st.integers(1, 9), st.sampled_from([2.0, 3.0]), st.lists(st.floats(0.1, 9), min_size=9, max_size=9))
+def test_halving_is_its_definition(n: int, factor: float, groups: list[float]) -> None:
+    bench = Bench(n, f"successive-halving:first=4,factor={factor}", logprobs=20, window=8)
+    alive, at = list(range(1, n + 1)), 0
+    for rung in range(4):
+        until = math.ceil(4 * factor**rung)
+        for i in list(alive):
+            bench.progress(i, until - at, group=groups[i - 1])
+        at = until
+        keep = max(1, math.ceil(n / factor ** (rung + 1)))
+        alive = sorted(sorted(alive, key=lambda i: (-groups[i - 1], i))[:keep])
+        assert sorted(bench.live) == alive
+        assert all(bench.step(f"sample-{i}").state is State.RUNNING for i in alive)

@@ -1,0 +1,239 @@
+"""The options of the task `plain`: where an answer stands, and when two are the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+from hypothesis import given, strategies as st
+
+from orchestrator.core.errors import PluginError, TaskError
+from orchestrator.core.ir import Plugin
+from orchestrator.runtime.plugins import Plugins
+from orchestrator.tasks._expression import canonical
+from orchestrator.tasks.plain import Plain
+
+
+def plain(**options: object) -> Plain:
+    return Plain.model_validate({"text": "?", **options})
+
+
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "text", "answer"),
+    [
+        ("boxed", r"so \boxed{1}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        ("boxed", "the answer is 42", None),
+        ("boxed", r"\boxed{never closed", None),
+        ("line", "Answer: 1\nAnswer: 42\nBye", "42"),
+        ("line", r"\boxed{1}", None),
+        ("text", r" all of \boxed{it} ", r"all of \boxed{it}"),
+        ("text", " ", None),
+    ],
+)
+def test_only_where_it_is_said_to_stand(how: str, text: str, answer: str | None) -> None:
+    assert plain(answer=how).extract(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "answer"),
+    [
+        ("answer", 'first {"answer": 1} then {"answer": 2} and {"other": 3}', 2),
+        ("answer", '```json\n{"answer": {"answer": 5}, "why": "{"}\n```', {"answer": 5}),
+        ("result.value", '{"result": {"value": [1, 2]}}', [1, 2]),
+        ("answer", '{"answer": null}', None),
+        ("answer", '{"answer": NaN} {"answer": 1', None),
+        ("answer", "no object", None),
+        ("answer", '{"answer": "x"} {' * 3, "x"),
+    ],
+)
+def test_a_field_of_the_last_object_that_has_it(field: str, text: str, answer: object) -> None:
+    assert plain(answer="json", field=field).extract(text) == answer
+
+
+def test_a_regular_expression() -> None:
+    assert plain(answer="regex", pattern=r"#\d+").extract("#1 and #22.") == "#22"
+    assert plain(answer="regex", pattern=r"#(\d+)").extract("#1 and #22.") == "22"
+    assert plain(answer="regex", pattern=r"(#)(?P<answer>\d+)").extract("#1 and #22.") == "22"
+    assert plain(answer="regex", pattern=r"#(\d+)").extract("none") is None
+
+
+def shout(text: str) -> str | None:
+    return text.upper() if text else None
+
+
+def test_a_function_of_the_users() -> None:
+    task = plain(answer="function", function=f"{__name__}:shout")
+    assert task.extract("yes") == "YES" and task.extract("") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"answer": "regex"}, "needs a `pattern`"),
+        ({"answer": "regex", "pattern": "("}, "not a regular expression"),
+        ({"answer": "function"}, "as pkg.mod:fn"),
+        ({"answer": "function", "function": "no.such:fn"}, "cannot be imported"),
+        ({"answer": "function", "function": f"{__name__}:none"}, "there is no function 'none'"),
+        ({"answer": "guess"}, "answer"),
+        ({"colour": "red"}, "no option 'colour'"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, object], said: str) -> None:
+    with pytest.raises((TaskError, PluginError), match=said):
+        Plugins().task(Plugin.model_validate({"name": "plain", "options": options}), "?")
+
+
+@given(st.text(alphabet='{}"answer: 1,\\boxed', max_size=80))
+def test_no_text_breaks_an_extraction(text: str) -> None:
+    for how in ("auto", "boxed", "line", "text"):
+        found = plain(answer=how).extract(text)
+        assert found is None or isinstance(found, str)
+    json.dumps(plain(answer="json").extract(text))
+
+
+def test_many_braces_are_read_in_little_time() -> None:
+    began = time.perf_counter()
+    plain(answer="json").extract("{" * 50_000)
+    plain(answer="boxed").extract("\\boxed{" * 20_000)
+    assert time.perf_counter() - began < 5.0
+
+
+# --- when two are the same --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "same", "other"),
+    [
+        ({"equal": "exact"}, ["A b", "A b"], "a b"),
+        ({"equal": "normalised"}, ["1,000.0", "1000", "$1000$", "2000/2"], "1000.1"),
+        ({"equal": "number", "tolerance": 0.5}, ["3.1", "2.9", "3", "6/2"], "3.3"),
+        ({"equal": "number", "digits": 3}, ["3.1416", "3.14", "3.1399", "314e-2"], "3.15"),
+        ({"equal": "number", "digits": 3}, ["0.00012345", "1.23e-4"], "1.24e-4"),
+        ({"equal": "number"}, ["50\\%", "50", "50%"], "51"),
+        ({"equal": "number", "tolerance": 0.1}, ["no number", "No  number."], "a number"),
+        ({"equal": "expression"}, ["2(x+1)", "2x + 2", r"\frac{4x+4}{2}", "x+x+2"], "2x+1"),
+        ({"equal": "expression"}, ["yes", "Yes."], "sey"),
+    ],
+)
+def test_equality(options: dict[str, object], same: list[str], other: str) -> None:
+    task = plain(**options)
+    assert len({task.key(each) for each in same}) == 1
+    assert task.key(other) != task.key(same[0])
+
+
+SAME = [
+    ["1/2", "0.5", r"\frac12", r"\dfrac{1}{2}", "2^{-1}", "50/100", r"\left(\frac{1}{2}\right)"],
+    [r"\sqrt{8}", r"2\sqrt{2}", r"2\sqrt2", "8^{1/2}", r"\frac{4}{\sqrt{2}}", r"\sqrt{2}\cdot 2"],
+    [r"\frac{\sqrt{3}}{3}", r"1/\sqrt{3}", r"\sqrt{1/3}"],
+    ["x^2-1", "(x-1)(x+1)", "-1+x^2", "x*x-1"],
+    ["3\\pi/4", r"\frac{3\pi}{4}", "0.75π"],
+    [r"\sin(x)^2", r"\sin^2(x)", r"\sin^{2} x"],
+    ["(1, 2)", r"\left(1,\frac{4}{2}\right)", "(1,2)"],
+    [r"\{2, 1\}", r"\{1,2\}"],
+    ["x = 5", "5", "$5$"],
+    [r"\sqrt{-4}", "2i", "2*i"],
+    ["1{,}000".replace("{,}", ","), "1000"],
+    ["e^{x+1}", "e^{1+x}"],
+    [r"\sqrt[3]{27}", "3"],
+    ["2,1", "1, 2"],
+]
+
+
+def test_equal_expressions_have_one_form_and_others_have_another() -> None:
+    forms = []
+    for group in SAME:
+        found = {canonical(each) for each in group}
+        assert len(found) == 1 and None not in found, group
+        forms += found
+    assert len(set(forms)) == len(forms)
+
+
+DIFFERENT = ["x+1", "x-1", "1-x", "x", "y", "x^2", "2x", "x/2", "2/x", "sqrt(2)", "sqrt(3)", "-sqrt(2)", "i", "-i",
+             "pi", "e", "sin(x)", "cos(x)", "sqrt(x)", "2^x", "x^y", "y^x", "sqrt(2)/1048576", "2048", "(1,2)", "(2,1)",
+             "[1,2]", "[1,2)", "log(x)", "xy", "1.41421356", "3.14159265358979"]  # fmt: skip
+
+
+def test_different_expressions_have_different_forms() -> None:
+    assert len({canonical(each) for each in DIFFERENT}) == len(DIFFERENT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "dog", "the answer", "1 1/2", "1/0", "x+", "(", ")", "2^", r"\frac{1}", "x^^2", "1..2", "(" * 300,
+     "x" * 500, r"\unknown{2}", "1,", "__import__('os')", "2)(3"],
+)  # fmt: skip
+def test_what_is_no_expression(text: str) -> None:
+    assert canonical(text) is None
+
+
+def test_powers_cannot_take_long() -> None:
+    began = time.perf_counter()
+    for text in (
+        "9^{9^{9^9}}",
+        "(((9^999)^999)^999)^999",
+        "2^{1000}" * 30,
+        r"\sqrt{99999999999999999999}",
+        "1/3+" * 90 + "1",
+    ):
+        canonical(text)
+    assert time.perf_counter() - began < 2.0
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 3) -> tuple[str, str]:
+    """Two ways to write one expression: as it is, and with commuted, bracketed and multiplied-out parts."""
+    if depth == 0 or draw(st.booleans()):
+        atom = draw(st.sampled_from(["x", "y", "2", "3", "7", "z"]))
+        return atom, f"({atom})"
+    (a, a2), (b, b2) = draw(trees(depth=depth - 1)), draw(trees(depth=depth - 1))
+    match draw(st.sampled_from("+-*d")):
+        case "+":
+            return f"({a}+{b})", f"({b2}+{a2})"
+        case "-":
+            return f"({a}-({b}))", f"(-({b2})+{a2})"
+        case "d":
+            c = draw(st.sampled_from(["x", "y", "5"]))
+            return f"{c}({a}+{b})", f"(({c}*({a2}))+({c})({b2}))"
+        case _:
+            return f"({a})*({b})", f"({b2})({a2})"
+
+
+@given(trees())
+def test_rewriting_changes_nothing(pair: tuple[str, str]) -> None:
+    assert canonical(pair[0]) == canonical(pair[1])
+
+
+@given(st.text(alphabet="0123456789xyi+-*/^(){}[],.= \\fracsqtπ", max_size=60))
+def test_no_text_breaks_it(text: str) -> None:
+    form = canonical(text)
+    assert form is None or form == canonical(text)
+
+
+def test_numbers_agree_with_floating_point() -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        text = "".join(rng.choice("123456789") + rng.choice("+-*/") for _ in range(4)) + "1"
+        form = canonical(text)
+        assert form is not None
+        above, _, below = form.partition("/")
+        assert int(above) / int(below or 1) == pytest.approx(eval(text))  # our own digits
+
+
+# --- steps of reasoning -----------------------------------------------------------------------------------------------
+
+
+def test_steps_are_whole_lines() -> None:
+    assert plain().steps("First  do\n\n  THIS \nand th") == ["first do", "this"]
+    assert plain().steps("") == []
+
+
+def test_steps_of_countdown_are_operations_in_one_form() -> None:
+    task = Plugins().task(Plugin(name="countdown"), "3 5 7 11 -> 24")
+    text = "<try> 11 - 7 = 4 | 5 4 3 <go> 4 * 5 = 20 | 3 + 23 <lo> ; 3+5=8 ; 5 + 4 = 9"
+    assert task.steps(text) == ["11-7=4", "5*4=20", "5+3=8"], "the last number may go on"
+    assert task.steps(text + " ;")[-1] == "5+4=9"

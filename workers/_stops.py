@@ -1,0 +1,30 @@
+"""Where stop texts stand in a text, or may be about to.
+
+Knows texts only: neither tokens nor what stops on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+TAIL = 16
+"""Tokens of a prompt that are decoded with what follows, to see how the latter's text begins."""
+
+
+def first_stop(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
+    """Return where the stop text begins and ends that is complete first in a text; of two that end together, the
+    longer."""
+    found = [(begin + len(stop), begin) for stop in stops if stop and (begin := text.find(stop)) >= 0]
+    if not found:
+        return None
+    end, begin = min(found)
+    return begin, end
+
+
+def opening(text: str, stops: Sequence[str]) -> str:
+    """Return the longest end of a text with which a stop text may begin."""
+    longest = max(map(len, stops), default=0) - 1
+    for size in range(min(longest, len(text)), 0, -1):
+        if any(stop.startswith(text[-size:]) for stop in stops):
+            return text[-size:]
+    return ""
