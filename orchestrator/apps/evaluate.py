@@ -16,8 +16,8 @@ import typer
 from .interrupt import Interrupted, Stopper, run_stoppable
 from .many import for_each
 from .options import Common, Count, Json, Merge, Planner, Policies, Seconds, Tokens, common_options
-from .plan import asked
 from .problems import Problem, draw, is_right, read_problems
+from .run import model_warnings
 from .session import opened_session
 from .shell import Output, opened
 
@@ -46,12 +46,18 @@ class Tally:
     cancelled: int = 0
     seconds: float = 0.0
     """Wall-clock of all of them together."""
+    spawned: int = 0
+    """Problems with anything generated side by side."""
+    acceleration: float = 0.0
+    """Sum of their η = 1 - L_crit / L_total."""
     first_failure: str = ""
     records: dict[int, dict[str, Any]] = field(default_factory=dict[int, "dict[str, Any]"])
     """What is written of each problem, by its place in the file."""
 
     def add(self, place: int, problem: Problem, answer: Answer) -> bool:
         """Count one answer and return whether it solves the problem."""
+        from ..runtime.parallelism import parallelism
+
         solved = is_right(problem, answer.answer)
         usage = answer.usage
         self.n += 1
@@ -62,6 +68,9 @@ class Tally:
         self.prompt += usage.prompt
         self.cached += usage.cached
         self.cancelled += usage.cancelled
+        figures = parallelism(answer.report)
+        self.spawned += figures.activated
+        self.acceleration += figures.acceleration
         if answer.status == "failed":
             self.failed += 1
             if answer.failure is not None and not self.first_failure:
@@ -75,6 +84,7 @@ class Tally:
             "critical_path_tokens": answer.critical_path_tokens,
             "total_tokens": answer.total_tokens,
             "cached": usage.cached,
+            "parallelism": figures.summary(),
             "seconds": round(answer.seconds, 4),
         }
         return solved
@@ -95,6 +105,8 @@ class Tally:
             "prompt_tokens": self.prompt,
             "cached_tokens": self.cached,
             "cached_share": round(_share(self.cached, self.prompt), 4),
+            "activated_share": round(_share(self.spawned, self.n), 4),
+            "acceleration_mean": round(_share(self.acceleration, self.n), 4),
             "seconds": round(self.seconds, 3),
         }
 
@@ -153,8 +165,10 @@ def evaluate(
         "tokens": tokens,
         "seconds": seconds,
     }
-    asked(config, given[0].text, **request)
+    warnings = model_warnings(config, given[0].text, request)
     with opened(as_json) as output, _writable(answers) as file:
+        for warning in warnings or ():
+            output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         tally = Tally()
         cancelled, start = run_stoppable(
             lambda stopper: _evaluate(config, given, request, concurrency, tally, output, stopper)
@@ -168,6 +182,7 @@ def evaluate(
             "planner": planner or _spelled(config.planner),
             "problems": len(given),
             "start_seconds": round(start, 3),
+            "warnings": list(warnings or ()),
         }
         output.result(summary) if as_json else _show(summary, output)
         if tally.failed:
@@ -277,6 +292,8 @@ def _show(summary: dict[str, Any], output: Output) -> None:
         f"  critical path  {summary['critical_path_tokens_mean']:.1f} tokens a problem",
         f"  total          {summary['total_tokens_mean']:.1f} tokens a problem",
         f"  cached         {summary['cached_tokens']} of {summary['prompt_tokens']} prompt tokens",
+        f"  side by side   in {summary['activated_share']:.1%} of the problems, acceleration "
+        f"{summary['acceleration_mean']:.2f} on average",
         f"  time           {summary['seconds']:.1f} s",
     )
     for row in rows:

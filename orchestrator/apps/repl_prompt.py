@@ -246,7 +246,7 @@ class Conversation:
 
         session = self.session
         asked, config = session.asked, session.config
-        policies = config.policies if asked.policies is None else asked.policies
+        policies = config.standing_policies if asked.policies is None else asked.policies
         parts = [self.repl.model, spelled(asked.planner or config.planner)]
         if asked.task is not None:
             parts.append(spelled(asked.task))

@@ -110,7 +110,7 @@ async def _policy(repl: Repl, rest: str) -> None:
     from ..runtime.plugins import parse_plugin
 
     asked = repl.session.asked
-    now = list(repl.session.config.policies if asked.policies is None else asked.policies)
+    now = list(repl.session.config.standing_policies if asked.policies is None else asked.policies)
     words = cut_words(rest)
     if words and words != ["none"]:
         fresh = [] if words[0][0] not in "+-" else now
@@ -127,7 +127,7 @@ async def _policy(repl: Repl, rest: str) -> None:
         asked.policies = tuple(fresh)
     elif words:
         asked.policies = ()
-    used = repl.session.config.policies if asked.policies is None else asked.policies
+    used = repl.session.config.standing_policies if asked.policies is None else asked.policies
     repl.screen.print(f"policies: {' '.join(map(spelled, used)) or 'none'}")
 
 

@@ -54,7 +54,7 @@ def run(
     config = common.load()
     question = sys.stdin.read().strip() if text == "-" else text
     alone = runs_without_model(config, question, **request)
-    warnings = _warnings(config, question, request)
+    warnings = model_warnings(config, question, request)
     with opened(as_json) as output:
         for warning in warnings or ():
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
@@ -71,7 +71,7 @@ def run(
         raise typer.Exit(code)
 
 
-def _warnings(config: Config, text: str, request: dict[str, Any]) -> tuple[str, ...] | None:
+def model_warnings(config: Config, text: str, request: dict[str, Any]) -> tuple[str, ...] | None:
     """Return what the planner has against the model; `None` for a planner whose model need not be trained for it."""
     from ..runtime.plugins import Plugins
     from .preflight import preflight

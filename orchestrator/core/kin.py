@@ -110,13 +110,19 @@ def _key(node: Node) -> Hashable:
     if node.after is not None:
         return ("after", node.after.id, node.after_own, op.model, op.salt)
     lead: list[str | tuple[int, ...]] = []
-    for part in op.prompt:
-        if isinstance(part, Ref):
-            break
+    for part in op.prompt[: _own_from(op)]:
+        assert not isinstance(part, Ref)
         lead.append(part.text if isinstance(part, Text) else part.ids)
     if not lead:
         return ("alone", node.id)
     return ("prompt", tuple(lead), len(lead) < len(op.prompt), op.chat, op.model, op.salt)
+
+
+def _own_from(op: Think) -> int:
+    """Return where the parts of a prompt begin that are the step's alone: at the first reference. Of a prompt without
+    references that is the last of several parts: planners write what siblings have in common apart from their own."""
+    first = next((i for i, part in enumerate(op.prompt) if isinstance(part, Ref)), None)
+    return first if first is not None else max(1, len(op.prompt) - 1)
 
 
 def prompt_tokens(node: Node) -> int:
@@ -127,7 +133,7 @@ def prompt_tokens(node: Node) -> int:
 
 def shared_tokens(node: Node) -> int:
     """Return about how many tokens of a think step's prompt its kin have too: the context that it continues, or the
-    prompt up to its first reference."""
+    prompt up to its first reference or, without one, its last part."""
     op = node.step.op
     if op.kind != "think":
         return 0
@@ -141,8 +147,7 @@ def _own_part(node: Node, op: Think) -> tuple[Text | Tokens | Ref, ...]:
     """Return the parts of a prompt that are the step's alone."""
     if node.after is not None:
         return op.prompt
-    first = next((i for i, part in enumerate(op.prompt) if isinstance(part, Ref)), len(op.prompt))
-    return op.prompt[first:]
+    return op.prompt[_own_from(op) :]
 
 
 def _context_tokens(step: Node, own: bool) -> int:

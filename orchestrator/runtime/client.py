@@ -390,7 +390,9 @@ class AsyncOrchestrator:
             text=text,
             task=self._task(options),
             planner=planner,
-            policies=tuple(self._spec("policy", each) for each in (config.policies if policies is None else policies)),
+            policies=tuple(
+                self._spec("policy", each) for each in (config.standing_policies if policies is None else policies)
+            ),
             budget=self._budget(options),
             seed=_first(options.get("seed"), config.seed) or 0,
         )

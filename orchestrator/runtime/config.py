@@ -145,7 +145,8 @@ class Config(BaseSettings):
     planner: OnePlugin = Plugin(name="single")
     """How work is split: a planner, with options as in `sample:n=8,temperature=0.7`."""
     policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = ()
-    """Policies that order, place and prune steps; the first that has an opinion counts."""
+    """Policies that order, place and prune steps; the first that has an opinion counts. With several engines
+    `affinity` by default, which sends a step where its context is cached; none with one."""
     merge: Annotated[Plugin | None, BeforeValidator(_plugin), NoDecode] = None
     """How branches become one answer, for planners that have the choice; the planner's default by default."""
     n: int | None = Field(default=None, ge=1)
@@ -161,6 +162,13 @@ class Config(BaseSettings):
     `OTEL_EXPORTER_OTLP_ENDPOINT` says where to."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = "warning"
     """What is logged to standard error."""
+
+    @property
+    def standing_policies(self) -> tuple[Plugin, ...]:
+        """The policies of a request that names none."""
+        if "policies" in self.model_fields_set or self.engines == 1:
+            return self.policies
+        return (Plugin(name="affinity"),)
 
     @classmethod
     def settings_customise_sources(

@@ -142,3 +142,26 @@ def test_wilson_interval():
     assert wilson(0, 0) == (0.0, 1.0)
     low, high = wilson(10, 10)
     assert (low, high) == (pytest.approx(0.7225, abs=1e-3), 1.0)
+
+
+def test_how_much_ran_side_by_side_is_counted(plait, problems, script, tmp_path):
+    spawn = "<spawn> 11 + 7 = 18 | 5 3 ; 11 - 7 = 4 | 5 3 <wait>"
+    replies = script(
+        {"when": "<join>", "text": "<none> <end>"},
+        {"when": "<child>", "text": "<none> <end>"},
+        {"when": "T26", "text": spawn},
+        "<none> <end>",
+    )
+    done = plait(
+        "eval", "countdown", "--problems", problems, "--planner", "threads", "--script", replies, "--json", "--answers",
+        "out.jsonl",
+    )  # fmt: skip
+    assert done.json["activated_share"] == pytest.approx(1 / 3, abs=1e-4) and done.json["warnings"] == []
+    figures = [json.loads(line)["parallelism"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [each["activated"] for each in figures] == [True, False, False]
+    mean = sum(each["acceleration"] for each in figures) / 3
+    assert done.json["acceleration_mean"] == pytest.approx(mean, abs=1e-3) and mean > 0
+    assert (
+        "in 33.3% of the problems"
+        in plait("eval", "countdown", "--problems", problems, "--planner", "threads", "--script", replies).out
+    )

@@ -69,9 +69,9 @@ def test_tw_a_thread_has_a_limit_of_its_own_and_so_have_rounds() -> None:
     worker = TokenWorker(by_ending({"</Thread>\n": LIST, ":": " never ends" * 100}, LIST), load("threadweaver").tags)
     answer = run(worker, dialect="threadweaver", child_tokens=50, max_rounds=2)
     assert answer.status == "done"
-    legs = {job.step.rpartition("/")[2].rpartition(":")[2]: job for job in worker.jobs}
-    assert sum("child" in leg for leg in legs) == 8 and "round-4" not in legs
-    assert all(len(worker.outputs[leg]) <= 50 for leg in legs if "child" in leg)
+    steps = {job.step for job in worker.jobs}
+    assert sum("child" in step for step in steps) == 8 and not any("round-4" in step for step in steps)
+    assert all(len(ids) <= 50 for leg, ids in worker.outputs.items() if "child" in leg)
 
 
 def test_tw_what_does_not_fit_the_context_is_a_failure_and_never_the_prompt() -> None:

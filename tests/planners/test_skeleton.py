@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
+from orchestrator import AsyncOrchestrator
 from orchestrator.core.errors import PluginError
 from orchestrator.core.ir import Join, Plugin, Result, Structured, Text, Think
 from planners._skeleton_text import letter, points
 from planners.skeleton import Skeleton
 from tests.planners.scripted_runs import ask, brief, checked, labels, named, prompt, read, states
-from workers.scripted import Reply
+from workers.scripted import Reply, Scripted
 
 ROUTER, OUTLINE = "Reply with one letter", "Write only the skeleton"
 SKELETON = "1. Roots drink\n2. Stem carries\n3. Leaves eat"
@@ -266,3 +267,15 @@ def test_the_join_is_the_one_that_the_plan_promises() -> None:
     op = patch.steps[-1].op
     assert isinstance(op, Join) and op.tolerate == "best-effort" and isinstance(op.merge, Plugin)
     assert op.merge.name == "stitch"
+
+
+async def test_points_are_kin_and_go_where_their_shared_beginning_is() -> None:
+    outline = "".join(f"{i}. Point number {i}\n" for i in range(1, 6))
+    replies = [Reply(when=OUTLINE, text=outline), Reply(text="It is so.", delay=0.02)]
+    workers = [Scripted(replies, name=f"w{i}") for i in range(4)]
+    spec = Plugin(name="skeleton", options={"router": "off"})
+    async with AsyncOrchestrator(workers=workers, policies=["affinity"]) as orchestrator:
+        answers = [await orchestrator.run(f"Tell me about {i}.", planner=spec) for i in range(3)]
+    for answer in answers:
+        rows = [row for row in answer.report.steps if row.name.startswith("point-")]
+        assert len(rows) == 5 and len({row.worker for row in rows}) == 1

@@ -34,6 +34,13 @@ def test_defaults() -> None:
     assert Path(config.model).is_absolute()
 
 
+def test_several_engines_are_placed_by_affinity_unless_told_otherwise() -> None:
+    assert Config().standing_policies == ()
+    assert [each.name for each in Config(engines=2).standing_policies] == ["affinity"]
+    assert Config(engines=2, policies=()).standing_policies == ()
+    assert [each.name for each in Config(engines=2, policies=("waves",)).standing_policies] == ["waves"]
+
+
 def test_later_sources_win(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (clean / "plait.toml").write_text("engines = 2\nslots = 2\nseed = 2\nthreads = 2")
     monkeypatch.setenv("PLAIT_SLOTS", "3")

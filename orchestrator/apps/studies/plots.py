@@ -35,7 +35,8 @@ def lines(
     """Return a figure of lines with interval bars; shares are drawn as percents."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 4.3), dpi=130, layout="constrained")
+    many = len(series) > 4
+    figure = Figure(figsize=(9.0 if many else 7.0, 4.3), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     factor = 100.0 if percent else 1.0
     for i, each in enumerate(series):
@@ -68,7 +69,9 @@ def lines(
     if log_x:
         axes.set_xscale("log")
     axes.grid(alpha=0.3)
-    if len(series) > 1:
+    if many:
+        figure.legend(fontsize=7, loc="outside right center")
+    elif len(series) > 1:
         axes.legend(fontsize=7)
     return figure
 
