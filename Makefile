@@ -11,7 +11,7 @@ ARGS ?=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports architecture format bench clean
+.PHONY: help setup demo test check lint types imports architecture format docs bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,9 @@ architecture: $(READY)
 format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+docs: $(READY) ## Write docs/reference from the docstrings
+	@PYTHONPATH=. $(BIN)/python scripts/reference.py
 
 bench: $(READY) ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

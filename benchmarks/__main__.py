@@ -15,7 +15,18 @@ from rich.table import Table
 
 from .measure import Row
 
-NAMES = ("overhead", "machine_rate", "placement", "plan_stream", "throughput", "main_job", "openai_server", "faults")
+NAMES = (
+    "overhead",
+    "machine_rate",
+    "signals",
+    "placement",
+    "plan_stream",
+    "throughput",
+    "main_job",
+    "prefix_reuse",
+    "openai_server",
+    "faults",
+)
 HEAD = ("what", "ours", "baseline", "ours ÷ baseline", "goal")
 
 

@@ -65,7 +65,8 @@ def turns(seed: int) -> Plan:
         names = [f"t{turn}-{i}" for i in range(3)]
         for i, name in enumerate(names):
             sampling = Sampling(max_tokens=40, temperature=1.0, seed=i)
-            steps.append(Step(name=name, op=Think(prompt=prompt, after=before, sampling=sampling)))
+            needs = (f"pick-{turn - 1}",) if turn else ()
+            steps.append(Step(name=name, op=Think(prompt=prompt, after=before, sampling=sampling), needs=needs))
         steps.append(Step(name=f"pick-{turn}", op=Join(), needs=tuple(names)))
         before = names[-1]
     return Plan(steps=tuple(steps), output=steps[-1].name)

@@ -20,15 +20,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 NOTE = "<!-- Written by scripts/reference.py from the docstrings: `make docs`. -->\n"
 LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}  # fmt: skip
 KINDS = {
-    "planner": ("Planners", "planners.md", "Usage and pictures: [planners](../planners.md). `--planner NAME:option=value,…`"),
-    "policy": ("Policies", "policies.md", "Which to use when: [policies](../policies.md). `--policy NAME:option=value,…`"),
-    "merge": ("Merges and allocations", "merges.md", "Which to use when: [policies](../policies.md). `--merge NAME:option=value,…`"),
-    "task": ("Tasks", "tasks.md", "What a request's text means. `--task NAME:option=value,…`"),
+    "planner": ("Planners", "planners.md", "Usage and pictures: [planners](../planners.md). `--planner {}`"),
+    "policy": ("Policies", "policies.md", "Which to use when: [policies](../policies.md). `--policy {}`"),
+    "merge": ("Merges and allocations", "merges.md", "Which to use when: [policies](../policies.md). `--merge {}`"),
+    "task": ("Tasks", "tasks.md", "What a request's text means. `--task {}`"),
     "worker": ("Workers", "workers.md", "What runs steps. Their options are keywords of the class: `--worker NAME` and "
                "[settings](settings.md), or an instance in `workers=[…]`"),
 }  # fmt: skip
@@ -223,7 +225,7 @@ def _method(name: str, member: Any) -> str:
 
 
 def _is_public(name: str, member: Any) -> bool:
-    if name.startswith("_") or name.startswith("model_"):
+    if name.startswith(("_", "model_")):
         return False
     if isinstance(member, property | classmethod | staticmethod):
         return True
@@ -231,10 +233,12 @@ def _is_public(name: str, member: Any) -> bool:
 
 
 def _errors(found: Mapping[str, type]) -> str:
-    parts = ["# Errors\n\nFrom `orchestrator.core.errors`. Those that a call raises are exceptions; those of a step or a "
-             "run are data (`Failure.kind` is the class's name).\n"]  # fmt: skip
+    head = (
+        "# Errors\n\nFrom `orchestrator.core.errors`. Those that a call raises are exceptions; those of a step or a "
+        "run are data (`Failure.kind` is the class's name).\n\n"
+    )
     rows = [(f"`{name}`", f"`{cls.__mro__[1].__name__}`", _inline(_own_doc(cls))) for name, cls in found.items()]
-    return parts[0] + "\n" + _table(("error", "is a", ""), rows)
+    return head + _table(("error", "is a", ""), rows)
 
 
 # --- plugins ---
@@ -244,6 +248,7 @@ def _plugins(kind: Any, title: str, intro: str) -> str:
     from orchestrator.runtime.plugins import Plugins
 
     plugins = Plugins()
+    intro = intro.format("NAME:option=value,…")
     parts = [f"# {title}\n\n{intro}; `plait names {kind} --options` lists them.\n"]
     for name in plugins.names(kind):
         cls = plugins.class_of(kind, name)
@@ -305,7 +310,7 @@ def _prose(doc: str) -> str:
         elif inside == "code" and not line.strip():
             inside = ""
             lines.append("```")
-        elif line.rstrip() in ("Args:", "Options:", "Raises:", "Returns:"):
+        elif line.rstrip() in ("Args:", "Attributes:", "Options:", "Raises:", "Returns:"):
             inside = "list"
             lines += [line.strip(), ""]
             continue
@@ -400,16 +405,18 @@ def _dataclass_default(field: Any) -> str:
 
 def _plain(value: Any) -> str:
     """Return a default as one would write it; nothing of this machine gets into it."""
+    from orchestrator.core import Plugin
+
     if isinstance(value, str | Path) and str(ROOT) in str(value):
         return "the bundled model"
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, enum.Enum):
         return str(value.value)
-    if hasattr(value, "model_dump") and hasattr(value, "name"):
+    if isinstance(value, Plugin):
         given = ",".join(f"{key}={each}" for key, each in value.options.items())
         return f"{value.name}:{given}" if given else value.name
-    if hasattr(value, "model_dump"):
+    if isinstance(value, BaseModel):
         given = ", ".join(f"{key}={_plain(each)}" for key, each in value.model_dump(exclude_defaults=True).items())
         return f"{type(value).__name__}({given})"
     if isinstance(value, tuple | list) and value:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PROMISES = {
+    "city_tools.py": ["[17.5, 2750000]", "in parallel: True"],
     "auto.py": ["42: probes: 4 of 4 probes agree", "42: vote: 2 of 4 probes agree", "42: serial: all 4 answers differ"],
     "decompose.py": ["2. Gute Nacht.", "3. (no answer: failed: EngineError", "no sign of several pieces: 1 request"],
     "llmcompiler.py": ["1844 m", "Mount Doom"],

@@ -402,7 +402,8 @@ class AsyncOrchestrator:
         return Brief(request=request, task=task, tools=tuple(self._tools.specs))
 
     def _check(self, plan: Plan, brief: Brief) -> None:
-        validate(plan, tools=[spec.name for spec in brief.tools])
+        unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open
+        validate(plan, tools=None if unasked else [spec.name for spec in brief.tools])
         for step in plan.steps:
             if isinstance(step.op, Join):
                 self.plugins.merge(step.op.merge)

@@ -35,4 +35,3 @@ class AdaptiveConsistency(StopRule):
             return None
         sure = majority_probability(first, second)
         return f"{first} to {second} votes, probability {sure:.4g}" if sure >= self.confidence else None
-

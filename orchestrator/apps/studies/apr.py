@@ -67,7 +67,17 @@ class Apr:
         found = Findings()
         labels = {each.key: each.label for each in self.conditions()}
         rows = [_row(labels[key], records[key]) for key in labels if key in records and key != "serial-t1"]
-        columns = ("condition", "solved", "false claims", "critical path", "longest line", "total", "context", "cached")
+        columns = (
+            "condition",
+            "n",
+            "solved",
+            "false claims",
+            "critical path",
+            "longest line",
+            "total",
+            "context",
+            "cached",
+        )
         note = (
             "Tokens are generated tokens, means over problems. *Critical path*: most tokens along any chain of steps "
             "that the answer was made from (ours). *Longest line*: most tokens in one sequence, parent or child "
@@ -91,7 +101,7 @@ def _row(label: str, runs: Sequence[Record]) -> tuple[list[str], dict[str, Any]]
     numbers = {name: mean([r[name] for r in runs]) for name in ("critical", "sequence", "total", "context", "seconds")}
     prompt, cached = sum(r["prompt"] for r in runs), sum(r["cached"] for r in runs)
     share = cached / prompt if prompt else 0.0
-    row = [label, solved.percent(), false.percent()]
+    row = [label, str(len(runs)), solved.percent(), false.percent()]
     row += [numbers[name].number() for name in ("critical", "sequence", "total", "context")]
     figures: dict[str, Any] = {"n": len(runs), "solved": solved, "false_claims": false, **numbers, "cached": share}
     rounds = [each for r in runs for each in r.get("rounds", ())]

@@ -5,11 +5,14 @@ Decides the conditions and how work (FLOPs) is counted. After To Backtrack or No
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...runtime.config import BUNDLED_MODEL
 from ..problems import Problem
 from .base import Condition, Findings, Record, Records, Table
 from .plots import Series, lines
@@ -29,7 +32,15 @@ class Shape(NamedTuple):
     width: int
 
 
-SHAPES = {"small": Shape(1_105_000, 5, 128), "large": Shape(3_150_000, 7, 192)}
+def shape_of(folder: Path) -> Shape:
+    """Return the shape of a Llama with tied embeddings, from its `config.json`."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    d, ff, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    layer = 4 * d * d + 3 * d * ff + 2 * d  # attention, gated feed-forward, two norms
+    return Shape(config["vocab_size"] * d + layers * layer + d, layers, d)
+
+
+SHAPES = {"small": shape_of(BUNDLED_MODEL), "large": shape_of(BUNDLED_MODEL.with_name("countdown-large"))}
 """Of the two bundled models."""
 
 

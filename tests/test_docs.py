@@ -1,0 +1,119 @@
+"""Documents that cannot go stale unnoticed: the reference is current, links lead somewhere, commands work."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    path
+    for folder in ("", "docs", "docs/adr", "docs/howto", "docs/reference", "docs/results", "training", "benchmarks")
+    for path in (ROOT / folder).glob("*.md")
+)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
+FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+NEEDS_MORE = re.compile(
+    r"make |countdown --planner threads|--model|--worker ray|--worker engine|--worker http|base.url|BASE_URL|"
+    r"plait (demo|job|repl)|"
+    r"\b(RUN|3f9a\w*)\b|vllm|--older-than|--send|plait replay run|plait study|plait doctor +#|plait doctor$",
+    re.MULTILINE,
+)  # an engine, a server, a run that is only an example
+
+
+def _tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _prose(text: str) -> str:
+    """The text without code, in which brackets mean something else."""
+    return re.sub(r"`[^`\n]*`", "`code`", FENCE.sub("", text))
+
+
+def _anchors(path: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def test_the_reference_is_what_the_docstrings_say() -> None:
+    made = _tool().pages()
+    folder = ROOT / "docs" / "reference"
+    assert sorted(made) == sorted(path.name for path in folder.glob("*.md")), "run `make docs`"
+    for name, text in made.items():
+        assert (folder / name).read_text(encoding="utf-8") == text, f"{name} is out of date: run `make docs`"
+        assert str(ROOT) not in text
+
+
+def test_the_reference_has_every_public_name_and_plugin() -> None:
+    import orchestrator
+    from orchestrator import core
+    from orchestrator.runtime.plugins import Plugins
+
+    made = _tool().pages()
+    said = made["sdk.md"] + made["core.md"]
+    for name in {*orchestrator.__all__, *core.__all__} - {"Config", "__version__"}:
+        assert f"## {name}\n" in said
+    for kind, (_, file, _) in _tool().KINDS.items():
+        for name in Plugins().names(kind):
+            assert f"## {name}\n" in made[file]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    lost = []
+    for groups in LINK.findall(_prose(page.read_text(encoding="utf-8"))):
+        target = next(filter(None, groups))
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        if not path.exists() or (anchor and path.suffix == ".md" and anchor not in _anchors(path)):
+            lost.append(target)
+    assert not lost
+
+
+def _scripts() -> Iterator[object]:
+    """Every `sh` fence with a line that begins with `plait` and needs no engine, server or run of somebody's."""
+    for page in PAGES:
+        for number, (_, language, code) in enumerate(FENCE.findall(page.read_text(encoding="utf-8"))):
+            lines = [line for line in code.splitlines() if not NEEDS_MORE.search(line)]
+            if language == "sh" and any(re.match(r"(\w+=\S+ )?plait ", line) for line in lines):
+                yield pytest.param("\n".join(lines), id=f"{page.relative_to(ROOT)}-{number}")
+
+
+@pytest.mark.parametrize("script", list(_scripts()))
+def test_commands_work_as_written(script: str, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    command = tmp_path / "bin" / "plait"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m orchestrator.apps.cli "$@"\n')
+    command.chmod(0o755)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PLAIT_", "OTEL_"))}
+    environment |= {
+        "PATH": f"{command.parent}:{Path(sys.executable).parent}:{environment['PATH']}",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "PYTHONPATH": str(ROOT),
+    }
+    script = script.replace("PYTHONPATH=examples", f"PYTHONPATH={ROOT}:{ROOT / 'examples'}")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+
+
+def test_there_are_commands_to_try() -> None:
+    assert len(list(_scripts())) >= 6
