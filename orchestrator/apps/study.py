@@ -176,7 +176,7 @@ async def _condition(
                 return
             task = orchestrator.plugins.task(Plugin(name="countdown"), problem.text)
             ordered = [branches[name] for name in sorted(branches, key=lambda name: int(name.rpartition("-")[2]))]
-            record = record_of(problem, answer, ordered if condition.branches else None, task)
+            record = record_of(problem, answer, ordered if condition.branches else None, task, condition.steps)
             store.add(condition.key, place, {**record, "concurrency": width})
             advance()
 

@@ -183,7 +183,9 @@ class AsyncOrchestrator:
             ]
         given = {worker.name for worker in model_workers}
         self._workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
-        driver = Driver(Machine(self.plugins), self._workers, self._expander, self._records.journal())
+        driver = Driver(
+            Machine(self.plugins, lease=self.config.lease), self._workers, self._expander, self._records.journal()
+        )
         telemetry.watch(driver, self.config)
         await driver.start()
         self._driver = self._latest = driver

@@ -155,6 +155,9 @@ class Config(BaseSettings):
     """Most tokens that a run may generate; no limit by default."""
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Most seconds that a run may take; no limit by default."""
+    lease: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Seconds that a worker may say nothing about an attempt before that is taken for lost and its slot for free; no
+    limit by default. For workers that tell how far they are: engines in Ray do, every few steps."""
     seed: int = 0
     """Of all sampling."""
     telemetry: bool | None = None

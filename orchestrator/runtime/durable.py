@@ -74,7 +74,7 @@ class Records:
         """Return a driver for new runs, on the same workers and with a file of its own; `driver` goes when its runs are
         over."""
         lent = self.lend(workers)
-        new = Driver(Machine(plugins), lent, expander, self.journal())
+        new = Driver(Machine(plugins, lease=self._config.lease), lent, expander, self.journal())
         await new.start()
         unrelay = relay(owner, lent)
 
@@ -144,7 +144,7 @@ class Records:
                 self._tidied = True
                 with contextlib.suppress(OSError):
                     tidy(chosen)
-        recorder.open(self.meta())
+        recorder.open(self.meta(), lease=self._config.lease)
 
     def meta(self) -> dict[str, JsonValue]:
         """Return what is remembered of a session: model, settings (no secrets), and the wall clock."""

@@ -239,7 +239,7 @@ def test_each_engine_of_a_pool_has_cores_of_its_own() -> None:
 def test_on_a_cluster_elsewhere_cores_are_the_clusters_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
     workers = pool(8, "workers.engine:Engine", {"model": "x"}, num_cpus=4, cores=[0, 1])
-    assert len(workers) == 8 and all(set(worker._options) == {"model"} for worker in workers)
+    assert len(workers) == 8 and all(set(worker._options) == {"model", "checkpoint"} for worker in workers)
 
 
 def test_compute_threads_of_engines_in_actors_follow_the_model(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from orchestrator import (
     AsyncOrchestrator,
     Budget,
     Call,
+    Config,
     Join,
     Orchestrator,
     Plan,
@@ -252,3 +253,15 @@ async def test_a_broken_driver_is_heard_by_everyone(make: Make, monkeypatch: pyt
         await handle
     with pytest.raises(Exception, match="broke down"):
         await orchestrator.run("again")
+
+
+async def test_an_attempt_of_a_silent_worker_is_lost_after_its_lease() -> None:
+    mute = Scripted([Reply(text="late", delay=30)])
+    mute.name = "mute"
+    config = Config(lease=0.15, journal="off")
+    plan = Plan(steps=(Step(name="a", op=Think(prompt="q")),), output="a")
+    async with AsyncOrchestrator(workers=[mute], config=config) as orchestrator:
+        answer = await orchestrator.run(plan=plan)
+    assert answer.status == "failed"
+    assert answer.failure is not None
+    assert "silent" in answer.failure.message

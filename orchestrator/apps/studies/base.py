@@ -41,6 +41,8 @@ class Condition:
     """Problems at the same time, where a study fixes it."""
     problems: int | None = None
     """Only the first so many problems."""
+    steps: int = 0
+    """Of each branch, keep the first so many operations that it carries out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ class Study(Protocol):
         ...
 
 
-def record_of(problem: Problem, answer: Answer, branches: Sequence[StepNews] | None, task: Task) -> Record:
+def record_of(
+    problem: Problem, answer: Answer, branches: Sequence[StepNews] | None, task: Task, steps: int = 0
+) -> Record:
     """Return what is kept of one run.
 
     `sequence`: generated tokens of the longest single line of reasoning (all legs of the parent, or one child), which
@@ -116,7 +120,7 @@ def record_of(problem: Problem, answer: Answer, branches: Sequence[StepNews] | N
         record["child_prompt"] = sum(row.usage.prompt for row in children)
         record["child_cached"] = sum(row.usage.cached for row in children)
     if branches is not None:
-        record["branches"] = [branch_of(problem, news, task) for news in branches]
+        record["branches"] = [branch_of(problem, news, task, steps) for news in branches]
     return record
 
 
@@ -148,7 +152,7 @@ def _legal(label: str, problem: Problem) -> bool:
     return exact.get(words[1], False)
 
 
-def branch_of(problem: Problem, news: StepNews, task: Task) -> Record:
+def branch_of(problem: Problem, news: StepNews, task: Task, steps: int = 0) -> Record:
     """Return what is kept of one branch of a vote: its claim as text and as votes are counted, length and signals."""
     text = news.value if isinstance(news.value, str) else ""
     answer = task.extract(text)
@@ -156,7 +160,9 @@ def branch_of(problem: Problem, news: StepNews, task: Task) -> Record:
     if signals is not None:
         values = (signals.confidence, signals.tail, signals.bottom, signals.lowest, signals.entropy)
         numbers = [round(value, 5) for value in values]
+    kept = {"steps": task.steps(text)[:steps]} if steps else {}
     return {
+        **kept,
         "claim": None if answer is None else " ; ".join(map(str, answer)) if isinstance(answer, list) else str(answer),
         "key": None if answer is None else task.key(answer),
         "right": is_right(problem, answer),

@@ -7,8 +7,10 @@ the engine as well. Decides which rules are compared; knows none of their formul
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import combinations
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -96,6 +98,12 @@ class Votes:
         """The samples, and the rules that are run for real."""
         sample = f"sample:n={SAMPLES},temperature=1,max_tokens=512,logprobs={TOP},window={WINDOW},merge=collect"
         found = [Condition("samples", f"{SAMPLES} samples, T=1", {"planner": sample}, branches=True)]
+        judged = "sample:n=16,temperature=1,max_tokens=512,merge=collect"
+        found.append(
+            Condition(
+                "judge", "16 samples with their steps", {"planner": judged}, branches=True, problems=300, steps=25
+            )
+        )
         for rule in RULES:
             if rule.live:
                 found.append(Condition(LIVE + rule.key, rule.label, live_request(rule)))
@@ -111,6 +119,7 @@ class Votes:
         full = outcomes["majority", SAMPLES]
         _rules_table(outcomes, full, found)
         _sizes(outcomes, found)
+        _judge(records.get("judge", ()), found)
         _live(records, full, found)
         return found
 
@@ -300,6 +309,33 @@ def _series(outcomes: dict[tuple[str, int], Outcome], rules: Sequence[Rule], nam
             points.append((x, mean(each.solved), str(size) if rule.key == "majority" else ""))
         found.append(Series(rule.label, points))
     return found
+
+
+def _judge(runs: Sequence[Record], found: Findings) -> None:
+    """How well the steps that two samples began with tell whether they will come to the same answer."""
+    similarity = importlib.import_module("policies.similarity")
+    rows: list[list[str]] = []
+    for steps in (1, 3, 5, 10, 25):
+        scores: list[float] = []
+        same: list[bool] = []
+        for run in runs:
+            ended = [branch for branch in run["branches"] if branch["key"] is not None]
+            for a, b in combinations(ended, 2):
+                scores.append(similarity.jaccard(a["steps"][:steps], b["steps"][:steps]))
+                same.append(a["key"] == b["key"])
+        if not any(same) or all(same):
+            continue
+        area = similarity.auroc(scores, same)
+        rows.append([str(steps), f"{len(same):,}", f"{100 * sum(same) / len(same):.0f} %", f"{area:.3f}"])
+        found.figures.setdefault("judge", {})[str(steps)] = {"auroc": area, "pairs": len(same)}
+    if rows:
+        columns = ("first steps", "pairs", "of the same answer", "AUROC")
+        note = (
+            "The judge of the policy `redundant`: Jaccard similarity of the sets of operations that two samples of one "
+            "problem have carried out after so many steps. Pairs of samples that both have an answer; 0.5 is chance. "
+            "DeepPrune's trained judge has 0.71 on models it has not seen, as its authors report."
+        )
+        found.tables.append(Table("How good the judge of redundancy is", columns, rows, note))
 
 
 def _live(records: Records, full: Outcome, found: Findings) -> None:

@@ -35,7 +35,7 @@ class Width:
         request = {"planner": "single"}
         return [
             Condition(
-                f"{model}-{width}-{i}", f"{model}, {width} at once", request, model, False, width, max(24, 6 * width)
+                f"{model}-{width}-{i}", f"{model}, {width} at once", request, model, False, width, max(12, 3 * width)
             )
             for model in ("small", "large")
             for i in range(1, ROUNDS + 1)
