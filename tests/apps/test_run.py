@@ -32,11 +32,11 @@ def test_people_read_the_answer_and_what_it_took(plait, script):
 
 
 def test_verbose_shows_the_steps_and_where_time_went(plait, script):
-    done = plait("run", "q", "--planner", "sample:n=3", "--script", script("it is 4"), "-v")
+    done = plait("run", "q", "--planner", "sample:n=3", "--script", script({"text": "it is 4", "delay": 0.1}), "-v")
     assert done.code == 0
     assert all(name in done.out for name in ("sample-1", "sample-2", "sample-3", "vote"))
     assert "3 of 3 votes" in done.out
-    assert "time: " in done.out
+    assert "time: model 0." in done.out
 
 
 def test_stream_shows_the_tree_on_standard_error(plait, script):
