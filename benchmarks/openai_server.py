@@ -21,7 +21,7 @@ from . import by_hand
 from .measure import Row, interleave
 from .server import served
 
-PROBLEMS, IN_FLIGHT, ROUNDS = 100, 32, 3
+PROBLEMS, IN_FLIGHT, ROUNDS = 100, 32, 2
 OURS: dict[str, Any] = {
     "votes": {"planner": "sample:n=8,temperature=1,max_tokens=512,early=true", "merge": "best-of"},
     "threads": {"planner": "threads:width=8"},
@@ -85,7 +85,7 @@ async def run() -> list[Row]:
 
                     return measured
 
-                figures = await interleave({k: contender(k, v) for k, v in solvers.items()}, ROUNDS)
+                figures = await interleave({k: contender(k, v) for k, v in solvers.items()}, ROUNDS, warmup=0)
             await client.close()
     return [_row(name, figures, told[name][-ROUNDS:]) for name in solvers]
 

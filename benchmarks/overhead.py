@@ -1,16 +1,19 @@
 """What a no-op step costs through the public SDK, beside the same graph in plain asyncio.
 
-1→1000→1: one step, a thousand that need it, one that joins them. Chain: 200 steps, each needing the one before.
+1→1000→1: one step, a thousand that need it, one that joins them. Chain: 200 steps, each needing the one before. Without
+a journal, and, where the row says so, with the one that runs have by default.
 """
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
+from pathlib import Path
 
-from orchestrator import AsyncOrchestrator, Call, Join, Plan, Step, tool
+from orchestrator import AsyncOrchestrator, Call, Config, Join, Plan, Step, tool
 
-from .measure import Rounds, Row, interleave
+from .measure import Contender, Rounds, Row, interleave
 
 WIDTH, DEPTH, ROUNDS = 1000, 200, 15
 
@@ -58,22 +61,35 @@ async def asyncio_chain() -> float:
 
 async def run() -> list[Row]:
     """Measure and return the table's rows."""
-    async with AsyncOrchestrator(workers=[], tools=[nothing, nothing_sync]) as orchestrator:
+    tools = [nothing, nothing_sync]
+    with tempfile.TemporaryDirectory() as folder:
+        off, on = Config(journal="off"), Config(journal=Path(folder) / "journal")
+        async with (
+            AsyncOrchestrator(workers=[], tools=tools, config=off) as plain,
+            AsyncOrchestrator(workers=[], tools=tools, config=on) as journalled,
+        ):
+            return await _measured(plain, journalled)
 
-        async def through(plan: Plan) -> float:
-            start = time.perf_counter()
-            answer = await orchestrator.run(plan=plan)
-            seconds = time.perf_counter() - start
-            assert answer.status == "done", answer
-            return seconds / len(plan.steps) * 1e6
 
-        plans = {"fan": fan("nothing"), "chain": chain("nothing"), "sync fan": fan("nothing_sync")}
-        contenders = {name: lambda plan=plan: through(plan) for name, plan in plans.items()}
-        figures = await interleave(contenders | {"asyncio fan": asyncio_fan, "asyncio chain": asyncio_chain}, ROUNDS)
+async def _measured(plain: AsyncOrchestrator, journalled: AsyncOrchestrator) -> list[Row]:
+    async def through(plan: Plan, orchestrator: AsyncOrchestrator = plain) -> float:
+        start = time.perf_counter()
+        answer = await orchestrator.run(plan=plan)
+        seconds = time.perf_counter() - start
+        assert answer.status == "done", answer
+        return seconds / len(plan.steps) * 1e6
+
+    plans = {"fan": fan("nothing"), "chain": chain("nothing"), "sync fan": fan("nothing_sync")}
+    contenders: dict[str, Contender] = {name: lambda plan=plan: through(plan) for name, plan in plans.items()}
+    contenders["written fan"] = lambda: through(plans["fan"], journalled)
+    contenders["written chain"] = lambda: through(plans["chain"], journalled)
+    figures = await interleave(contenders | {"asyncio fan": asyncio_fan, "asyncio chain": asyncio_chain}, ROUNDS)
     return [
         _row(figures, "1→1000→1, async tool", "fan", "asyncio fan", "≤ 50 µs"),
         _row(figures, "chain of 200, async tool", "chain", "asyncio chain", "≤ 60 µs"),
         _row(figures, "1→1000→1, sync tool (a thread hop)", "sync fan", "asyncio fan", ""),
+        _row(figures, "1→1000→1, async tool, journalled", "written fan", "asyncio fan", ""),
+        _row(figures, "chain of 200, async tool, journalled", "written chain", "asyncio chain", ""),
     ]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from orchestrator import AsyncOrchestrator, tool
+from orchestrator import AsyncOrchestrator, Config, tool
 from planners.llmcompiler import LLMCompiler
 from workers.scripted import Reply, Scripted
 
@@ -55,7 +55,9 @@ async def _late() -> float:
     # Two tokens a line: task 1 is complete when line 2 begins, and ends when line 3 is half written.
     plan = f"1. slow({2.5 * LINE_SECONDS})\n2. after($1)\n3. nothing()\n4. nothing()\n5. nothing()\n6. join()"
     worker = _joined(plan, per_second=2 / LINE_SECONDS)
-    async with AsyncOrchestrator(workers=[worker], tools=[slow, after, nothing]) as orchestrator:
+    async with AsyncOrchestrator(
+        workers=[worker], tools=[slow, after, nothing], config=Config(journal="off")
+    ) as orchestrator:
         answer = await orchestrator.run("late", planner="llmcompiler")
     assert answer.status == "done", answer
     return (_started - _ended) * 1e3
@@ -64,7 +66,8 @@ async def _late() -> float:
 async def _chain(depth: int) -> float:
     """Milliseconds of a whole run of a chain of tools that do nothing."""
     lines = [f"{i}. nothing({f'${i - 1}' if i > 1 else ''})" for i in range(1, depth + 1)]
-    async with AsyncOrchestrator(workers=[_joined("\n".join([*lines, "join()"]))], tools=[nothing]) as orchestrator:
+    worker = _joined("\n".join([*lines, "join()"]))
+    async with AsyncOrchestrator(workers=[worker], tools=[nothing], config=Config(journal="off")) as orchestrator:
         start = time.perf_counter()
         answer = await orchestrator.run("chain", planner="llmcompiler")
         seconds = time.perf_counter() - start

@@ -273,9 +273,10 @@ def _best(outcomes: dict[tuple[str, int], Outcome], full: Outcome, found: Findin
         f"samples saves most: {100 * saved:.1f} % of the generated tokens at {change.points()}."
     )
     fewer = 1.0 - float(outcomes["majority", size].total.sum()) / whole
-    found.claims.append(
-        f"Of that, taking {size} samples in place of {SAMPLES} saves {100 * fewer:.1f} %, and the rule the rest."
-    )
+    if size < SAMPLES:
+        found.claims.append(
+            f"Of that, taking {size} samples in place of {SAMPLES} saves {100 * fewer:.1f} %, and the rule the rest."
+        )
 
 
 def _sizes(outcomes: dict[tuple[str, int], Outcome], found: Findings) -> None:
