@@ -61,7 +61,8 @@ def trace(
     journal, found = find(run, common.load(), only)
     with opened(as_json) as output:
         made = read_trace(journal, Plugins(), found)
-        path = (out or default_name(made, f".{form}.{'jsonl' if form == 'otel' else 'json'}")).expanduser()
+        ending = {"chrome": ".chrome.json", "otel": ".otel.jsonl", "json": ".json"}[form]
+        path = (out or default_name(made, ending)).expanduser()
         if form == "otel":
             count = export_spans(journal, made, content, None if send else path)
         elif form == "chrome":
