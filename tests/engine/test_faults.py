@@ -14,7 +14,8 @@ from orchestrator.apps.problems import draw
 from orchestrator.core.errors import WorkerError
 from workers.ray_pool import pool
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+# Slow: they start and lose several clusters in one process, which Ray does not always survive.
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def test_an_engine_that_is_killed_costs_neither_answers_nor_tokens(
@@ -30,7 +31,7 @@ async def test_an_engine_that_is_killed_costs_neither_answers_nor_tokens(
     assert found["repeated"] < 0.05  # 1 % is measured on longer runs
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [200, 1000])
 async def test_runs_that_are_cancelled_at_random_leave_nothing_behind(count: int) -> None:
     """Many runs over one engine, two thirds of them given up at some moment."""
     rng = random.Random(5)
