@@ -26,6 +26,9 @@ NAMES = (
     "prefix_reuse",
     "openai_server",
     "faults",
+    "hedge",
+    "aborts",
+    "judges",
 )
 HEAD = ("what", "ours", "baseline", "ours ÷ baseline", "goal")
 

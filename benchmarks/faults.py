@@ -179,19 +179,24 @@ async def _node_trial(other: Any, ledger: Path, seed: int) -> dict[str, Any]:
     )  # fmt: skip
     async with AsyncOrchestrator(workers=workers, config=Config(journal="off")) as orchestrator:
         await solve(orchestrator, seed + 1)
-        before, began = sampled(ledger), time.perf_counter()
-        reference = await solve(orchestrator, seed)
-        seconds = time.perf_counter() - began
-        await asyncio.sleep(0.05)
-        middle = sampled(ledger)
-        running = asyncio.ensure_future(solve(orchestrator, seed))
-        await asyncio.sleep(seconds * 0.4)
-        raylet = other.all_processes["raylet"][0].process.pid
-        for pid in (raylet, *descendants(raylet)):  # as when the machine is switched off
-            os.kill(pid, signal.SIGKILL)
-        answers = await running
-        await asyncio.sleep(0.05)
-        whole, disturbed = middle - before, sampled(ledger) - middle
+        return await node_trial(orchestrator, other, ledger, seed)
+
+
+async def node_trial(orchestrator: AsyncOrchestrator, other: Any, ledger: Path, seed: int) -> dict[str, Any]:
+    """Run undisturbed, then with the node `other` killed; return what differed."""
+    before, began = sampled(ledger), time.perf_counter()
+    reference = await solve(orchestrator, seed)
+    seconds = time.perf_counter() - began
+    await asyncio.sleep(0.05)
+    middle = sampled(ledger)
+    running = asyncio.ensure_future(solve(orchestrator, seed))
+    await asyncio.sleep(seconds * 0.4)
+    raylet = other.all_processes["raylet"][0].process.pid
+    for pid in (raylet, *descendants(raylet)):  # as when the machine is switched off
+        os.kill(pid, signal.SIGKILL)
+    answers = await running
+    await asyncio.sleep(0.05)
+    whole, disturbed = middle - before, sampled(ledger) - middle
     return compared(reference, answers, whole, disturbed)
 
 

@@ -10,15 +10,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
-__all__ = ["MAX_CHARS", "NativeCalls"]
+__all__ = ["MAX_CHARS", "Misread", "NativeCalls"]
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _JSON = re.compile(r"\s*(?:```(?:json)?\s*)?[\[{]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _REFERENCE = re.compile(r"\$(?:[0-9]{1,6}|\{[0-9]{1,6}\})")
+_SHOWN = 200
 MAX_CHARS = 1_000_000
 """Of text that is held back because it may be JSON; a longer one is no list of calls."""
+
+
+class Misread(NamedTuple):
+    """A call that cannot be read."""
+
+    number: int
+    """The task that it would have been."""
+    text: str
+    why: str
 
 
 class NativeCalls:
@@ -32,6 +43,8 @@ class NativeCalls:
         """`after`: the number before that of the first call."""
         self.count = 0
         """Calls read so far."""
+        self.misread: list[Misread] = []
+        """Calls that nothing but what they were meant to be can be said of, in order."""
         self._next = after + 1
         self._held = ""
         self._json: bool | None = None
@@ -83,6 +96,11 @@ class NativeCalls:
 
     def _lines(self, value: object) -> Iterator[str]:
         for name, arguments in _calls(value):
+            why = _wrong(name, arguments)
+            if why or not isinstance(arguments, dict):
+                self.misread.append(Misread(self._next, _shown(name, arguments), why))
+                self._next += 1
+                continue
             written = ", ".join(f"{key}={_written(each)}" for key, each in arguments.items())
             yield f"\n{self._next}. {name}({written})\n"
             self._next += 1
@@ -96,7 +114,8 @@ def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=True)
 
 
-def _calls(value: object) -> Iterator[tuple[str, dict[str, object]]]:
+def _calls(value: object) -> Iterator[tuple[str, object]]:
+    """Return the names and arguments of calls, arguments that are JSON in a text read."""
     match value:
         case {"tool_calls": list() as items}:
             for item in items:
@@ -112,11 +131,27 @@ def _calls(value: object) -> Iterator[tuple[str, dict[str, object]]]:
             return
 
 
-def _call(name: str, arguments: object) -> Iterator[tuple[str, dict[str, object]]]:
+def _call(name: str, arguments: object) -> Iterator[tuple[str, object]]:
     if isinstance(arguments, str):
-        arguments = _loads(arguments) if arguments.strip() else {}
-    if isinstance(arguments, dict) and _NAME.fullmatch(name) and all(_NAME.fullmatch(key) for key in arguments):
-        yield name, arguments
+        read = _loads(arguments) if arguments.strip() else {}
+        arguments = read if isinstance(read, dict) else arguments
+    yield name, {} if arguments is None else arguments
+
+
+def _wrong(name: str, arguments: object) -> str:
+    """Return why a call cannot be made; empty if it can."""
+    if not _NAME.fullmatch(name):
+        return f"{name!r} is no name of a tool" if name else "the call names no tool"
+    if not isinstance(arguments, dict):
+        return "its arguments are not a JSON object: write them as one, whole"
+    odd = next((key for key in arguments if not _NAME.fullmatch(key)), None)
+    return "" if odd is None else f"{odd!r} is no name of an argument"
+
+
+def _shown(name: str, arguments: object) -> str:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = " ".join(text.split())
+    return f"{name[:64] or '?'}({text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'})"
 
 
 def _loads(text: str) -> object:

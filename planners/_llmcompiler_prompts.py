@@ -45,16 +45,31 @@ Answer a question from what tools have observed. Write a line `Thought: ` with y
 - `Action: Finish(the answer)` if the observations suffice. The answer is short and has no explanation.
 {replan}Then write <END_OF_RESPONSE>.
 """
+_NATIVE = """\
+- If you can call functions, call them in place of writing lines: all calls of the plan in this one turn, without \
+waiting for results, in the order of the tasks; the first call is task {next}. An argument that is `"$1"` and nothing \
+else stands for the result of task 1, whatever its type. No join() is needed then.
+"""
 _MAY_REPLAN = "- `Action: Replan(what is missing)` if more tools must be called first.\n"
 _LAST = "Another plan is not possible: give the best answer that there is.\n"
 
 
-def plan(tools: Sequence[ToolSpec], question: str, examples: str, next_id: int = 1, replan: bool = False) -> str:
-    """Return the prompt for a plan, up to its first line, or up to the earlier plans if there were any."""
+def plan(
+    tools: Sequence[ToolSpec],
+    question: str,
+    examples: str,
+    next_id: int = 1,
+    replan: bool = False,
+    native: bool = False,
+) -> str:
+    """Return the prompt for a plan, up to its first line, or up to the earlier plans if there were any. `native`: the
+    model may be offered the tools as functions too."""
     shown = "\n\n".join(f"{i}. {_tool(spec)}" for i, spec in enumerate(tools, 1))
     text = _PLAN.format(tools=shown, join=len(tools) + 1)
     if replan:
         text += _REPLAN.format(next=next_id)
+    if native:
+        text += _NATIVE.format(next=next_id)
     if examples.strip():
         text += f"\nExamples:\n\n{examples.strip()}\n\n###\n"
     return f"{text}\nQuestion: {question}\n"

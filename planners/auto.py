@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from orchestrator.core.base import Brief, Planner, Reader
+from orchestrator.core.errors import PluginError, TaskError
 from orchestrator.core.ir import Join, Plan, Plugin, Result, Step
 
 from ._asking import Asker, AtEnd, through
@@ -77,6 +78,20 @@ class Auto(Planner):
     For calibrating the thresholds. Which requests is drawn from seed and text, so a replay says the same; the other
     way is not run."""
 
+    @model_validator(mode="after")
+    def _ways_are_there(self) -> Auto:
+        """A dialect or an option that does not exist is said before the probes are paid for."""
+        unknown = sorted(self.options.keys() - {"decompose", "refine", "threads"})
+        if unknown:
+            raise PluginError(f"`options` are for decompose, refine and threads, not for {', '.join(unknown)}")
+        self._decompose()
+        self._refine((1,))
+        if self.threads is not None:
+            self._threads()
+        elif "threads" in self.options:
+            raise PluginError("`options` for threads need the dialect that the model can spawn in: give `threads` too")
+        return self
+
     def start(self, brief: Brief) -> Plan:
         """Return the extraction for a prompt with signs of several pieces, else the probes."""
         asker = Asker("auto", brief)
@@ -123,6 +138,7 @@ class Auto(Planner):
         drafts = drafts_of(result)
         budget = asker.brief.request.budget
         left = None if budget.tokens is None else max(0, budget.tokens - sum(draft.tokens for draft in drafts))
+        spawning, unable = self._spawning(asker)
         limits = Limits(
             tokens=left,
             seconds=budget.seconds,
@@ -132,14 +148,14 @@ class Auto(Planner):
             most=self.most,
             words=asker.brief.task.chat(),
             strong=self.strong,
-            threads=self.threads is not None,
+            threads=spawning is not None,
             threads_from=self.threads_from,
             agreement=self.agreement,
             epsilon=self.epsilon,
         )
         signs = Signs.of(drafts)
         choice, count, reason = decide(signs, limits)
-        reason += self._not_chosen(asker, signs, limits)
+        reason += unable + self._not_chosen(asker, signs, limits)
         match choice:
             case "probes":
                 right = verified(drafts) or ranked(drafts)[0]
@@ -147,7 +163,8 @@ class Auto(Planner):
             case "vote" | "best-of":
                 plan = self._more(asker, drafts, count, "majority" if choice == "vote" else "best-of")
             case "threads":
-                plan = self._threads().start(asker.brief)
+                assert spawning is not None
+                plan = spawning
             case "serial":
                 plan = self._deep(asker)
             case "refine":
@@ -155,6 +172,15 @@ class Auto(Planner):
             case "sequential":
                 plan = self._refine((1,) * 4).next_round(asker, 4 - count, ranked(drafts)[:1])
         return _said(plan, f"{choice}: {reason}")
+
+    def _spawning(self, asker: Asker) -> tuple[Plan | None, str]:
+        """Return the plan of the planner `threads`, or why the dialect cannot put this request."""
+        if self.threads is None:
+            return None, ""
+        try:
+            return self._threads().start(asker.brief), ""
+        except TaskError as error:
+            return None, f"; threads were not possible ({error})"
 
     def _not_chosen(self, asker: Asker, signs: Signs, limits: Limits) -> str:
         """Return what the next rule would have done, for a sample of the requests; else nothing."""

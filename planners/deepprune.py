@@ -1,13 +1,13 @@
 """Planner `deepprune`: many beginnings, of which only those go on that would not come to the same.
 
-Decides what is planned before and after the clusters are known. It does not know which beginnings are alike (the merge
-`distinct`), nor how votes are counted.
+Decides what is planned before and after the clusters are known. It does not know which beginnings are alike (the merges
+`distinct` and `alike`), nor how votes are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
@@ -21,14 +21,17 @@ __all__ = ["DeepPrune"]
 
 
 class DeepPrune(Planner):
-    """Redundancy pruning after DeepPrune (arXiv 2510.08483), with an answer-so-far probe in place of its trained judge.
+    """Redundancy pruning after DeepPrune (arXiv 2510.08483), with another judge in place of its trained one.
 
-    `n` samples write `prefix` tokens. Each is then asked, in a few greedy tokens after its own context (which the
-    prefix cache has), what the answer is so far. Of beginnings with equal answers one goes on, token for token; the
-    vote counts it as often as there were beginnings like it, so rare answers gain nothing by the pruning. What differs
-    from the paper: clusters are made when all beginnings are there, not one after another, and there is no cap on them.
-    The policy `redundant` prunes while generating, by the similarity of steps. Defaults: 16 beginnings of 500 tokens,
-    probes of 8, temperature 1; the paper's own figures could not be had.
+    `n` samples write `prefix` tokens. Of beginnings that the judge finds to come to the same answer one goes on, token
+    for token; the vote counts it as often as there were beginnings like it, so rare answers gain nothing by the
+    pruning. The judge is a probe by default: each beginning is asked, in a few greedy tokens after its own context
+    (which the prefix cache has), what the answer is so far; equal answers are alike. Or it is an embedding of the
+    beginnings, or a model that compares two at a time (merge `alike`).
+
+    What differs from the paper: the judge; clusters are made when all beginnings are there, not one after another; and
+    there is no cap on them. The policy `redundant` prunes while generating, by the similarity of steps. Defaults: 16
+    beginnings of 500 tokens, probes of 8, temperature 1; the paper's own figures could not be had.
     """
 
     n_option: ClassVar[str | None] = "n"
@@ -39,6 +42,11 @@ class DeepPrune(Planner):
     """Tokens of a beginning."""
     max_tokens: int = Field(default=4096, ge=2)
     """Most tokens of a whole sample."""
+    judge: Literal["probe", "embedding", "model"] = "probe"
+    """Who says which beginnings are alike: a `probe` of each; the tool `embed` (a `tool` of the run that makes vectors
+    of texts); a `model` that is asked about pairs."""
+    alike: dict[str, JsonValue] = {}
+    """Options of the merge `alike`, for the judges `embedding` and `model`: `threshold`, `model`, `graded`, …"""
     probe: str = "\n\nSo the answer is"
     """What is added to a beginning to ask for its answer so far."""
     probe_tokens: int = Field(default=8, ge=1)
@@ -51,25 +59,34 @@ class DeepPrune(Planner):
     """Close the vote as soon as it is certain."""
 
     def start(self, brief: Brief) -> Plan:
-        """Return the beginnings `sample-i`, their probes, and the join `clusters`, which expands into the rest."""
+        """Return the beginnings `sample-i`, their probes, and the join `clusters`, which expands into the rest. Without
+        probes that is a join of its own, `onward`: what judges is more plan of `clusters`."""
         prompt = (Text(text=brief.task.render()),)
         steps: list[Step] = []
         pairs: list[JsonValue] = []
         for i in range(1, self.n + 1):
             sampling = self._sampling(brief, "begin", i, min(self.prefix, self.max_tokens - 1))
             op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling)
-            ask = Think(after=f"sample-{i}", prompt=self.probe, sampling=Sampling(max_tokens=self.probe_tokens))
             steps.append(Step(name=f"sample-{i}", op=op, label=f"beginning {i}"))
+            if self.judge != "probe":
+                continue
+            ask = Think(after=f"sample-{i}", prompt=self.probe, sampling=Sampling(max_tokens=self.probe_tokens))
             steps.append(Step(name=f"probe-{i}", op=ask, label="answer so far"))
             pairs.append({"trace": f"sample-{i}", "probe": f"probe-{i}"})
-        join = Join(merge=Plugin(name="distinct", options={"pairs": pairs}), tolerate="best-effort")
         needs = tuple(step.name for step in steps)
-        steps.append(Step(name="clusters", op=join, needs=needs, expands=True, label="which go on"))
-        return Plan(steps=tuple(steps), output="clusters")
+        if self.judge == "probe":
+            join = Join(merge=Plugin(name="distinct", options={"pairs": pairs}), tolerate="best-effort")
+            steps.append(Step(name="clusters", op=join, needs=needs, expands=True, label="which go on"))
+            return Plan(steps=tuple(steps), output="clusters")
+        merge = Plugin(name="alike", options={**self.alike, "ask": self.judge})
+        join = Join(merge=merge, tolerate="best-effort")
+        steps.append(Step(name="clusters", op=join, needs=needs, label="which are alike"))
+        steps.append(Step(name="onward", op=Join(), needs=("clusters",), expands=True, label="which go on"))
+        return Plan(steps=tuple(steps), output="onward")
 
     def reader(self, step: Step, brief: Brief) -> Reader:
-        """Return the reader of `clusters`."""
-        if step.name != "clusters":
+        """Return the reader of `clusters`, or of `onward`."""
+        if step.name not in ("clusters", "onward"):
             return super().reader(step, brief)
         return _Clusters(self, brief)
 
@@ -113,4 +130,7 @@ class _Clusters:
         return ()
 
     def close(self, result: Result) -> Plan:
-        return self.planner.rest(result.value, self.brief)
+        heads = result.value
+        if self.planner.judge != "probe" and isinstance(heads, list) and heads:
+            heads = heads[0]  # of the one branch that `onward` collects
+        return self.planner.rest(heads, self.brief)

@@ -10,12 +10,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from orchestrator.core.base import Brief, Planner, Reader
-from orchestrator.core.errors import PlannerError
+from orchestrator.core.errors import PlannerError, PluginError
 from orchestrator.core.explain import did_you_mean
-from orchestrator.core.ir import Call, Join, Plan, Plugin, Ref, Result, Sampling, Step, Structured, Text, Think
+from orchestrator.core.ir import (
+    Call,
+    Function,
+    Join,
+    Plan,
+    Plugin,
+    Ref,
+    Result,
+    Sampling,
+    Step,
+    Structured,
+    Text,
+    Think,
+)
 from orchestrator.core.tool import ToolSpec
 
 from . import _llmcompiler_prompts as prompts
@@ -67,8 +80,19 @@ class LLMCompiler(Planner):
     constrained: bool = False
     """Have the engine allow nothing but a plan that calls the tools there are (structured output by an expression):
     for models that stray. What stands between a call's brackets stays free, and is repaired as ever."""
+    native: bool = False
+    """Offer the tools to the model as functions that it calls by itself (OpenAI's `tools`), all in one turn: for models
+    trained to call functions that way, on a chat server or an engine whose chat template knows them. The first call is
+    task 1; `"$1"` as an argument stands for its result. A server that takes no functions is asked for a plan in words
+    alone, and says so in the log. Not together with `constrained`."""
     stream: bool = False
     """Send the joiner's text while it is being written; the plan's always is."""
+
+    @model_validator(mode="after")
+    def _one_language(self) -> LLMCompiler:
+        if self.native and self.constrained:
+            raise PluginError("`native` calls and a `constrained` plan are two languages: give one of them")
+        return self
 
     def start(self, brief: Brief) -> Plan:
         """Return the step that writes the first plan. Raises `PlannerError` if there are no tools to plan with."""
@@ -79,7 +103,7 @@ class LLMCompiler(Planner):
             )
         if any(spec.name.lower() == "join" for spec in brief.tools):
             raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
-        prompt = prompts.plan(brief.tools, brief.task.render(), self.examples)
+        prompt = prompts.plan(brief.tools, brief.task.render(), self.examples, native=self._calls(brief))
         step = self._plan_step(brief, "plan-1", (Text(text=prompt + "\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
@@ -103,8 +127,17 @@ class LLMCompiler(Planner):
         if self.constrained:
             form = Structured(kind="regex", spec=prompts.expression(brief.tools))
             sampling = sampling.model_copy(update={"structured": form})
-        op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling, stream=True)
+        tools = (
+            [Function(name=spec.name, description=spec.description, parameters=spec.parameters) for spec in brief.tools]
+            if self._calls(brief)
+            else ()
+        )
+        op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling, stream=True, tools=tools)
         return Step(name=name, op=op, expands=True, label=label)
+
+    def _calls(self, brief: Brief) -> bool:
+        """Whether the model is offered functions: a prompt that is plain text has no place for them."""
+        return self.native and brief.task.chat()
 
     def _sampling(self, brief: Brief, name: str, tokens: int, stop: tuple[str, ...]) -> Sampling:
         seed = derive(brief.request.seed, "llmcompiler", name) if self.temperature else None
@@ -122,7 +155,8 @@ class LLMCompiler(Planner):
         """Return the step that writes another plan, or more of one. Its last part but one says which results there
         are: its reader reads that as the model does."""
         after = max(numbers, default=0) + 1
-        head = prompts.plan(brief.tools, brief.task.render(), self.examples, after, replan=True)
+        native = self._calls(brief)
+        head = prompts.plan(brief.tools, brief.task.render(), self.examples, after, replan=True, native=native)
         parts: list[Text | Ref] = [Text(text=f"{head}\nPrevious Plan:\n\n")]
         parts.append(Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n"))
         parts.append(Text(text=prompts.replan_end(thought, errors)))
@@ -187,6 +221,7 @@ class PlanReader:
     def feed(self, delta: str) -> Sequence[Plan]:
         """Return a patch with the calls of the tasks that are complete now and may start."""
         steps = self._take(self.text.feed(self._native.feed(delta)))
+        self._misread()
         return (Plan(steps=tuple(steps)),) if steps else ()
 
     def close(self, result: Result) -> Plan | None:
@@ -232,9 +267,18 @@ class PlanReader:
     def _rest(self, cut: bool) -> list[Task]:
         """Return the tasks that the end of the text completes."""
         tasks = [*self.text.feed(self._native.close()), *self.text.close(cut)]
+        self._misread()
         if self._native.count:
-            self.text.repairs.append(f"{self._native.count} native tool calls read as tasks")
+            self.text.repairs.append(f"{_counted(self._native.count, 'native tool call')} read as tasks")
         return tasks
+
+    def _misread(self) -> None:
+        """Count calls that cannot be read as tasks that cannot be run."""
+        for number, text, why in self._native.misread:
+            self._entries.append({"text": f"{number}. {text}", "thought": "", "error": why})
+            self.errors.append(f"{number}. {text}: {why}")
+            self._known.setdefault(number, "")
+        self._native.misread.clear()
 
     def _take(self, tasks: Sequence[Task]) -> list[Step]:
         """Return the steps of tasks that may start now; keep the others."""
@@ -344,7 +388,7 @@ class PlanReader:
         label = f"{len(branches)} tasks"
         repairs = [*self.text.repairs, *self.repairs]
         if repairs:
-            label += f"; {len(repairs)} repairs: {_shortened('; '.join(repairs), 160)}"
+            label += f"; {_counted(len(repairs), 'repair')}: {_shortened('; '.join(repairs), 160)}"
         suffix = f"-repair-{self.repair}" if self.repair else ""
         return Step(name=f"scratchpad-{self.round}{suffix}", op=op, needs=needs, label=label)
 
@@ -379,6 +423,10 @@ def _numbers(op: Think | None) -> list[int]:
     if not isinstance(part, Text) or not part.text.lstrip().startswith(_NUMBERS):
         return []
     return [int(number) for number in re.findall(r"\$([0-9]{1,6})", part.text)]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("s" if number != 1 else "")
 
 
 def _plain(name: str) -> str:

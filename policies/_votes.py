@@ -10,6 +10,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pydantic import JsonValue
 
@@ -21,6 +22,8 @@ from orchestrator.core.view import Branch
 
 Claim = tuple[JsonValue, str] | None
 """An answer and its key."""
+Signal = Literal["logprob", "mean", "tail", "bottom", "lowest", "entropy", "certainty"]
+"""What a result may say of how sure the model was."""
 
 
 @dataclass(slots=True)  # not frozen: thousands are made at a time
@@ -271,6 +274,22 @@ def measured(
         raise PluginError(f"no branch says its {what}: {remedy}")
     kept, out = without(roll, lambda ballot: ballot.place in figures)
     return kept, figures, [f"no {what} in {names(out)}"] if out else []
+
+
+def signal(result: Result, by: Signal) -> float | None:
+    """Return how sure the model was, in nats, higher being surer (so the negative of the entropy), if it says so."""
+    if by == "logprob":
+        return result.logprob
+    said = result.signals
+    if said is None:
+        return None
+    match by:
+        case "mean":
+            return said.confidence
+        case "entropy":
+            return -said.entropy
+        case "tail" | "bottom" | "lowest" | "certainty":
+            return getattr(said, by)
 
 
 def clipped(figures: dict[int, float], cap: float | None) -> dict[int, float]:

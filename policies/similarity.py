@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def jaccard(a: Sequence[str], b: Sequence[str]) -> float:
@@ -10,6 +15,30 @@ def jaccard(a: Sequence[str], b: Sequence[str]) -> float:
     left, right = frozenset(a), frozenset(b)
     union = len(left | right)
     return len(left & right) / union if union else 1.0
+
+
+def cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the cosine of the angle between two vectors of one length; in -1..1, 0 if one of them is zero.
+
+    Raises `ValueError` for vectors of different lengths.
+    """
+    if len(a) != len(b):
+        raise ValueError(f"a vector of {len(a)} numbers and one of {len(b)}: they are not of the same embedding")
+    norm = math.hypot(*a) * math.hypot(*b)
+    return math.fsum(x * y for x, y in zip(a, b, strict=True)) / norm if norm else 0.0
+
+
+def grams(text: str, n: int = 3) -> Mapping[str, int]:
+    """Return how often each piece of n characters occurs in a text, a space put at either end: the plainest embedding
+    that needs no model."""
+    padded = f" {text} "
+    return Counter(padded[i : i + n] for i in range(max(1, len(padded) - n + 1)))
+
+
+def counts_cosine(a: Mapping[str, int], b: Mapping[str, int]) -> float:
+    """Return the cosine of two vectors of counts; in 0..1, 0 if one of them is empty."""
+    norm = math.hypot(*a.values()) * math.hypot(*b.values())
+    return sum(count * b.get(piece, 0) for piece, count in a.items()) / norm if norm else 0.0
 
 
 def auroc(scores: Sequence[float], same: Sequence[bool]) -> float:
@@ -36,14 +65,15 @@ def auroc(scores: Sequence[float], same: Sequence[bool]) -> float:
     return (ranks - positive * (positive + 1) / 2.0) / (positive * negative)
 
 
-def cluster(items: Sequence[Sequence[str]], threshold: float) -> list[int]:
+def cluster(items: Sequence[T], threshold: float, like: Callable[[T, T], float]) -> list[int]:
     """Return, for each item, the place of the one that stands for it: greedy clustering in the order given, to the most
-    similar earlier representative (the earliest of equals) if that is at least `threshold` alike."""
+    similar earlier representative by `like` (the earliest of equals) if that is at least `threshold` alike."""
     heads: list[int] = []
     found: list[int] = []
     for place, item in enumerate(items):
-        best = max(heads, key=lambda head: (jaccard(item, items[head]), -head), default=None)
-        if best is not None and jaccard(item, items[best]) >= threshold:
+        likeness = {head: like(item, items[head]) for head in heads}
+        best = max(heads, key=lambda head: (likeness[head], -head), default=None)
+        if best is not None and likeness[best] >= threshold:
             found.append(best)
         else:
             heads.append(place)

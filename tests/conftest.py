@@ -17,8 +17,10 @@ from hypothesis import HealthCheck, settings
 # Before any test imports an engine: nothing is fetched or reported.
 os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1")
 
-# Runs are written down by default: not into the home of whoever runs the tests.
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="plait-state-")
+# Runs are written down by default: not into the home of whoever runs the tests. Of several processes (`-n`) each has a
+# folder of its own within that of the first, which alone ends in an orderly way.
+_above = os.environ["XDG_STATE_HOME"] if "PYTEST_XDIST_WORKER" in os.environ else None
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="plait-state-", dir=_above)
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # `ci` gives the same examples at every run. `HYPOTHESIS_PROFILE=explore` looks further, with new ones each time.
@@ -33,3 +35,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def root() -> Path:
     """The root of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: the cores that this process may use; each worker takes up to 0.7 GB."""
+    return min(8, len(os.sched_getaffinity(0)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,36 +49,41 @@ def test_every_example_is_run(root: Path):
     assert sorted(path.name for path in (root / "examples").glob("*.py")) == sorted(PROMISES)
 
 
+@pytest.fixture(scope="module")
+def output(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Run an example, once, and return what it prints."""
+
+    @functools.cache
+    def run(name: str) -> str:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("PLAIT_")}
+        done = subprocess.run(
+            [sys.executable, root / "examples" / name],
+            cwd=tmp_path_factory.mktemp("example"),
+            env={**env, "PYTHONPATH": str(root)},
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    return run
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.engine) if name in ON_AN_ENGINE else name for name in PROMISES],
 )
-def test_an_example(root: Path, tmp_path: Path, name: str):
-    env = {key: value for key, value in os.environ.items() if not key.startswith("PLAIT_")}
-    done = subprocess.run(
-        [sys.executable, root / "examples" / name],
-        cwd=tmp_path,
-        env={**env, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_an_example(output: Callable[[str], str], name: str):
     for words in PROMISES[name]:
-        assert words in done.stdout
-    assert "Traceback" not in done.stderr
+        assert words in output(name)
 
 
-def test_policies_are_compared_by_what_they_take(root: Path):
-    done = subprocess.run(
-        [sys.executable, root / "examples" / "simulate_cluster.py"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    lines = [line.split(" s, ")[0].rsplit(maxsplit=1) for line in done.stdout.splitlines() if " busy, " in line]
+def test_policies_are_compared_by_what_they_take(output: Callable[[str], str]):
+    said = output("simulate_cluster.py")
+    lines = [line.split(" s, ")[0].rsplit(maxsplit=1) for line in said.splitlines() if " busy, " in line]
     seconds = [(name.strip(), float(figure)) for name, figure in lines]
     assert [name for name, _ in seconds[:2]] == ["random", "critical-path"]
     assert seconds[1][1] < seconds[0][1]

@@ -1,4 +1,4 @@
-"""`python -m training`: train, export and evaluate in one command, or one of these alone.
+"""`python -m training`: train, export and evaluate in one command, or one of these alone; or all again, and compare.
 
 Only reads the command line and calls the parts; every default that matters for the result is in the part
 itself.
@@ -21,31 +21,46 @@ STEPS = {"small": 16_000, "large": 8_500}
 """Of about 4,400 tokens: an hour for the small model on two CPU threads, an hour and a quarter for the large one."""
 
 
+COMMANDS = ("all", "train", "export", "evaluate", "check", "compare", "reproduce")
+
+
 def device_of(name: str) -> torch.device:
-    """The device asked for; `auto` takes a GPU where there is one."""
-    return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name if name != "auto" else "cpu")
+    """The device asked for; `auto` takes a GPU where there is one. Ends the program for a GPU that is not there."""
+    there = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if there else "cpu")
+    if name.startswith("cuda") and not there:
+        raise SystemExit("--device cuda: torch sees no GPU here; use --device cpu, or install a build of torch for it")
+    return torch.device(name)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
-    parser.add_argument("command", nargs="?", default="all", choices=["all", "train", "export", "evaluate", "check"])
+    parser.add_argument("command", nargs="?", default="all", choices=COMMANDS)
     parser.add_argument("--folder", type=Path, default=None, help="checkpoints and loss curve; build/training/SIZE")
     parser.add_argument("--model", type=Path, default=None, help="exported model; the bundled one of that size")
-    parser.add_argument("--size", choices=["small", "large"], default="small", help="1.1 or 3.1 million parameters")
+    parser.add_argument("--other", type=Path, default=None, help="compare: the model beside it; FOLDER/model")
+    parser.add_argument("--engine", action="store_true", help="compare: on the engine, too")
+    parser.add_argument("--out", type=Path, default=None, help="compare: where the page goes; FOLDER")
+    parser.add_argument("--size", choices=["small", "large"], default="small", help="1.1 or 3.2 million parameters")
     parser.add_argument("--steps", type=int, default=None, help="16,000 for the small one, 8,500 for the large")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--fresh", action="store_true", help="ignore an existing checkpoint")
     parser.add_argument("--compile", action="store_true", help="compile the forward pass (about 10 %% faster)")
-    parser.add_argument("--problems", type=int, default=500, help="held-out problems to evaluate on")
+    parser.add_argument("--problems", type=int, default=None, help="held-out problems; 500, to compare 1,000")
     parser.add_argument("--quick", action="store_true", help="evaluate: serial and one spawn/join run only")
     parser.add_argument(
         "--text", type=Path, default=None, help="check: a file with one trace a line (default: generate)"
     )
     options = parser.parse_args(arguments)
-    options.folder = options.folder or Path("build/training") / options.size
+    again = options.command in ("compare", "reproduce")
+    options.folder = options.folder or Path("build/training") / (options.size + "-again" * again)
+    options.problems = options.problems or (1000 if again else 500)
+    options.other = options.other or options.folder / "model"
+    options.out = options.out or options.folder
     options.model = options.model or MODELS[options.size]
     options.steps = options.steps or STEPS[options.size]
     return options
@@ -83,9 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
     config = train.TrainConfig(
         steps=options.steps, seed=options.seed, compile=options.compile, model=SIZES[options.size]
     )
-    if options.command in ("all", "train"):
+    if options.command in ("all", "train", "reproduce"):
         train.run(config, options.folder, device, fresh=options.fresh)
-    if options.command in ("all", "export"):
+    if options.command in ("all", "export", "reproduce"):
         state = train.resume(config, options.folder / "last.pt", device)
         facts = {
             "steps": state.step,
@@ -93,14 +108,31 @@ def main(arguments: list[str] | None = None) -> int:
             "seconds": round(state.seconds),
             "seed": config.seed,
         }
-        export.export(state.model, options.model, facts)
-        print(f"{options.model}: step {state.step}, {state.tokens:,} tokens")
+        to = options.other if options.command == "reproduce" else options.model
+        export.export(state.model, to, facts)
+        print(f"{to}: step {state.step}, {state.tokens:,} tokens")
     if options.command in ("all", "evaluate"):
         rows = evaluate.evaluate(export.load(options.model, device), options.problems, options.quick)
         evaluate.save_rows(rows, options.folder / "evaluation.json")
         if not options.quick:
             evaluate.update_card(rows, options.model / "README.md")
+    if options.command in ("compare", "reproduce"):
+        compare_models(options, device)
     return 0
+
+
+def compare_models(options: argparse.Namespace, device: torch.device) -> None:
+    """Compare two exported models and write the page."""
+    from training import compare
+
+    folders = (options.model, options.other)
+    kept = compare.Kept(options.folder / "compared.json")
+    pairs = compare.compare(folders, options.problems, kept, device, options.engine)
+    flags = [f"--size {options.size}"] * (options.size != "small") + ["--compile"] * options.compile
+    flags += ["--engine"] * options.engine + [f"--problems {options.problems}", "--out docs/results"]
+    command = f"python -m training {options.command} {' '.join(flags)}"
+    page = compare.write(pairs, [compare.facts_of(folder) for folder in folders], command, options.out)
+    print(page.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

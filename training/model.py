@@ -38,7 +38,7 @@ class ModelConfig:
 
 
 SIZES = {"small": ModelConfig(), "large": ModelConfig(d=192, layers=7, heads=6, ff=512)}
-"""The two of one family: 1.1 million parameters (the default of the package) and 3.1 million."""
+"""The two of one family: 1.1 million parameters (the default of the package) and 3.2 million."""
 
 
 def number_features(d: int) -> Tensor:

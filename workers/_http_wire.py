@@ -14,6 +14,7 @@ from orchestrator.core.base import Progress
 from orchestrator.core.errors import EngineError
 from orchestrator.core.ir import Finish, Result, Think, Usage
 
+from ._functions import Calls
 from ._signals import Trace, add_position
 
 Endpoint = Literal["completions", "chat/completions"]
@@ -164,6 +165,8 @@ class Reading:
         self._usage: Usage | None = None
         self._before = Usage()
         """Of the streams before this one."""
+        self._calls: Calls | None = None
+        """Of functions, if it made any."""
         self.ids: list[int] = []
         self.prompt_ids: list[int] = []
         self.count = 0
@@ -243,12 +246,15 @@ class Reading:
         if self._trace is not None and scores:
             self._look(self._trace, choice.get("logprobs"))
         thought = message.get("reasoning_content") or message.get("reasoning")
-        tokens = len(ids) or len(scores) or int(bool(text or thought))
+        calls = message.get("tool_calls")
+        tokens = len(ids) or len(scores) or int(bool(text or thought or calls))
         self.ids += ids
         self.count += tokens
         self._logprobs += sum(scores)
         self._scored += len(scores)
         self._end(choice)
+        if calls or self._calls is not None:
+            text += self._called(calls)
         if self.finish is not None and self._keeps and isinstance(self.stop, str):
             text += self.stop
         if self._untold and (text or self.finish is not None):
@@ -265,6 +271,12 @@ class Reading:
             trace.group if trace else None,
             trace.lowest if trace else None,
         )
+
+    def _called(self, calls: object) -> str:
+        """Return the text of the calls that are complete now."""
+        made = self._calls = self._calls or Calls()
+        text = made.feed(calls)
+        return text + made.close() if self.finish is not None else text
 
     def _look(self, trace: Trace, logprobs: object) -> None:
         """Take the likeliest tokens' log-probabilities of the positions of one piece."""

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from orchestrator.core.ir import Text, Think, Tokens
 
+from ._functions import function
+
 
 class Stops(NamedTuple):
     """What ends an output: token ids that the engine compares, and texts that it looks for."""
@@ -37,7 +39,8 @@ class Prompter:
         if think.chat and getattr(self.tokenizer, "chat_template", None):
             content = "".join(self._text_of(part) for part in think.prompt)
             message = [{"role": "user", "content": content}]
-            text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+            functions: dict[str, Any] = {"tools": [function(each) for each in think.tools]} if think.tools else {}
+            text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False, **functions)
             return list(self._encode_uncached(text + think.begin, False))
         out: list[int] = []
         for place, part in enumerate(think.prompt):

@@ -9,52 +9,124 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from orchestrator.core.errors import WorkerError
 
+from ._ray_thread import submit, through
+
 OBJECT_STORE_BYTES = 100 << 20
 """Of a local cluster: jobs and results are small and travel inside calls."""
 
-_lock = threading.Lock()
-_users = 0
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+RECONNECTS = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""How long Ray waits for a head node that does not answer (60 s by default) before it ends this process."""
+
+_users: set[object] = set()
 _started = False
+_address = ""
 
 
-async def join() -> Any:
-    """Return the `ray` module, connected to a cluster; every call wants one `leave`.
+async def join(user: object) -> Any:
+    """Return the `ray` module, connected to a cluster, for a user that will `leave`.
 
     The cluster is that of `RAY_ADDRESS`, else the one that this process is already connected to, else a local one.
     Raises `WorkerError` if Ray is not installed or the cluster cannot be reached. Ray cannot be stopped while it
     connects: a cancelled `join` waits until it has, and leaves again.
     """
-    joining = asyncio.ensure_future(asyncio.to_thread(_join))
     try:
-        return await asyncio.shield(joining)
+        return await through(partial(_join, user))
     except asyncio.CancelledError:
-        with contextlib.suppress(WorkerError):
-            await joining
-            await leave()
+        await leave(user)
         raise
 
 
-async def leave() -> None:
-    """Disconnect when the last user leaves, if it was `join` that connected; a local cluster then ends."""
-    await asyncio.to_thread(_leave)
+async def leave(user: object) -> None:
+    """Disconnect when the last user leaves, if it was `join` that connected; a local cluster then ends. Once begun it
+    is done, also when the caller is cancelled."""
+    await through(partial(_leave, user))
 
 
-def missing(ray: Any, wanted: dict[str, float]) -> str | None:
-    """Return what the whole cluster is short of, busy or not, for one actor that wants these resources; `None` if
-    nothing."""
+class Head:
+    """The head node, on which a cluster depends: whether it answers.
+
+    Ray ends this process, without an exception, when a call has waited for long for a head node that is gone. So that
+    the users hear of it instead, they are told at half of that time, and `join`'s connection is closed.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        self._address = str(ray.get_runtime_context().gcs_address)
+        self._patience = float(os.environ.get(RECONNECTS, "60")) / 2
+        self._pause = min(2.0, self._patience / 5)
+        self._heard = False
+
+    async def there(self) -> None:
+        """Wait until it answers. Ray's functions that ask it, as `ray.nodes` does, cannot be stopped any more."""
+        while self._heard:
+            if await _answers(self._address, self._pause):
+                break
+            await asyncio.sleep(self._pause / 10)
+
+    async def gone(self) -> str:
+        """Wait until it has not answered for too long, and return a sentence that says so."""
+        clock = asyncio.get_running_loop().time
+        self._heard = await _answers(self._address, self._patience)
+        if not self._heard:  # it can be reached in some other way only: not ours to judge
+            await asyncio.get_running_loop().create_future()
+        heard = clock()
+        while clock() - heard < self._patience:
+            await asyncio.sleep(self._pause)
+            if await _answers(self._address, self._pause):
+                heard = clock()
+        submit(partial(_abandon, self._address))  # takes Ray some ten seconds, which nobody has to wait for
+        return (
+            f"the head node of the Ray cluster at {self._address} has not answered for {self._patience:g} s; start the "
+            "cluster again and make a new orchestrator"
+        )
+
+
+async def _answers(address: str, seconds: float) -> bool:
+    """Whether somebody listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), seconds)
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.close()
+    return True
+
+
+def missing(ray: Any, wanted: Mapping[str, float], count: int = 1) -> str | None:
+    """Return what the whole cluster is short of, busy or not, for so many actors that each want these resources; `None`
+    if nothing."""
     nodes = [node["Resources"] for node in ray.nodes() if node.get("Alive")]
-    if any(all(node.get(key, 0.0) >= amount for key, amount in wanted.items()) for node in nodes):
+    wanted = {key: amount for key, amount in wanted.items() if amount}
+    room = sum(_fits(node, wanted, count) for node in nodes)
+    if room >= count:
         return None
-    asked = ", ".join(f"{amount:g} {key}" for key, amount in wanted.items() if amount)
+    asked = _amounts(wanted)
+    if room:
+        there = "; ".join(_amounts({key: node.get(key, 0.0) for key in wanted}) for node in nodes)
+        return f"the Ray cluster has room for {room} of {count} actors with {asked} each: its nodes have {there}"
     best = {key: max((node.get(key, 0.0) for node in nodes), default=0.0) for key in wanted}
-    there = ", ".join(f"{amount:g} {key}" for key, amount in best.items())
-    return f"no node of the Ray cluster has {asked}: the largest has {there}"
+    return f"no node of the Ray cluster has {asked}: the largest has {_amounts(best)}"
+
+
+def default_gpus(ray: Any) -> float:
+    """Return the GPUs of an engine that does not say: one, or none on a cluster without."""
+    return 1.0 if any(node["Resources"].get("GPU") for node in ray.nodes() if node.get("Alive")) else 0.0
+
+
+def _fits(node: Mapping[str, float], wanted: Mapping[str, float], most: int) -> int:
+    """Return how many actors a node has room for."""
+    return min((int(node.get(key, 0.0) / amount + 1e-9) for key, amount in wanted.items()), default=most)
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {key}" for key, amount in resources.items()) or "nothing"
 
 
 class Placement:
@@ -64,8 +136,12 @@ class Placement:
     own, `STRICT_PACK` all on one.
     """
 
-    def __init__(self, bundles: Sequence[Mapping[str, float]], strategy: str = "PACK") -> None:
-        self._bundles, self._strategy = [dict(bundle) for bundle in bundles], strategy
+    def __init__(self, bundles: Sequence[Mapping[str, float | None]], strategy: str = "PACK") -> None:
+        """With `None` GPUs in a bundle it gets those that `default_gpus` says. Raises `WorkerError` for a strategy that
+        there is not."""
+        self._asked, self._strategy = [dict(bundle) for bundle in bundles], strategy.upper().replace("-", "_")
+        if self._strategy not in STRATEGIES:
+            raise WorkerError(f"there is no placement {strategy!r}: give one of {', '.join(STRATEGIES)}")
         self._group: asyncio.Future[Any] | None = None
         self._users = 0
 
@@ -99,32 +175,49 @@ class Placement:
             await asyncio.to_thread(ray.util.remove_placement_group, await group)
 
     def _make(self, ray: Any, seconds: float) -> Any:
-        group = ray.util.placement_group(self._bundles, strategy=self._strategy)
-        if group.wait(seconds):
-            return group
-        with contextlib.suppress(Exception):
-            ray.util.remove_placement_group(group)
+        gpus = default_gpus(ray)
+        full = [{kind: gpus if n is None else n for kind, n in bundle.items()} for bundle in self._asked]
+        bundles = [{kind: n for kind, n in bundle.items() if n} for bundle in full]
         nodes = [node["Resources"] for node in ray.nodes() if node.get("Alive")]
-        wanted = ", ".join(f"{n:g} {kind}" for kind, n in self._bundles[0].items())
-        there = "; ".join(", ".join(f"{node.get(k, 0):g} {k}" for k in self._bundles[0]) for node in nodes)
+        if self._can_be(nodes, bundles[0], len(bundles)):
+            group = ray.util.placement_group(bundles, strategy=self._strategy)
+            if group.wait(seconds):
+                return group
+            with contextlib.suppress(Exception):
+                ray.util.remove_placement_group(group)
+        else:
+            seconds = 0.0
+        there = "; ".join(_amounts({kind: node.get(kind, 0.0) for kind in bundles[0]}) for node in nodes)
+        within = f", within {seconds:g} s" if seconds else ""
         raise WorkerError(
-            f"the Ray cluster has no room for {len(self._bundles)} engines with {wanted} each, placed by "
-            f"{self._strategy}, within {seconds:g} s: its nodes have {there}; ask for less, or add a node"
+            f"the Ray cluster has no room for {len(bundles)} actors with {_amounts(bundles[0])} each, placed by "
+            f"{self._strategy}{within}: its nodes have {there}; ask for less, or add a node"
         )
 
+    def _can_be(self, nodes: Sequence[Mapping[str, float]], bundle: Mapping[str, float], count: int) -> bool:
+        """Whether the nodes, busy or not, could hold so many bundles in this way."""
+        room = [_fits(node, bundle, count) for node in nodes]
+        match self._strategy:
+            case "STRICT_SPREAD":
+                return sum(each > 0 for each in room) >= count
+            case "STRICT_PACK":
+                return max(room, default=0) >= count
+            case _:
+                return sum(room) >= count
 
-def _join() -> Any:
-    global _users, _started
-    with _lock:
-        try:
-            import ray
-        except ImportError as error:
-            raise WorkerError(f"Ray is not installed ({error}): `pip install plait` brings it") from error
-        if not ray.is_initialized():
-            _connect(ray)
-            _started = True
-        _users += 1
-        return ray
+
+def _join(user: object) -> Any:
+    global _address, _started
+    try:
+        import ray
+    except ImportError as error:
+        raise WorkerError(f"Ray is not installed ({error}): `pip install plait` brings it") from error
+    if not ray.is_initialized():
+        _users.clear()  # of a connection that somebody else has ended
+        _connect(ray)
+        _started, _address = True, str(ray.get_runtime_context().gcs_address)
+    _users.add(user)
+    return ray
 
 
 def _connect(ray: Any) -> None:
@@ -155,14 +248,26 @@ def _wants_token(error: BaseException | None) -> bool:
     return False
 
 
-def _leave() -> None:
-    global _users, _started
-    with _lock:
-        _users = max(0, _users - 1)
-        if _users or not _started:
-            return
-        _started = False
-        import ray
+def _leave(user: object) -> None:
+    if user in _users:
+        _users.remove(user)
+        if not _users:
+            _disconnect()
 
-        with contextlib.suppress(Exception):
-            ray.shutdown()
+
+def _abandon(address: str) -> None:
+    """Disconnect from a cluster that is gone, unless that has been done and this process is on another."""
+    if address == _address:
+        _users.clear()
+        _disconnect()
+
+
+def _disconnect() -> None:
+    global _address, _started
+    if not _started:
+        return
+    _started, _address = False, ""
+    import ray
+
+    with contextlib.suppress(Exception):
+        ray.shutdown()

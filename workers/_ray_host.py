@@ -50,7 +50,10 @@ class Host:
         self._begun: set[int] = set()
         """Attempts that the worker knows."""
         self._early: set[int] = set()
-        """Attempts cancelled before the worker knew them: calls of an async actor may overtake one another."""
+        """Attempts cancelled before the worker knew them."""
+        self._next = 0
+        self._calls: dict[int, tuple[Sequence[Job], Sequence[int]]] = {}
+        """Calls of `submit` that overtook others, by number: an async actor does not take them in order."""
         self._news: list[News] = []
         self._latest: dict[int, int] = {}
         """Where in `_news` the unread progress of an attempt stands."""
@@ -66,17 +69,20 @@ class Host:
             return os.getpid(), str(error) or repr(error), {}
         return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
 
-    async def submit(self, jobs: Sequence[Job]) -> None:
-        """Start jobs; their news come out of `news`."""
-        for job in jobs:
-            self._tasks[job.attempt] = asyncio.create_task(self._work(job))
-
-    async def cancel(self, attempt: int) -> None:
-        """Cancel an attempt, also one whose job is still on its way."""
-        if attempt in self._begun:
-            await self._worker.cancel(attempt)
-        else:
-            self._early.add(attempt)
+    async def submit(self, number: int, jobs: Sequence[Job], given_up: Sequence[int] = ()) -> None:
+        """Start jobs, whose news come out of `news`, and cancel attempts. Calls are numbered from 0 and take effect in
+        that order, so that a cancel never comes before its job."""
+        self._calls[number] = (jobs, given_up)
+        while (call := self._calls.pop(self._next, None)) is not None:
+            self._next += 1
+            for job in call[0]:
+                self._tasks[job.attempt] = asyncio.create_task(self._work(job))
+            for attempt in call[1]:
+                if attempt in self._begun:
+                    with contextlib.suppress(Exception):  # the others are to be cancelled all the same
+                        await self._worker.cancel(attempt)
+                elif attempt in self._tasks:
+                    self._early.add(attempt)
 
     async def news(self) -> list[News]:
         """Wait until there is news, and return all of it. An end goes out at once; progress alone waits a little for
@@ -97,6 +103,10 @@ class Host:
             if not healthy:
                 return True
         return False
+
+    async def answers(self) -> bool:
+        """Say that the actor's loop turns."""
+        return True
 
     async def stats(self) -> dict[str, int]:
         """Return the worker's counters, if it has any."""

@@ -11,8 +11,10 @@ import contextlib
 import logging
 import random
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 import stamina
@@ -20,12 +22,13 @@ import stamina
 from orchestrator.core.base import Progress, Worker
 from orchestrator.core.errors import ConfigError, EngineError, WorkerLost, as_failure
 from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Kind, Result, Think
+from orchestrator.core.ir import Failure, Kind, Result, Think, Usage
 
 from ._http_gate import Gate, Verdict
 from ._http_link import Link
 from ._http_probe import Server, answer, probe, unknown
 from ._http_prompt import Prompts
+from ._http_tools import Offers
 from ._http_wire import Reading, Trouble, body
 from ._stream import Stream, together
 
@@ -56,20 +59,26 @@ class Live:
     """Its answer broke off, and a further request goes on where it did. That is done once."""
     stuck: bool = False
     """Its answer broke off where no other request can go on."""
+    whole: bool = False
+    """Its answer is on its way and comes in one piece: until then the server says nothing of it."""
     untold: list[Progress] = field(default_factory=list[Progress])
     """News of a job that does not stream, until its group of confidence is due."""
 
     def partial(self) -> Result:
-        """What was generated before it was cancelled."""
-        return self.reading.result("cancelled") if self.reading else Result(value="", finish="cancelled")
+        """What was generated before it was cancelled, as far as the server said."""
+        result = self.reading.result("cancelled") if self.reading else Result(value="", finish="cancelled")
+        if self.whole:
+            result = result.model_copy(update={"usage": result.usage + Usage(uncounted=1)})
+        return result
 
 
 class Http(Worker):
     """An OpenAI-compatible server, over HTTP.
 
     `start` asks the server for one token to find out what it takes: token ids (prompts and continued contexts then go
-    as ids, as with an engine in this process), text completions, or chat completions alone. Answers are always
-    streamed, so that giving up a step closes its connection and the server stops generating.
+    as ids, as with an engine in this process), text completions, or chat completions alone. Giving up a step closes its
+    connection, and the server stops generating. Answers are streamed, but for short ones that nobody follows (`whole`):
+    of those that were given up the server never says how much it had generated (`Usage.uncounted`).
 
     Where the server takes token ids, an answer that broke off goes on from its ids (once), and so does a job with
     `generated` ids; `logprob` and `signals` are then those of the new tokens. Where that cannot be (a text that may be
@@ -93,6 +102,7 @@ class Http(Worker):
         timeout: float = 300.0,
         start_timeout: float = 30.0,
         ping_every: float = 5.0,
+        whole: int = 512,
     ) -> None:
         """Describe the server; nothing is sent before `start`.
 
@@ -102,6 +112,7 @@ class Http(Worker):
         request that the server turned away or that broke off, the first after about `backoff` seconds, then each twice
         as long, unless the server says how long (`Retry-After`). `timeout`: longest silence within an answer,
         `start_timeout`: longest start, `ping_every`: time between checks that the server is there, all in seconds.
+        `whole`: steps of at most so many tokens whose text nobody follows get their answer in one piece; 0 for none.
 
         Raises `ConfigError`.
         """
@@ -118,11 +129,12 @@ class Http(Worker):
             raise ConfigError(
                 "api_key_env is not the name of an environment variable: put the key itself into one, and give its name"
             )
-        if slots < 1 or retries < 0 or backoff < 0 or min(timeout, start_timeout, ping_every) <= 0:
-            raise ConfigError("the http worker needs slots >= 1, retries and backoff >= 0, and times above 0")
+        if slots < 1 or min(retries, backoff, whole) < 0 or min(timeout, start_timeout, ping_every) <= 0:
+            raise ConfigError("the http worker needs slots >= 1, retries, backoff and whole >= 0, and times above 0")
         self.base_url, self.model, self.name, self.slots = base_url.rstrip("/"), model, name, slots
         self.api_key_env, self.retries, self.backoff = api_key_env, retries, backoff
         self.timeout, self.start_timeout, self.ping_every = timeout, start_timeout, ping_every
+        self.whole = whole
         self.counts = {"requests": 0, "retries": 0, "overloaded": 0, "generated": 0, "prompt": 0, "cached": 0}
         """Since it was made: requests sent, those sent again, those turned away as too many (429, 503), and tokens."""
         self.models: tuple[str, ...] = ()
@@ -132,6 +144,7 @@ class Http(Worker):
         self._gate = Gate(slots)
         self._live: dict[int, Live] = {}
         self._prompts = Prompts()
+        self._offers = Offers()
         self._template = True
         self._suspect = asyncio.Event()
         self._closed = False
@@ -248,7 +261,7 @@ class Http(Worker):
             with attempt:
                 self.counts["retries"] += attempt.num > 1
                 try:
-                    return await self._once(live, server, chat or (live.think.chat and self._template))
+                    return await self._offered(live, server, chat or (live.think.chat and self._template))
                 except Trouble as trouble:
                     if chat or trouble.status not in (400, 422, 500) or "chat template" not in trouble.message:
                         raise
@@ -265,7 +278,20 @@ class Http(Worker):
             raise EngineError(unknown(server.link, think.model, server.models))
         return replace(server, model=think.model)
 
-    async def _once(self, live: Live, server: Server, chat: bool) -> Result:
+    async def _offered(self, live: Live, server: Server, chat: bool) -> Result:
+        """Send one request, again with less when the server refuses the functions that it offers."""
+        while True:
+            offer = self._offers.fields(server.model, live.think, chat)
+            try:
+                return await self._once(live, server, chat, offer)
+            except Trouble as trouble:
+                begun = live.reading is not None and not live.reading.fresh
+                if begun or not self._offers.refused(server.model, offer, trouble):
+                    raise
+
+    async def _once(
+        self, live: Live, server: Server, chat: bool, offer: Mapping[str, Any] = MappingProxyType({})
+    ) -> Result:
         """Send one request and read its answer."""
         begun = await self._begin(live, server, chat)
         if isinstance(begun, Result):
@@ -273,17 +299,24 @@ class Http(Worker):
         prompt, past, reading = begun
         chat = chat and not live.resumed  # by the ids that the server said, its template's words among them
         dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
-        form = await self._prompts.form(server, live.think, chat)
+        form = {**await self._prompts.form(server, live.think, chat), **offer}
         priority = live.job.priority
         fields = body(dialect, server.model, live.think, prompt, chat, past=past, priority=priority, form=form)
         if dialect.ids and live.think.sampling.stop:
             fields["stop_token_ids"] = [*live.think.sampling.stop_ids, *await self._prompts.singles(server, live.think)]
+        whole = not (live.think.stream or live.think.sampling.window) and live.think.sampling.max_tokens <= self.whole
+        if whole:
+            # A line for every token costs the server and us more than a small model's token itself.
+            fields["stream"] = False
+            fields.pop("stream_options", None)
         round_ = await self._gate.enter()
         verdict: Verdict = "neither"
         try:
             self.counts["requests"] += 1
+            live.whole = whole
             async with contextlib.aclosing(answer(server.link, dialect, fields, chat)) as chunks:
                 async for chunk in chunks:
+                    live.whole = False
                     progress = reading.feed(chunk)
                     if progress is not None:
                         self._tell(live, reading, progress)
@@ -368,7 +401,9 @@ class Http(Worker):
         fits into the time left."""
         reading = live.reading
         if reading is not None and not reading.fresh:
-            if live.resumed or live.stuck or not reading.past or live.think.sampling.structured is not None:
+            if live.resumed or live.stuck or not reading.past or live.think.tools:
+                return False
+            if live.think.sampling.structured is not None:
                 return False
             live.resumed = True
         left = live.job.seconds

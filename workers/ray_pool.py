@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from orchestrator.core.base import Progress, Worker
 from orchestrator.core.errors import EngineError, WorkerError, WorkerLost, as_failure
@@ -27,6 +27,8 @@ __all__ = ["RayWorker", "pool"]
 
 log = logging.getLogger("plait.ray")
 
+T = TypeVar("T")
+
 CHECKPOINT = 2
 """Engine steps between two accounts of the ids generated: what a dead engine's branches may lose."""
 MAX_CALLS = 10_000
@@ -37,9 +39,12 @@ class RayWorker(Worker):
     """Hosts a worker in a Ray actor.
 
     Options: `host`, the class as `pkg.mod:Class`; `options`, its keyword arguments; `num_cpus`, `num_gpus` and
-    `resources`, what the actor reserves; `restarts`, how often an actor that died is made again; `start_timeout`,
-    seconds for the cluster to find room for the actor and for the hosted worker to start; `placement` and `bundle`,
-    room that was reserved together with that of others.
+    `resources`, what the actor reserves (`num_gpus=None`: one GPU on a cluster that has some); `restarts`, how often an
+    actor that died is made again; `start_timeout`, seconds for the cluster to find room for the actor and for the
+    hosted worker to start; `silence`, seconds without an answer after which an actor that hangs is taken for dead and
+    killed; `placement` and `bundle`, room that was reserved together with that of others; `count`, how
+    many such actors are to find room at the start; `like`, a worker such as the hosted one, which says what that
+    serves.
 
     When the actor dies its jobs fail with `WorkerLost`, which the scheduler tries again elsewhere or when it is back,
     from the token ids that it had told.
@@ -52,32 +57,46 @@ class RayWorker(Worker):
         *,
         name: str = "engine-0",
         num_cpus: float = 1,
-        num_gpus: float = 0,
+        num_gpus: float | None = 0,
         resources: Mapping[str, float] | None = None,
         restarts: int = 3,
         start_timeout: float = 180.0,
+        silence: float = 60.0,
         placement: cluster.Placement | None = None,
         bundle: int = 0,
+        count: int = 1,
+        like: Worker | None = None,
     ) -> None:
         self.name = name
         self._spec, self._options = host, dict(options or {})
-        described = load(host, self._options)  # made here only to be asked; nothing is loaded before `start`
+        described = like or load(host, self._options)  # made only to be asked; nothing is loaded before `start`
         self.slots: int = described.slots
         self.serves: tuple[Kind, ...] = described.serves
         self.pid: int | None = None
         """Process id of the actor."""
-        self._wanted = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
+        self._wanted: dict[str, float] = {"CPU": num_cpus, "GPU": num_gpus or 0, **(resources or {})}
+        self._any_gpus, self._count = num_gpus is None, count
         self.models: tuple[str, ...] = tuple(getattr(described, "models", ()))
         self.cache_tokens: int | None = None
         self.block: int | None = None
-        self._restarts, self._start_timeout = restarts, start_timeout
+        self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence
         self._placement, self._bundle, self._placed = placement, bundle, False
         self._ray: Any = None
         self._actor: Any = None
         self._streams: dict[int, Stream] = {}
         self._outbox: list[Job] = []
+        self._given_up: list[int] = []
+        self._calls, self._called = 0, False
         self._health: asyncio.Queue[bool | None] = asyncio.Queue()
         self._follower: asyncio.Task[None] | None = None
+        self._head: cluster.Head | None = None
+        self._gone: asyncio.Task[str] | None = None
+        """Ends when the cluster does; its result says so."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the actor is there and its worker has started."""
+        return self._actor is not None
 
     async def start(self) -> None:
         """Join or start Ray, make the actor, start the hosted worker. Raises `WorkerError` (or `EngineError` from
@@ -85,7 +104,9 @@ class RayWorker(Worker):
         if self._ray is not None:
             return
         self._health = asyncio.Queue()
-        self._ray = await cluster.join()
+        self._ray = await cluster.join(self)
+        self._head = cluster.Head(self._ray)
+        self._gone = asyncio.create_task(self._head.gone())
         try:
             await self._make()
         except BaseException:
@@ -100,22 +121,22 @@ class RayWorker(Worker):
             yield as_failure(WorkerLost(f"{self.name} is down"))
             return
         stream = self._streams[job.attempt] = Stream()
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._send)
         self._outbox.append(job)
+        self._call()
         try:
             async for item in stream:
                 yield item
         finally:
             self._streams.pop(job.attempt, None)
-            if not stream.ended and self._actor is not None:
-                self._actor.cancel.remote(job.attempt)
+            if not stream.ended:
+                self._given_up.append(job.attempt)
+                self._call()
 
     async def cancel(self, attempt: int) -> None:
         """Stop an attempt in the actor."""
-        if self._actor is not None and attempt in self._streams:
-            self._send()
-            self._actor.cancel.remote(attempt)
+        if attempt in self._streams:
+            self._given_up.append(attempt)
+            self._call()
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield `True` when the actor is ready, `False` when it died and is being made again; end when it is gone."""
@@ -125,37 +146,50 @@ class RayWorker(Worker):
     async def close(self) -> None:
         """End the actor, and the local cluster with the last worker on it."""
         follower, self._follower = self._follower, None
-        if follower is not None:
-            follower.cancel()
-            await asyncio.gather(follower, return_exceptions=True)
         actor, self._actor = self._actor, None
         ray, self._ray = self._ray, None
-        if actor is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(actor.close.remote(), 10)
-        if ray is not None:
-            if actor is not None:
-                await asyncio.to_thread(ray.kill, actor)
-            if self._placement is not None and self._placed:
+        try:
+            if follower is not None:
+                follower.cancel()
+                await asyncio.gather(follower, return_exceptions=True)
+            if ray is not None and actor is not None:
+                with contextlib.suppress(Exception):
+                    await self._unless_gone(asyncio.wait_for(actor.close.remote(), 10))
+                with contextlib.suppress(Exception):
+                    await self._unless_gone(asyncio.to_thread(ray.kill, actor))
+            if ray is not None and self._placement is not None and self._placed:
                 self._placed = False
-                await self._placement.free(ray)
-            await cluster.leave()
+                with contextlib.suppress(WorkerLost):
+                    await self._unless_gone(self._placement.free(ray))
+        finally:
+            gone, self._gone = self._gone, None
+            if gone is not None:
+                gone.cancel()
+            if ray is not None:
+                await cluster.leave(self)
         for stream in list(self._streams.values()):
             stream.push(Result(value="", finish="cancelled"))
         self._health.put_nowait(None)
 
     async def stats(self) -> dict[str, int]:
         """Return the hosted worker's counters."""
-        return await self._actor.stats.remote() if self._actor is not None else {}
+        if self._actor is None:
+            return {}
+        return await self._unless_gone(_reply(self._actor.stats))
 
     # -- the actor ---------------------------------------------------------------------------------------------------
 
     async def _make(self) -> None:
         """Make the actor and wait until its worker has started."""
-        ray = self._ray
-        lacking = await asyncio.to_thread(cluster.missing, ray, {k: v for k, v in self._wanted.items() if v})
+        ray, head = self._ray, self._head
+        assert head is not None
+        await self._unless_gone(head.there())
+        if self._any_gpus:
+            self._wanted["GPU"], self._any_gpus = await asyncio.to_thread(cluster.default_gpus, ray), False
+        lacking = await self._unless_gone(asyncio.to_thread(cluster.missing, ray, self._wanted, self._count))
         if lacking is not None:
             raise WorkerError(f"{self.name} cannot be placed: {lacking}; ask for less, or add a node")
+        self._count = 1  # when one of them is made again, those that are lost are not its matter
         wanted = dict(self._wanted)
         room: dict[str, Any] = {}
         if self._placement is not None:
@@ -172,7 +206,8 @@ class RayWorker(Worker):
         started = asyncio.ensure_future(_reply(actor.start))
         started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end after we gave it up
         try:
-            self.pid, wrong, facts = await asyncio.wait_for(asyncio.shield(started), self._start_timeout)
+            waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
+            self.pid, wrong, facts = await self._unless_gone(waiting)
         except TimeoutError:
             free = await asyncio.to_thread(ray.available_resources)
             ray.kill(actor)
@@ -183,6 +218,8 @@ class RayWorker(Worker):
         except asyncio.CancelledError:
             ray.kill(actor)
             raise
+        except WorkerError:
+            raise
         except Exception as error:
             raise WorkerError(f"{self.name} died while it started: {_first_line(error)}") from error
         if wrong is not None:
@@ -190,7 +227,7 @@ class RayWorker(Worker):
             raise EngineError(wrong)
         for name, value in facts.items():
             setattr(self, name, value)
-        self._actor = actor
+        self._actor, self._calls = actor, 0
 
     async def _in_group(self, ray: Any, placement: cluster.Placement) -> Any:
         """Return the strategy that puts the actor into its bundle."""
@@ -204,14 +241,18 @@ class RayWorker(Worker):
         for left in range(self._restarts, -1, -1):
             reason = await self._read()
             actor, self._actor = self._actor, None
-            with contextlib.suppress(Exception):
-                self._ray.kill(actor)
+            if self._gone is not None and self._gone.done():
+                left = 0
+            else:
+                with contextlib.suppress(Exception):
+                    self._ray.kill(actor)
             if left:
                 self._health.put_nowait(False)
             lost = as_failure(WorkerLost(f"{self.name} died: {reason}"))
             for stream in list(self._streams.values()):
                 stream.push(lost)
             self._outbox.clear()
+            self._given_up.clear()
             if not left:
                 break
             try:
@@ -224,15 +265,17 @@ class RayWorker(Worker):
 
     async def _read(self) -> str:
         """Hand out news as they come; return why no more will."""
-        actor = self._actor
-        watch = asyncio.ensure_future(_reply(actor.watch))
+        actor, gone = self._actor, self._gone
+        assert gone is not None
+        watch, hangs = asyncio.ensure_future(_reply(actor.watch)), asyncio.ensure_future(self._hangs(actor))
         news = watch
         try:
             while True:
                 news = asyncio.ensure_future(_reply(actor.news))
-                await asyncio.wait([news, watch], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([news, watch, hangs, gone], return_when=asyncio.FIRST_COMPLETED)
                 if not news.done():
-                    return "its worker ended"
+                    said = gone if gone.done() else hangs
+                    return said.result() if said.done() else "its worker ended"
                 for attempt, item in news.result():
                     stream = self._streams.get(attempt)
                     if stream is not None:
@@ -240,15 +283,50 @@ class RayWorker(Worker):
         except Exception as error:
             return _first_line(error)
         finally:
-            watch.cancel()
-            news.cancel()
-            await asyncio.gather(watch, news, return_exceptions=True)
+            for task in (watch, hangs, news):
+                task.cancel()
+            await asyncio.gather(watch, hangs, news, return_exceptions=True)
+
+    async def _hangs(self, actor: Any) -> str:
+        """Ask the actor now and then whether it is there; return that it does not answer. It is asked twice: the first
+        time may have run out while this process was suspended itself."""
+        missed = 0
+        while missed < 2:
+            try:
+                await asyncio.wait_for(_reply(actor.answers), self._silence / 2)
+            except TimeoutError:
+                missed += 1
+            else:
+                missed = 0
+                await asyncio.sleep(self._silence / 8)
+        return f"it has not answered for {self._silence:g} s"
+
+    async def _unless_gone(self, reply: Awaitable[T]) -> T:
+        """Await something of Ray's. Raises `WorkerLost` if the cluster goes away before it comes."""
+        assert self._gone is not None
+        waiting = asyncio.ensure_future(reply)
+        try:
+            await asyncio.wait([waiting, self._gone], return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise WorkerLost(f"{self.name}: {self._gone.result()}")
+            return waiting.result()
+        finally:
+            waiting.cancel()
+
+    def _call(self) -> None:
+        """Send jobs and cancels when all that are due now have gathered."""
+        if not self._called:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._send)
 
     def _send(self) -> None:
-        """Send the jobs that have gathered, in one call."""
+        """Send the jobs and cancels that have gathered, in one call: a vote that is decided gives up many at once."""
         jobs, self._outbox = self._outbox, []
-        if jobs and self._actor is not None:
-            self._actor.submit.remote(jobs)
+        given_up, self._given_up = self._given_up, []
+        self._called = False
+        if self._actor is not None:
+            self._actor.submit.remote(self._calls, jobs, given_up)
+            self._calls += 1
 
 
 def pool(
@@ -257,11 +335,13 @@ def pool(
     options: Mapping[str, Any] | None = None,
     *,
     num_cpus: float = 1,
-    num_gpus: float = 0,
+    num_gpus: float | None = 0,
     cores: Sequence[int] | None = None,
     strategy: str | None = None,
+    start_timeout: float = 180.0,
 ) -> list[RayWorker]:
-    """Return `count` workers that host the same thing, each reserving `num_cpus` and `num_gpus`.
+    """Return `count` workers that host the same thing, each reserving `num_cpus` and `num_gpus` (`None`: one GPU where
+    the cluster has some). `start_timeout`: seconds in which it has to have found room and started.
 
     `strategy` (`PACK`, `SPREAD`, `STRICT_PACK`, `STRICT_SPREAD`) reserves their room together, in a placement group:
     all of them find room, or none starts. Engines tell the ids they generate every few steps, so that what a dead one
@@ -269,7 +349,8 @@ def pool(
 
     Engines on this machine without GPUs get cores of their own (of `cores`, by default all), since two engines that
     share cores slow each other down a hundredfold. On a cluster elsewhere (`RAY_ADDRESS`) cores are the cluster's
-    matter, and an engine has as many compute threads as it reserves CPUs. Raises `WorkerError` for too few cores.
+    matter, and an engine has as many compute threads as it reserves CPUs. An engine with a part of a GPU takes that
+    part of its memory, unless `gpu_memory_utilization` says otherwise. Raises `WorkerError` for too few cores.
     """
     options = dict(options or {})
     usable = list(cores) if cores is not None else usable_cores()
@@ -279,19 +360,21 @@ def pool(
         raise WorkerError(f"{count} engines need {count} cores, and there are {len(usable)}: use fewer engines")
     placement = None
     if strategy is not None:
-        bundle = {kind: amount for kind, amount in (("CPU", num_cpus), ("GPU", num_gpus)) if amount}
-        placement = cluster.Placement([bundle] * count, strategy.upper().replace("-", "_"))
+        placement = cluster.Placement([{"CPU": num_cpus, "GPU": num_gpus}] * count, strategy)
     workers: list[RayWorker] = []
     for index in range(count):
         own = dict(options)
         if host.endswith(":Engine"):
             own.setdefault("checkpoint", CHECKPOINT)
+            if num_gpus and num_gpus < 1:
+                own.setdefault("gpu_memory_utilization", round(0.9 * num_gpus, 3))
         if here:
             if count > 1:
                 own.setdefault("cpu_list", usable[index * share : (index + 1) * share])
             # said outright: Ray tells what it runs to compute with one thread for each CPU reserved
             own.setdefault("threads", default_threads(local_model(str(own.get("model", ""))), own.get("cpu_list")))
         room: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "placement": placement, "bundle": index}
+        room |= {"count": count, "start_timeout": start_timeout}
         workers.append(RayWorker(host, own, name=f"engine-{index}", **room))
     return workers
 

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from .packages import OURS, foreign, version_of
+from .ray_token import ask_entry
 
 __all__ = ["Check", "all_checks", "memory_limits"]
 
@@ -261,10 +261,18 @@ def ray_address(needed: bool) -> Check:
     if not host or not port.isdigit():
         return Check("ray cluster", grade, f"RAY_ADDRESS={address} is not host:port", remedy)
     try:
-        socket.create_connection((host, int(port)), timeout=3).close()
-    except (OSError, OverflowError) as error:
+        entry = ask_entry(host, int(port))
+    except (OSError, OverflowError, UnicodeError) as error:
         return Check("ray cluster", grade, f"RAY_ADDRESS={address} does not answer: {error}", remedy)
-    return Check("ray cluster", "ok", f"{address} answers")
+    if entry == "refused":
+        if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+            remedy = "put the cluster's own token into RAY_AUTH_TOKEN, or into the file that RAY_AUTH_TOKEN_PATH names"
+            return Check("ray cluster", grade, f"{address} answers, but does not take our token", remedy)
+        remedy = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN if it is not this user's own"
+        return Check("ray cluster", grade, f"{address} answers, but wants a token", remedy)
+    if entry == "unknown":
+        return Check("ray cluster", "ok", f"{address} answers; whether it lets us in is seen only without --quick")
+    return Check("ray cluster", "ok", f"{address} answers and lets us in")
 
 
 def _output(command: list[str]) -> str:

@@ -44,6 +44,7 @@ class Tally:
     prompt: int = 0
     cached: int = 0
     cancelled: int = 0
+    uncounted: int = 0
     seconds: float = 0.0
     """Wall-clock of all of them together."""
     spawned: int = 0
@@ -68,6 +69,7 @@ class Tally:
         self.prompt += usage.prompt
         self.cached += usage.cached
         self.cancelled += usage.cancelled
+        self.uncounted += usage.uncounted
         figures = parallelism(answer.report)
         self.spawned += figures.activated
         self.acceleration += figures.acceleration
@@ -102,6 +104,7 @@ class Tally:
             "critical_path_tokens_mean": round(_share(self.critical, self.n), 2),
             "total_tokens_mean": round(_share(self.total, self.n), 2),
             "cancelled_tokens_mean": round(_share(self.cancelled, self.n), 2),
+            "uncounted": self.uncounted,
             "prompt_tokens": self.prompt,
             "cached_tokens": self.cached,
             "cached_share": round(_share(self.cached, self.prompt), 4),
@@ -154,6 +157,8 @@ def evaluate(
     if task != "countdown":
         raise UsageError(f"there is nothing to evaluate {task!r} with: only countdown has problems and a check")
     config = common.load()
+    if config.whole is None:
+        config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
     given = read_problems(problems) if problems is not None else draw(count, config.seed)
     given = given[:limit]
     request: dict[str, Any] = {
@@ -285,14 +290,15 @@ def _show(summary: dict[str, Any], output: Output) -> None:
     low, high = summary["solved_interval_percent"]
     share = f"{summary['solved_percent']:.1f} %, 95 % interval {low:.1f} to {high:.1f}"
     cancelled = ", cancelled" if summary["status"] == "cancelled" else ""
+    least = "at least " if summary["uncounted"] else ""
     rows = (
         f"{summary['planner']} on {summary['n']} of {summary['problems']} {summary['task']} problems{cancelled}",
         f"  solved         {summary['solved']} ({share})",
         f"  claimed        {summary['claimed']}",
         f"  critical path  {summary['critical_path_tokens_mean']:.1f} tokens a problem",
-        f"  total          {summary['total_tokens_mean']:.1f} tokens a problem",
+        f"  total          {least}{summary['total_tokens_mean']:.1f} tokens a problem",
         f"  cached         {summary['cached_tokens']} of {summary['prompt_tokens']} prompt tokens",
-        f"  side by side   in {summary['activated_share']:.1%} of the problems, acceleration "
+        f"  side by side   in {summary['activated_share'] * 100:.1f} % of the problems, acceleration "
         f"{summary['acceleration_mean']:.2f} on average",
         f"  time           {summary['seconds']:.1f} s",
     )

@@ -216,7 +216,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
         logging.getLogger("ray").setLevel(logging.WARNING)
         yield JobSubmissionClient(where)
     except ImportError as error:
-        raise WorkerError(f"Ray's Jobs API is not installed ({error}): pip install 'ray[default]'") from None
+        raise WorkerError(f"Ray's Jobs API is not installed ({error}): pip install 'plait[job]'") from None
     except ConnectionError:
         raise WorkerError(
             f"no Ray cluster answers at {where}: start one with `ray start --head`, or give --address"
@@ -225,6 +225,8 @@ def _cluster(address: str | None) -> Iterator[Any]:
         raise
     except Exception as error:
         text = str(error)
+        if "ray[default]" in text:  # how a Ray without that extra says it
+            raise WorkerError("Ray's Jobs API is not installed: pip install 'plait[job]'") from None
         if "uthentication" in type(error).__name__ + text[:200]:
             raise WorkerError(
                 f"the cluster at {where} wants a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN if it is not this "

@@ -75,16 +75,17 @@ def names(
             return
         for one, listed in found.items():
             output.people.print(_PLURALS[one], style="bold")
+            wide = max(map(len, listed), default=0) + 2
             for name, about in listed.items():
-                _print_plugin(output.people, name, about, options)
+                _print_plugin(output.people, name, about, options, wide)
 
 
-def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool) -> None:
+def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool, wide: int) -> None:
     from rich.padding import Padding
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=16, no_wrap=True)
+    table.add_column(min_width=wide, no_wrap=True)
     table.add_column()
     table.add_row(f"  {name}", about["about"])
     console.print(table, markup=False)
@@ -97,8 +98,13 @@ def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool)
 
 
 def _listed(plugins: Plugins, kind: Any) -> dict[str, dict[str, Any]]:
+    """Return the plugins of a kind by name. The worker whose module is `ray_pool` is called as the settings call it."""
     return {
-        name: {"about": about, "options": _options(plugins, kind, name)} for name, about in plugins.names(kind).items()
+        "ray" if (kind, name) == ("worker", "ray-pool") else name: {
+            "about": about,
+            "options": _options(plugins, kind, name),
+        }
+        for name, about in plugins.names(kind).items()
     }
 
 

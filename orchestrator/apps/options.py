@@ -85,6 +85,15 @@ class Common:
     engines: Annotated[
         int | None, typer.Option(min=1, help="Engines, each in a Ray actor.", rich_help_panel=_WHERE)
     ] = None
+    gpus: Annotated[
+        float | None, typer.Option(min=0, help="GPUs that each engine reserves.", rich_help_panel=_WHERE)
+    ] = None
+    tensor_parallel: Annotated[
+        int | None, typer.Option(min=1, help="GPUs that hold one copy of the model.", rich_help_panel=_WHERE)
+    ] = None
+    tool_actors: Annotated[
+        int | None, typer.Option(min=0, help="Ray actors that run the tools of --tools.", rich_help_panel=_WHERE)
+    ] = None
     tools: Annotated[
         Path | None,
         typer.Option(metavar="FILE.py", help="Its @tool functions may be called.", rich_help_panel=_WHERE),
@@ -97,6 +106,10 @@ class Common:
     journal: Annotated[
         str | None,  # not a path: the word `off` is none
         typer.Option(metavar="PATH", help="Where runs are written: a file, a folder, `off`.", rich_help_panel=_WHERE),
+    ] = None
+    cache: Annotated[
+        str | None,  # not a path: the word `on` is none
+        typer.Option(metavar="on|FILE", help="Keep results of the model, and use them again.", rich_help_panel=_WHERE),
     ] = None
     telemetry: Annotated[
         bool | None,
@@ -122,7 +135,8 @@ class Common:
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Common`; they arrive together as its keyword argument `common`."""
+    """Give a command the options of `Common`; they arrive together as its keyword argument `common`. An option of the
+    command's own takes the place of one with the same name."""
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
     own = [each.replace(annotation=hints[each.name]) for each in parameters if each.name != "common"]
@@ -132,6 +146,7 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
             each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=their_hints[each.name]
         )
         for each in dataclasses.fields(Common)
+        if each.name not in hints
     ]
 
     @functools.wraps(command)

@@ -40,6 +40,7 @@ def plan(
     """Show the first plan for a request: its steps by wave, its width, its critical path."""
     from ..core import graph
     from ..core.errors import UsageError
+    from ..core.explain import counted
 
     if mermaid + dot + as_json > 1:
         raise UsageError("--mermaid, --dot and --json exclude each other: choose one")
@@ -67,7 +68,7 @@ def plan(
             return
         output.stream.write(graph.text(made))
         output.stream.write(
-            f"{len(layers)} waves, width {wide}, critical path {' > '.join(chain.names)} "
+            f"{counted(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
             f"(at most {chain.length:g} tokens)\n"
         )
 
@@ -159,7 +160,8 @@ def runs_without_model(config: Config, text: str, **options: Any) -> bool:
 
     Raises what submitting the request would raise, so far as that can be told now: an engine takes seconds to start.
     """
-    request = asked(config, text, **options).request
-    if request.planner.name != "fixed":
+    planner = asked(config, text, **options).request.planner.name
+    if ":" in planner:  # a third party's, which might mind being asked twice
         return False
-    return all(step.op.kind != "think" for step in first_plan(config, text, **options).steps)
+    made = first_plan(config, text, **options)
+    return planner == "fixed" and all(step.op.kind != "think" for step in made.steps)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
+from ..core.explain import counted
 from .repl_view import Text, branches, plan_tree, story
-from .repl_words import command, counted, last_question, path_of, take_flags, turn_of
+from .repl_words import command, last_question, path_of, take_flags, turn_of
 
 if TYPE_CHECKING:
     from .repl import Repl

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
+from ..core.explain import counted
 from ..runtime.plugins import Plugins
 from .repl_state import as_markdown, dump, load
 from .repl_view import Text
-from .repl_words import COMMANDS, command, counted, find, path_of, take_flags, turn_of
+from .repl_words import COMMANDS, command, find, path_of, take_flags, turn_of
 
 if TYPE_CHECKING:
     from .repl import Repl

@@ -21,7 +21,6 @@ __all__ = [
     "COMMANDS",
     "Command",
     "command",
-    "counted",
     "cut_words",
     "find",
     "last_question",
@@ -142,8 +141,3 @@ def last_question(repl: Repl) -> str:
     if turn is None:
         raise UsageError("nothing has been asked yet: write the question behind the command")
     return turn.question
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number of things in words: `1 step`, `3 steps`."""
-    return f"{number} {what}" + ("" if number == 1 else "s")

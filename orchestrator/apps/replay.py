@@ -29,6 +29,7 @@ def replay(
 
     No worker is started, whatever the options and the configuration name.
     """
+    from ..core.explain import counted
     from ..runtime.plugins import Plugins
     from ..runtime.replay import replay as replayed
 
@@ -58,7 +59,8 @@ def replay(
             ends = ", ".join(f"{each.run} {each.status}" for each in report.finished[:8]) or "no run ended"
             more = f" and {len(report.finished) - 8} more" if len(report.finished) > 8 else ""
             output.people.print(
-                f"identical: {report.events} events in {report.sessions} sessions ({ends}{more})", soft_wrap=True
+                f"identical: {counted(report.events, 'event')} in {counted(report.sessions, 'session')} ({ends}{more})",
+                soft_wrap=True,
             )
             if report.recomputed:
                 output.people.print(f"{report.recomputed} events had no recorded actions: the writer had crashed")

@@ -123,6 +123,8 @@ def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> N
     """Print an answer for people: what it is, how it ended, what it took, and with `steps` all it was made of."""
     from rich.text import Text
 
+    from ..core.explain import counted
+
     console = output.people
     if steps:
         from .tree import StepTree
@@ -142,7 +144,7 @@ def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> N
             Text(f"error: {answer.failure.message} ({answer.failure.kind})", style="red"), soft_wrap=True
         )
     if answer.partial and answer.value is None:
-        console.print(Text(f"{len(answer.partial)} steps were done:", style="dim"))
+        console.print(Text(f"{counted(len(answer.partial), 'step')} done:", style="dim"))
         for step, value in list(answer.partial.items())[:20]:
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             console.print(Text(f"  {step.partition(':')[2]}: {shown}"), no_wrap=True, overflow="ellipsis")
@@ -169,11 +171,17 @@ def _bound(task: str, text: str) -> Any:
 def cost(answer: Answer) -> str:
     """Return tokens and time in one line."""
     usage = answer.usage
-    parts = [f"{answer.seconds:.2f} s", f"{answer.total_tokens} tokens ({answer.critical_path_tokens} critical path)"]
+    least = "at least " if usage.uncounted else ""
+    total = f"{least}{answer.total_tokens} tokens ({answer.critical_path_tokens} critical path)"
+    parts = [f"{answer.seconds:.2f} s", total]
     if usage.cached:
         parts.append(f"{usage.cached} of {usage.prompt} prompt tokens cached")
+    if usage.reused:
+        parts.append(f"{usage.reused} tokens from the result cache")
     if usage.cancelled:
         parts.append(f"{usage.cancelled} tokens cancelled")
+    if usage.uncounted:
+        parts.append(f"{usage.uncounted} answers given up uncounted")
     return " · ".join(parts)
 
 

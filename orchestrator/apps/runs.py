@@ -167,6 +167,7 @@ def gc(
 ) -> None:
     """Delete journals that nobody works on: by age, by number, or both."""
     from ..core.errors import UsageError
+    from ..core.explain import counted
     from ..runtime.shelf import sweep
 
     if older_than is None and keep is None:
@@ -177,7 +178,7 @@ def gc(
         if as_json:
             output.result({"deleted": [str(path) for path in gone], "bytes": freed})
         else:
-            output.people.print(f"{len(gone)} journals deleted, {freed / 1e6:.1f} MB freed", highlight=False)
+            output.people.print(f"{counted(len(gone), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False)
 
 
 async def _resume(config: Config, entry: RunEntry, alone: bool, output: Output, stopper: Stopper) -> Answer:

@@ -83,7 +83,7 @@ def simulate(
     """Run a plan in virtual time and compare policies: seconds, waiting, how busy the engines are."""
     from ..core.errors import UsageError
     from ..runtime.latency import Host, LatencyModel
-    from ..runtime.simulate import simulate as simulated, varied, whole
+    from ..runtime.simulate import simulate as simulated, synthetic, varied, whole
 
     brief = asked(common.load(), text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens)
     rates: dict[str, Any] = {} if rate is None else {"decode_rate": rate}
@@ -102,6 +102,7 @@ def simulate(
                 hosts=cluster,
                 latency=LatencyModel(call=call_seconds),
                 outcome=whole if vary is None else varied(vary),
+                confidence=synthetic(),
                 faults=_strikes(cluster, slow, die),
                 tools=brief.tools,
                 seed=brief.request.seed,
@@ -153,8 +154,10 @@ def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: 
     from rich import box
     from rich.table import Table
 
+    from ..core.explain import counted
+
     some = next(iter(summaries.values()))
-    output.people.print(f"{some['steps']} steps on {hosts} × {slots} slots, in virtual time")
+    output.people.print(f"{counted(some['steps'], 'step')} on {hosts} × {slots} slots, in virtual time")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy")
     cached = any(summary["prompt_unique"] for summary in summaries.values())

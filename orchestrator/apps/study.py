@@ -12,9 +12,10 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -46,18 +47,29 @@ def study(
     ] = None,
     problems: Annotated[int, typer.Option(min=2, help="Held-out problems.")] = 1000,
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
-    only: Annotated[list[str] | None, typer.Option(help="Run only this condition; repeatable.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run only this condition (`*` as in the shell); repeatable."),
+    ] = None,
+    size: Annotated[
+        Literal["small", "large"] | None, typer.Option(help="Run only the conditions of this model of the family.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what is there and begin anew.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Run nothing: write the page from what is there.")] = False,
+    collect: Annotated[bool, typer.Option("--collect", help="Write nothing: only run what is missing.")] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes that compute the page; one for each core if left out.")
+    ] = None,
     *,
     common: Common,
 ) -> None:
     """Rerun a study end to end on the local engine; stopped, it goes on where it was."""
     from ..core.errors import UsageError
+    from .studies.base import Keeper
     from .studies.store import Store
 
     made = load(name)
-    unknown = sorted(set(only or ()) - {each.key for each in made.conditions()})
+    unknown = [given for given in only or () if not any(fnmatchcase(each.key, given) for each in made.conditions())]
     if unknown:
         known = ", ".join(each.key for each in made.conditions())
         raise UsageError(f"the study {name} has no condition {unknown[0]!r}; it has {known}")
@@ -65,22 +77,32 @@ def study(
     fixed: dict[str, Any] = {} if made.engines is None else {"engines": made.engines}
     if config.journal is None:
         fixed["journal"] = "off"  # the records are all that a study keeps
+    fixed |= {"cache": None, "whole": config.whole or 0}  # what is not generated, or not told, cannot be counted
     config = config.model_copy(update=fixed)
     given = draw(problems, config.seed)
     header = {"study": name, "seed": config.seed, "model": config.model, "worker": config.worker}
-    store = Store((records or out / "records") / f"{name}.jsonl", header, fresh)
+    folder = records or out / "records"
+    store = Store(folder / f"{name}.jsonl", header, fresh)
     try:
         with opened(False) as output:
             stopped = False
             if not report:
-                wanted = [each for each in made.conditions() if not only or each.key in only]
+                wanted = [
+                    each
+                    for each in made.conditions()
+                    if (not only or any(fnmatchcase(each.key, given) for given in only))
+                    and (size is None or each.model == size)
+                ]
                 stopped = run_stoppable(
                     lambda stopper: _run(config, wanted, given, concurrency, store, output, stopper)
                 )
-            found = made.findings(store.records(problems), given, os.cpu_count() or 1)
-            command = f"plait study {name} --problems {problems} --seed {config.seed} --engines {config.engines}"
-            page = write(made, found, out, command, problems)
-            output.people.print(page.read_text(encoding="utf-8"), markup=False, soft_wrap=True)
+            if not collect:
+                if isinstance(made, Keeper):
+                    made.kept = folder / f"{name}.computed.jsonl"
+                found = made.findings(store.records(problems), given, processes or len(os.sched_getaffinity(0)))
+                command = f"plait study {name} --problems {problems} --seed {config.seed} --engines {config.engines}"
+                page = write(made, found, out, command, problems, store.machines)
+                output.people.print(page.read_text(encoding="utf-8"), markup=False, soft_wrap=True)
     finally:
         store.close()
     if stopped:
@@ -119,6 +141,8 @@ async def _run(
         for each in conditions
     ]  # fmt: skip
     todo = sorted((pair for pair in missing if pair[1]), key=lambda pair: pair[0].model != "small")
+    if todo:
+        store.ran_on(machine())
     try:
         for model, group in groupby(todo, key=lambda pair: pair[0].model):
             settings = config.model_copy(update={"model": str(folder_of(config, model))})
@@ -177,7 +201,8 @@ async def _condition(
             task = orchestrator.plugins.task(Plugin(name="countdown"), problem.text)
             ordered = [branches[name] for name in sorted(branches, key=lambda name: int(name.rpartition("-")[2]))]
             record = record_of(problem, answer, ordered if condition.branches else None, task, condition.steps)
-            store.add(condition.key, place, {**record, "concurrency": width})
+            conditions = {"concurrency": width, "cores": usable_cores(), "load": round(os.getloadavg()[0], 2)}
+            store.add(condition.key, place, {**record, **conditions})
             advance()
 
         await for_each(places, solve, min(width, len(places)), stopper)
@@ -213,39 +238,37 @@ def _progress(output: Output, label: str, total: int) -> Iterator[Callable[[], N
         yield lambda: progress.advance(bar)
 
 
-def write(made: Study, found: Findings, out: Path, command: str, problems: int) -> Path:
-    """Write `NAME.md`, `NAME.json` and the plots into a folder; return the page."""
+def write(made: Study, found: Findings, out: Path, command: str, problems: int, machines: Sequence[str] = ()) -> Path:
+    """Write `NAME.json`, the page made of it and the plots into a folder; return the page. `machines` say where it ran,
+    by default here."""
+    from .studies.page import contents, render
     from .studies.plots import save
 
     out.mkdir(parents=True, exist_ok=True)
-    lines = [f"# {made.title}", "", made.question, "", f"`{command}`  ", _machine(), ""]
-    lines += [f"Up to {problems} held-out problems a condition; 95 % bootstrap intervals in brackets.", ""]
-    for claim in found.claims:
-        lines.append(f"- {claim}")
-    for table in found.tables:
-        lines += ["", f"## {table.title}", "", "| " + " | ".join(table.columns) + " |"]
-        lines.append("|" + "---|" * len(table.columns))
-        lines += ["| " + " | ".join(row) + " |" for row in table.rows]
-        if table.note:
-            lines += ["", table.note]
-    for stem, caption, figure in found.plots:
+    for stem, _, figure in found.plots:
         save(figure, out / f"{stem}.png")
-        lines += ["", f"![{caption}]({stem}.png)"]
-    if made.theirs:
-        lines += ["", "## What the papers report", "", made.theirs]
+    said = contents(
+        name=made.name,
+        title=made.title,
+        question=made.question,
+        command=command,
+        machine=machines or [machine()],
+        about=f"Up to {problems} held-out problems a condition; 95 % bootstrap intervals in brackets.",
+        claims=found.claims,
+        tables=found.tables,
+        plots=[(stem, caption) for stem, caption, _ in found.plots],
+        theirs=made.theirs,
+        figures=found.figures,
+    )
+    text = json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+    (out / f"{made.name}.json").write_text(text, encoding="utf-8")
     page = out / f"{made.name}.md"
-    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    figures = json.dumps({"study": made.name, "command": command, "figures": found.figures}, indent=1, default=_plain)
-    (out / f"{made.name}.json").write_text(figures + "\n", encoding="utf-8")
+    page.write_text(render(json.loads(text)), encoding="utf-8")
     return page
 
 
-def _plain(value: Any) -> Any:
-    return value._asdict() if hasattr(value, "_asdict") else float(value)
-
-
-def _machine() -> str:
-    """Say what it ran on, without the machine's name."""
+def machine() -> str:
+    """Say what this process runs on, without the machine's name."""
     from importlib.metadata import PackageNotFoundError, version
 
     found: list[str] = []
@@ -258,7 +281,14 @@ def _machine() -> str:
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
     )
-    return f"Python {platform.python_version()}, {', '.join(found)}; {os.cpu_count()} cores {model}".rstrip() + "."
+    count, used = os.cpu_count() or 1, usable_cores()
+    cores = f"{count} cores" if used == count else f"{used} of {count} cores"
+    return f"Python {platform.python_version()}, {', '.join(found)}; {cores} {model}".rstrip() + "."
+
+
+def usable_cores() -> int:
+    """Return how many cores this process, and the engines it starts, may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _lines(path: str) -> list[str]:

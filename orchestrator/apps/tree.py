@@ -155,7 +155,7 @@ class StepTree:
         running = sum(line.state == "running" for line in self._lines.values())
         facts = f"  {seconds:.1f} s  {tokens} tokens" + (f"  {running} running" if running else "")
         facts += f"  {self.note}" if self.note else ""
-        title = safe(self.title)
+        title = safe(self.title) or "a plan"
         room = max(8, width - len(facts))
         title = title if len(title) <= room else title[: room - 1] + "…"
         return _cut(Text.assemble((title, "bold"), (facts, "dim")), width)

@@ -33,6 +33,7 @@ def view(
 
     The file needs no server and loads nothing. It holds the run's prompts and texts.
     """
+    from ..core.explain import counted
     from ..runtime.plugins import Plugins
     from .trace_find import find
     from .trace_read import default_name, read_trace
@@ -47,9 +48,11 @@ def view(
         if as_json:
             output.result({"run": trace.run, "file": str(path), "bytes": len(written), "steps": len(trace.steps)})
         else:
-            more = f"; {len(trace.others)} more runs in the journal: choose with --run" if trace.others else ""
+            more = (
+                f"; {counted(len(trace.others), 'more run')} in the journal: choose with --run" if trace.others else ""
+            )
             output.people.print(
-                f"{path}: run {trace.run}, {len(trace.steps)} steps{more}", soft_wrap=True, markup=False
+                f"{path}: run {trace.run}, {counted(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
             )
         if open_it or (open_it is None and not as_json and _has_display()):
             _show(path)

@@ -18,6 +18,8 @@ from .nodes import Queued, is_current, lane_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .nodes import Node
+
 
 @dataclass(slots=True, eq=False)
 class Account:
@@ -38,6 +40,8 @@ class Account:
     steps: int = 0
     held: dict[str, list[Queued]] = field(default_factory=dict[str, list[Queued]])
     """Heaps of ready steps, by lane, that wait for something under this account to end."""
+    timed: list[Node] = field(default_factory=list["Node"])
+    """The steps that its deadline concerns, in the order they came; empty without one."""
 
     def chain(self) -> Iterator[Account]:
         """Yield this account and those around it, innermost first."""

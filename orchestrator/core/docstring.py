@@ -15,6 +15,19 @@ _SECTION = re.compile(
 )
 _ARGUMENT = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 
+_SENTENCE_END = re.compile(r"(?<!\bal)(?<!\be\.g)(?<!\bi\.e)\.(?=\s)")
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a docstring, on one line.
+
+    >>> first_sentence("After ours (Some et al., arXiv 1), i.e. this:\\na thing. Another.\\n\\nMore.")
+    'After ours (Some et al., arXiv 1), i.e. this: a thing.'
+    """
+    paragraph = " ".join(text.strip().partition("\n\n")[0].split())
+    end = _SENTENCE_END.search(paragraph)
+    return paragraph[: end.end()] if end else paragraph
+
 
 class Docstring(NamedTuple):
     """A docstring, Google style: its text with what is said of the return value, and a description of each argument."""

@@ -20,6 +20,15 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "step"), counted(3, "step")
+    ('1 step', '3 steps')
+    """
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` if something known looks like `name`, else nothing."""
     near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.6)

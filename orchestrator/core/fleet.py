@@ -1,19 +1,21 @@
 """Slots and the ready queue: which ready step goes to which worker next.
 
 A queue is a heap whose key (priority, policy's rank, order of arrival) is asked for once, when a step becomes ready.
-There is one for each lane: a kind of step, and the model if one is named. Among free workers the least loaded gets the
-step unless a policy chose another. Knows nothing of plans or results.
+There is one for each lane: a kind of step, and the model if one is named; and one more for each set of policies that
+order steps, so that ranks are compared only where they mean the same. Between those, the turn goes by arrival. Among
+free workers the least loaded gets the step unless a policy chose another. Knows nothing of plans or results.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .ir import Kind
 from .nodes import Node, Queued, State, lane_of
+from .ordered import Ordered, Turn, order_of
 
 if TYPE_CHECKING:
     from .view import WorkerView
@@ -58,13 +60,40 @@ class Host:
                 self.lanes[lane] = None
 
 
+class _Choice(NamedTuple):
+    """The first of the steps of one order that a worker has room for, and the turn that it takes."""
+
+    entry: Queued
+    host: Host | None
+    queue: Ordered
+    turn: Turn
+    whose: Ordered
+    """Where the step stands whose turn it is."""
+
+    def with_lane(self, other: _Choice) -> _Choice:
+        """Return the better step of two lanes, and the earlier turn."""
+        first = self if self.entry < other.entry else other
+        due = self if self.turn[:2] < other.turn[:2] else other
+        return _Choice(first.entry, first.host, first.queue, due.turn, due.whose)
+
+    def trade(self) -> None:
+        """Take the step out, on that turn."""
+        self.queue.pop()
+        node, owner = self.entry[3], self.turn[2]
+        if owner is not node:
+            node.turn, owner.turn = owner.turn, node.turn
+            self.whose.note(owner)
+
+
 @dataclass(slots=True, eq=False)
 class Fleet:
     """All workers, and the steps that are ready for them."""
 
     hosts: dict[str, Host] = field(default_factory=dict[str, Host])
     queues: dict[str, list[Queued]] = field(default_factory=lambda: {"think": [], "call": []})
-    """By lane."""
+    """By lane: the steps that no policy ranks."""
+    ordered: dict[str, dict[str, Ordered]] = field(default_factory=dict[str, dict[str, Ordered]])
+    """By order, then by lane: those that policies rank. An order of which nothing waits is not there."""
     _idle: dict[str, list[tuple[int, str, Host]]] = field(default_factory=lambda: {"think": [], "call": []})
     """Heaps of (running, name, host), with stale entries; at least one true entry for each host with a free slot."""
     _expected: dict[str, bool] = field(default_factory=lambda: {"think": False, "call": False})
@@ -125,15 +154,61 @@ class Fleet:
         lane = lane_of(step)
         if lane not in self.queues:
             self._open(lane)
-        heapq.heappush(self.queues[lane], (step.priority, rank, node.ticket, node))
+        self.put_back((step.priority, rank, node.ticket, node))
 
     def put_back(self, entry: Queued) -> None:
         """Queue a step that was taken out, where it stood."""
-        heapq.heappush(self.queues[lane_of(entry[3].step)], entry)
+        _, rank, _, node = entry
+        lane = lane_of(node.step)
+        if rank:
+            self.ordered.setdefault(order_of(node, rank), {}).setdefault(lane, Ordered()).push(entry)
+        else:
+            heapq.heappush(self.queues[lane], entry)
+
+    def waiting(self) -> Iterator[tuple[str, Iterable[Queued]]]:
+        """Yield lanes with what stands in a queue of theirs, entries of steps that are over included."""
+        yield from self.queues.items()
+        for lanes in self.ordered.values():
+            yield from lanes.items()
 
     def take(self) -> tuple[Queued, Host | None] | None:
         """Take out the first step, among those of every lane, that a worker has room for; or one, with `None`, that no
         worker serves or will serve. Return `None` if there is neither."""
+        chosen, room, where = self._unranked()
+        due = None if chosen is None else (chosen[0], chosen[2])
+        choice: _Choice | None = None
+        for order in list(self.ordered):
+            found = self._of_order(order)
+            if found is not None and (due is None or found.turn[:2] < due):
+                due, choice = found.turn[:2], found
+        if choice is not None:
+            choice.trade()
+            return choice.entry, choice.host
+        if chosen is None:
+            return None
+        heapq.heappop(where)
+        return chosen, room
+
+    def _of_order(self, order: str) -> _Choice | None:
+        """Return what `take` may take out among the steps of one order."""
+        lanes = self.ordered[order]
+        found: _Choice | None = None
+        for lane, queue in list(lanes.items()):
+            entry = queue.first()
+            if entry is None:
+                del lanes[lane]
+                continue
+            host = self.least_loaded(lane)
+            if host is None and self._expected[lane]:
+                continue
+            here = _Choice(entry, host, queue, queue.turn(), queue)
+            found = here if found is None else found.with_lane(here)
+        if not lanes:
+            del self.ordered[order]
+        return found
+
+    def _unranked(self) -> tuple[Queued | None, Host | None, list[Queued]]:
+        """Return what `take` may take out among the steps that no policy ranks: the entry, a worker, the queue."""
         chosen: Queued | None = None
         room: Host | None = None
         where: list[Queued] = []
@@ -147,10 +222,7 @@ class Fleet:
             host = self.least_loaded(lane)
             if host is not None or not self._expected[lane]:
                 chosen, room, where = queue[0], host, queue
-        if chosen is None:
-            return None
-        heapq.heappop(where)
-        return chosen, room
+        return chosen, room, where
 
     def least_loaded(self, lane: str) -> Host | None:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""

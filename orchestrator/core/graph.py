@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import PlanError
-from .explain import did_you_mean
+from .explain import counted, did_you_mean
 from .ir import Call, Join, Plan, Step, Think
 from .matching import maximum_matching
 
@@ -184,7 +184,7 @@ def text(plan: Plan) -> str:
         "  ".join([*(cell.ljust(size) for cell, size in zip(row, columns, strict=False)), row[3]]).rstrip()
         for row in rows
     ]
-    lines.append(f"{len(steps)} steps, * the output")
+    lines.append(f"{counted(len(steps), 'step')}, * the output")
     return "\n".join(lines).encode("ascii", "replace").decode() + "\n"
 
 

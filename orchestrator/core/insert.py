@@ -220,9 +220,13 @@ def _waits_for(start: Node, targets: set[str], seen: set[str]) -> bool:
 def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float) -> list[Account]:
     accounts: list[Account] = []
     for node in nodes:
-        node.account = open_account(node.step.budget, node.id, group, now)
-        if node.account is not None and node.account is not group:
-            accounts.append(node.account)
+        node.account = account = open_account(node.step.budget, node.id, group, now)
+        if account is not None:
+            for each in account.chain():
+                if each.deadline is not None:
+                    each.timed.append(node)
+            if account is not group:
+                accounts.append(account)
     return accounts
 
 

@@ -57,7 +57,7 @@ def _check_slots(machine: Machine) -> None:
 
 def _check_queue(machine: Machine) -> None:
     queued: set[str] = set()
-    for lane, queue in machine.fleet.queues.items():
+    for lane, queue in machine.fleet.waiting():
         current = [entry[3].id for entry in queue if is_current(entry)]
         queued.update(current)
         idle = any(host.free > 0 and lane in host.lanes for host in machine.fleet.hosts.values())

@@ -92,6 +92,15 @@ class Structured(Frozen):
     """The schema (an object), the expression or grammar (a string), or the choices (a list of strings)."""
 
 
+class Function(Frozen):
+    """A tool as a model is told of it that may call tools by itself."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, JsonValue] = {}
+    """JSON schema of the arguments, an object."""
+
+
 class Sampling(Frozen):
     """How a model call samples its tokens."""
 
@@ -143,6 +152,10 @@ class Think(Frozen):
     """Name of the model (or of a LoRA adapter) that answers; `None`: any that a worker serves."""
     salt: str = ""
     """Requests share cached prefixes only with those of the same salt: what keeps tenants apart."""
+    tools: tuple[Function, ...] = ()
+    """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
+    part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
+    not told of them, so a prompt that relies on them says in words what else to write."""
 
     if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
 
@@ -158,6 +171,7 @@ class Think(Frozen):
             stream: bool = False,
             model: str | None = None,
             salt: str = "",
+            tools: Sequence[Function] = (),
             kind: Literal["think"] = "think",
         ) -> None: ...
 
@@ -169,6 +183,8 @@ class Think(Frozen):
             raise ValueError("`chat` starts a conversation and `after` continues a context: give one of them")
         if self.begin and not self.chat:
             raise ValueError("`begin` goes with `chat`: put it at the end of a prompt that is plain text")
+        if self.tools and not self.chat:
+            raise ValueError("`tools` go with `chat`: a prompt that is plain text says itself what may be called")
         if self.before and self.after is None:
             raise ValueError("`before` says how far the context of `after` counts: give `after` too")
         return self
@@ -350,6 +366,9 @@ class Usage(Frozen):
     reused: int = 0
     """Tokens of results that came out of the result cache. Nothing was generated for them, so they are no part of
     `completion`, and their prompts none of `prompt`."""
+    uncounted: int = 0
+    """Attempts that were given up and of which the server never said how much it had generated: where this is not 0,
+    `completion` is less than was generated."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -359,6 +378,7 @@ class Usage(Frozen):
             cancelled=self.cancelled + other.cancelled,
             cost=self.cost + other.cost,
             reused=self.reused + other.reused,
+            uncounted=self.uncounted + other.uncounted,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from .errors import DeadlineExceeded, DependencyFailed
 from .ir import Failure, Result
 from .nodes import Node, State
-from .view import branch_of
+from .view import branches_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def judge(node: Node, arrived: bool) -> Ruling:
         out = max(0, quorum - done)  # no more than these will be heard
     if out == 0:
         return CLOSE if done or op.tolerate == "any-end" else _short(node, "got a value from none of its branches")
-    if op.early and arrived and node.merge.decided([branch_of(dep) for dep in node.deps], out, node.run.task):
+    if op.early and arrived and node.merge.decided(branches_of(node), out, node.run.task):
         return CLOSE
     return WAIT
 
@@ -59,7 +59,9 @@ def judge_at_deadline(node: Node) -> Ruling:
 def conclude(node: Node) -> Result:
     """Return a join's result over the branches that are done; what the merge raises comes out."""
     assert node.merge is not None
-    verdict = node.merge.merge([branch_of(dep) for dep in node.deps], node.run.task)
+    branches = branches_of(node)
+    node.seen = None
+    verdict = node.merge.merge(branches, node.run.task)
     cut = node.cut or any(dep.cut for dep in node.deps)
     return Result(value=verdict.value, why=verdict.why, partial=cut, extracted=verdict.extracted, patch=verdict.patch)
 

@@ -12,9 +12,11 @@ until nothing moves (`lifecycle.py`):
 * A step that ends lets go of what it needed. Each step counts its readers (dependants that have not ended, and its
   scope while that keeps it); at none it is cancelled, and lets go in turn. Early stop, quorum, failure, budgets and the
   user's Ctrl-C all reduce to this one rule, upstream.
-* Ready steps go to free slots in order of (priority, rank, arrival) as far as their budgets admit. One that a budget
-  holds back waits with that budget's account, which lets the next be asked about when something under it has ended. One
-  that a policy holds back waits likewise until something of its run has ended, and never when nothing of it is live.
+* Ready steps go to free slots in order of (priority, rank, arrival) as far as their budgets admit; ranks of different
+  policies are not compared: between runs that order their steps differently, or not, the turn goes by arrival. One that
+  a budget holds back waits with that budget's account, which lets the next be asked about when something under it has
+  ended. One that a policy holds back waits likewise until something of its run has ended, and never when nothing of it
+  is live.
 
 A dispatch makes an *attempt* with a fresh id. An attempt that is lost hands on the token ids it had told, and the next
 goes on from them. A policy may ask for a second attempt beside a live one; the first result wins, and the loss or
@@ -69,6 +71,8 @@ from .view import StepView, View
 
 _SOONEST = 0.001
 """Seconds until a policy is asked again at the soonest: one that always asks for now must not stop the world."""
+_REMEMBERED = 65_536
+"""Runs that are known to have finished; a driver may live for years."""
 
 
 class Machine(Attempts):
@@ -81,7 +85,8 @@ class Machine(Attempts):
         """News of attempts, steps and runs that were already over."""
         self.retired: list[Run] = []
         """Runs that finished in the last `handle`."""
-        self._finished: set[str] = set()
+        self._finished: dict[str, None] = {}
+        """Ids of the runs that finished last, in that order: a second copy of one's submission is late news."""
         self._wishes: list[tuple[Run, Hedge]] = []
 
     def handle(self, event: Event) -> list[Action]:
@@ -146,7 +151,7 @@ class Machine(Attempts):
             account = budget.open_account(request.budget, f"run {run.id}", None, self.now)
             nodes = self._insert(event.plan, scope, account)
         except PlaitError as error:
-            self._finished.add(event.run)
+            self._over(event.run)
             self._out.append(Finish(run=event.run, status="failed", failure=as_failure(error)))
             return
         if account is not None:
@@ -326,7 +331,7 @@ class Machine(Attempts):
                         self._review(event, run, None)
                 case (account, run):
                     if run.id in self.runs:
-                        self._seconds_over(account, run)
+                        self._seconds_over(account)
 
     # -- plans -------------------------------------------------------------------------------------------------------
 
@@ -399,14 +404,13 @@ class Machine(Attempts):
         if account.deadline is not None:
             self.timers.add(account.deadline, "seconds", (account, run))
 
-    def _seconds_over(self, account: budget.Account, run: Run) -> None:
+    def _seconds_over(self, account: budget.Account) -> None:
         """Fail the work under an account whose time is up; joins that wait make what they can of what is done."""
         message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
-        for node in run.nodes:
+        for node in account.timed:
             if node.ended or node.state is State.EXPANDED or (node.merge is not None and node.state is State.WAITING):
                 continue
-            if node.account is not None and any(each is account for each in node.account.chain()):
-                self._fail(node, Failure(kind=BudgetExceeded.__name__, message=message))
+            self._fail(node, Failure(kind=BudgetExceeded.__name__, message=message))
 
     def _review(self, event: Event, run: Run, subject: Node | None) -> None:
         """Ask a run's policies what follows from an event, and do so; hedges come after slots are filled."""
@@ -437,13 +441,18 @@ class Machine(Attempts):
             self.timers.add(at, "review", run)
 
     def _finish_if_over(self, run: Run) -> None:
-        if run.live or run.id in self._finished or not is_over(run):
+        if run.live or run.id not in self.runs or not is_over(run):
             return
         assert run.root is not None and run.root.output is not None
-        self._finished.add(run.id)
+        self._over(run.id)
         del self.runs[run.id]
         self._holding.pop(run.id, None)
         for node in run.nodes:
             del self.nodes[node.id]
         self.retired.append(run)
         self._out.append(finish(run, run.root.output))
+
+    def _over(self, run: str) -> None:
+        self._finished[run] = None
+        if len(self._finished) > _REMEMBERED:
+            del self._finished[next(iter(self._finished))]

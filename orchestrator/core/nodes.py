@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .budget import Account
     from .fleet import Host
     from .kin import Kin
+    from .view import Branch
 
 
 class State(StrEnum):
@@ -98,6 +99,8 @@ class Node:
     branches_failed: int = 0
     readers: int = 0
     """Dependants that have not ended, and one more while its scope keeps it."""
+    seen: list[Branch] | None = None
+    """Of a join: its branches as its merge saw them last."""
     let_go: bool = False
     """It no longer reads its needs (a join that has its verdict and now expands)."""
     inner: Scope | None = None
@@ -137,6 +140,8 @@ class Node:
     """A budget or deadline cut something that it was made from."""
     ticket: int = 0
     """Its place by arrival in the ready queue, which it keeps when it is tried again; 0 until it was ready once."""
+    turn: int = 0
+    """The ticket on which it goes, in the eyes of runs with other policies: its own, or one that it traded."""
     woken: Account | None = None
     """The account that had held it back and lets it be asked about again now."""
     height: float = 0.0
@@ -272,6 +277,7 @@ class Meter:
     cancelled: int = 0
     cost: float = 0.0
     reused: int = 0
+    uncounted: int = 0
 
     def add(self, usage: Usage, read: bool) -> None:
         """Add an attempt's usage; `read` is whether its tokens went into a step's value."""
@@ -280,6 +286,7 @@ class Meter:
         self.completion += usage.completion
         self.cost += usage.cost
         self.reused += usage.reused
+        self.uncounted += usage.uncounted
         if not read:
             self.cancelled += usage.completion
 
@@ -296,6 +303,7 @@ class Meter:
             cancelled=max(0, self.cancelled),
             cost=self.cost,
             reused=self.reused,
+            uncounted=self.uncounted,
         )
 
 

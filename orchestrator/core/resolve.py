@@ -45,6 +45,7 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
         stream=op.stream,
         model=op.model,
         salt=op.salt,
+        tools=op.tools,
     )
 
 

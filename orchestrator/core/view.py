@@ -235,7 +235,26 @@ class StepView:
 
     def branches(self) -> list[Branch]:
         """Return the branches of a join, in order."""
-        return [branch_of(dep) for dep in self._node.deps]
+        return branches_of(self._node)
+
+
+def branches_of(join: Node) -> list[Branch]:
+    """Return a join's branches as its merge sees them now, in order.
+
+    A merge that may close early is asked with every branch that ends, so what it was shown before is kept, and only
+    branches that have moved or generated since are looked at again.
+    """
+    seen = join.seen
+    if seen is None:
+        seen = join.seen = [branch_of(dep) for dep in join.deps]
+        return list(seen)
+    for i, dep in enumerate(join.deps):
+        known, attempt = seen[i], dep.attempt
+        if known.state is not dep.state or (
+            attempt is not None and (known.pieces is not attempt.text or known.tokens != attempt.generated)
+        ):
+            seen[i] = branch_of(dep)
+    return list(seen)
 
 
 def branch_of(node: Node) -> Branch:

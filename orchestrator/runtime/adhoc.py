@@ -40,7 +40,10 @@ def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
 def verified(task: type[Task], fn: Callable[..., Any]) -> type[Task]:
     """Return a task like another whose answers a function judges: `fn(answer)` or `fn(answer, task)`, which returns
     `True`, `False` or `None`."""
-    two = len(inspect.signature(fn).parameters) > 1
+    try:
+        two = len(inspect.signature(fn).parameters) > 1
+    except ValueError:  # a built-in one, such as `bool`
+        two = False
 
     def verify(self: Task, answer: JsonValue) -> bool | None:
         said = fn(answer, self) if two else fn(answer)
@@ -51,7 +54,8 @@ def verified(task: type[Task], fn: Callable[..., Any]) -> type[Task]:
 
 def address(thing: Callable[..., Any]) -> str:
     """Return where a class or function can be imported from, as `pkg.mod:name`."""
-    return f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__name__)}"
+    module = getattr(thing, "__module__", None) or type(thing).__module__
+    return f"{module}:{getattr(thing, '__qualname__', type(thing).__name__)}"
 
 
 def handed_over(kind: Kind, thing: object, register: Callable[[str, str, type], str]) -> Plugin:

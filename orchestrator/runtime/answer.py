@@ -71,8 +71,9 @@ class Answer(Frozen):
             lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
         reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
         cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
+        least = "at least " if self.usage.uncounted else ""
         lines.append(
-            f"{self.seconds:.2f} s, {self.total_tokens} tokens generated{cancelled}{reused}, "
+            f"{self.seconds:.2f} s, {least}{self.total_tokens} tokens generated{cancelled}{reused}, "
             f"{self.critical_path_tokens} on the critical path"
         )
         return "\n".join(lines)
@@ -94,7 +95,8 @@ class Answer(Frozen):
 
     @property
     def total_tokens(self) -> int:
-        """Generated tokens of all attempts, cancelled ones included."""
+        """Generated tokens of all attempts, cancelled ones included as far as their server told of them
+        (`Usage.uncounted`)."""
         return self.report.usage.completion
 
     @property
@@ -122,6 +124,7 @@ class Answer(Frozen):
                 "completion": usage.completion,
                 "cancelled": usage.cancelled,
                 **({"reused": usage.reused} if usage.reused else {}),
+                **({"uncounted": usage.uncounted} if usage.uncounted else {}),
             },
             "critical_path_tokens": self.critical_path_tokens,
             "total_tokens": self.total_tokens,

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from ..core.base import Progress, Worker
 from ..core.errors import ConfigError
 from ..core.events import Job
-from ..core.ir import Failure, Kind, Result, Think, Usage
+from ..core.ir import Failure, Result, Think, Usage
+from .around import Around
 from .store import packed, unpacked
 
 _APPLICATION = 0x706C6361  # "plca"
@@ -113,54 +114,27 @@ class ResultCache:
         return counted
 
 
-class Cached(Worker):
+class Cached(Around):
     """A model worker whose results are kept and used again. Everything else is the worker's own."""
 
     def __init__(self, worker: Worker, cache: ResultCache, model: str) -> None:
-        self.name = worker.name
-        self.slots = worker.slots
-        self.serves: tuple[Kind, ...] = worker.serves
-        self.worker = worker
-        self.model = model
+        super().__init__(worker)
+        self._model = model
         self._cache = cache
-
-    async def start(self) -> None:
-        """Start the worker."""
-        await self.worker.start()
-        self.slots = self.worker.slots
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Yield a result that is kept, or have the worker make one and keep it."""
-        key = self._cache.key(self.model, job)
+        key = self._cache.key(self._model, job)
         result = self._cache.get(key) if key is not None else None
         if result is not None:
             if isinstance(job.op, Think) and job.op.stream and result.text:
                 yield Progress(text=result.text)
             yield result
             return
-        async for item in self.worker.run(job):
+        async for item in self.inner.run(job):
             if key is not None and isinstance(item, Result):
                 self._cache.put(key, item)
             yield item
-
-    def __getattr__(self, name: str) -> object:
-        if name == "worker":  # not made yet
-            raise AttributeError(name)
-        return getattr(self.worker, name)
-
-    async def cancel(self, attempt: int) -> None:
-        """Stop an attempt."""
-        await self.worker.cancel(attempt)
-
-    async def health(self) -> AsyncIterator[bool]:
-        """Yield what the worker says."""
-        async for healthy in self.worker.health():
-            self.slots = self.worker.slots
-            yield healthy
-
-    async def close(self) -> None:
-        """Close the worker. The cache is its owner's to close."""
-        await self.worker.close()
 
 
 def identity(model: str, worker: Worker, base_url: str | None = None) -> str:

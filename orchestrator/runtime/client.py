@@ -27,7 +27,7 @@ from . import telemetry
 from .adhoc import Kind, address, handed_over, verified
 from .answer import Answer, Mode, News
 from .ask import Asker, OnAsk
-from .build import workers as build_workers
+from .build import tools as build_tools, workers as build_workers
 from .cache import Cached, ResultCache, default_file, identity
 from .config import Config
 from .driver import Driver
@@ -129,7 +129,7 @@ class AsyncOrchestrator:
         self.config = config or Config.load(model=model, worker=worker, **settings)
         self.plugins = Plugins()
         self._given = list(workers) if workers is not None else None
-        self._tools: Any = self.plugins.worker("tools", tools=tools, file=self.config.tools, mcp=self.config.mcp)
+        self._tools: Any = build_tools(self.config, self.plugins, tools)
         self._asker = Asker(on_ask)
         if hasattr(self._tools, "on_ask"):
             self._tools.on_ask = self._asker.ask
@@ -143,6 +143,7 @@ class AsyncOrchestrator:
         self._cache: ResultCache | None = None
         self._judged: dict[tuple[str, Own], type[Task]] = {}
         self._starting = asyncio.Lock()
+        self._start_up: asyncio.Task[None] | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -169,7 +170,13 @@ class AsyncOrchestrator:
             if self._closed:
                 raise UsageError("this orchestrator was closed; make a new one")
             if self._driver is None:
-                await self._start()
+                self._start_up = asyncio.ensure_future(self._start())
+                try:
+                    await self._start_up
+                except asyncio.CancelledError:
+                    if self._closed:
+                        raise UsageError("this orchestrator was closed while its workers started") from None
+                    raise
             assert self._driver is not None
             return self._driver
 
@@ -209,6 +216,9 @@ class AsyncOrchestrator:
     async def close(self) -> None:
         """Give up what still runs and free engine, actors and journal. May be called twice."""
         self._closed = True
+        if self._start_up is not None and not self._start_up.done():
+            self._start_up.cancel()
+            await asyncio.wait([self._start_up])
         await self._resumer.close()
         driver, latest, self._driver, self._latest = self._driver, self._latest, None, None
         if latest is not None and latest is not driver:

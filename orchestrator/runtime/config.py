@@ -116,6 +116,10 @@ class Config(BaseSettings):
     api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
     """Name of the environment variable that holds that server's key, never the key itself; OPENAI_API_KEY by
     default."""
+    whole: int | None = Field(default=None, ge=0)
+    """Tokens; steps of at most so many whose text nobody follows get that server's answer in one piece, which is much
+    cheaper than a line for every token. Of such an answer that is given up nobody learns how long it was
+    (`Usage.uncounted`). By default 512, and 0 (none) where tokens are measured, in `plait eval` and `plait study`."""
     script: File | None = None
     """JSON file of replies for the scripted worker."""
     tools: File | None = None
@@ -125,6 +129,23 @@ class Config(BaseSettings):
     streams."""
     engines: int = Field(default=1, ge=1)
     """Engines, each in a Ray actor of its own."""
+    cpus: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """CPUs that the actor of an engine reserves (worker `ray`)."""
+    gpus: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """GPUs that it reserves; a part of one, such as 0.5, is shared. By default as many as hold one copy of the model,
+    on a cluster that has GPUs."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """GPUs that hold one copy of the model together (workers `ray` and `engine`)."""
+    placement: Annotated[Literal["pack", "spread", "strict-pack", "strict-spread"] | None, BeforeValidator(_lower)] = (
+        None
+    )
+    """Reserves the room of all engines together: on as few nodes of the cluster as can be (`pack`), on as many, on one,
+    or each on one of its own (`strict-spread`). By default they find room one by one."""
+    start_timeout: float = Field(default=180.0, gt=0, allow_inf_nan=False)
+    """Seconds for the cluster to find room for an actor and for what it runs to start (worker `ray`); a large model
+    takes longer to load."""
+    tool_actors: int = Field(default=0, ge=0)
+    """Ray actors that run the tools of the file `tools`, each reserving one CPU; with 0 they run in this process."""
     slots: int | None = Field(default=None, ge=1)
     """Requests that one engine decodes together; the worker's default by default."""
     threads: int | None = Field(default=None, ge=1)
@@ -134,8 +155,9 @@ class Config(BaseSettings):
     max_model_len: int | None = Field(default=None, ge=1)
     """Most tokens of a prompt and its output together; what the model allows by default."""
     journal: Annotated[Literal["off"] | File | None, BeforeValidator(_off)] = None
-    """Where runs are written, so that they can be shown and resumed: a file, a folder, or `off`; by default a file for
-    each session in `plait/runs` under `XDG_STATE_HOME` (`~/.local/state`)."""
+    """Where runs are written, so that they can be shown and resumed: one file for all, however large it grows; a folder
+    with a file for each session, and another after 64 MiB; or `off`. By default the folder `plait/runs` under
+    `XDG_STATE_HOME` (`~/.local/state`)."""
     cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = None
     """Where results of the model are kept, to be used again for the same model, prompt, sampling and sample: a file, or
     `on` for `plait/results.sqlite` under `XDG_CACHE_HOME` (`~/.cache`); off by default."""

@@ -150,6 +150,8 @@ class Driver:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def _post(self, event: Event) -> None:
+        if self._broken is not None:
+            return
         self._inbox.append(event)
         if not self._scheduled:
             self._scheduled = True
@@ -176,6 +178,9 @@ class Driver:
                 if not future.done():
                     future.set_exception(error)
             self._waiting.clear()
+            self._inbox.clear()
+            for task in self._jobs.values():  # nobody would hear of what they do
+                task.cancel()
             log.exception("the driver broke down")
         finally:
             self._scheduled = False
@@ -223,8 +228,12 @@ class Driver:
                     self._post(Progressed(at=self.now(), attempt=attempt, **_fields(item)))
                 else:
                     end = item
-        except Exception as error:
-            end = as_failure(error)
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # given up from outside, as `close` does
+                raise
+            raised = f"{worker.name} raised {type(error).__name__}, which is no way to end a job"
+            end = as_failure(error if isinstance(error, Exception) else WorkerError(raised))
         finally:
             self._jobs.pop(attempt, None)
         if end is None:
@@ -257,8 +266,7 @@ class Driver:
         self._post(WorkerDown(at=self.now(), worker=worker.name))
 
     def _up(self, worker: Worker) -> None:
-        facts = {name: getattr(worker, name) for name in ("models", "cache_tokens", "block") if hasattr(worker, name)}
-        self._post(WorkerUp(at=self.now(), worker=worker.name, slots=worker.slots, serves=worker.serves, **facts))
+        self._post(arrival(worker, self.now()))
 
     async def _close_workers(self) -> None:
         for worker in self._workers.values():
@@ -269,6 +277,12 @@ class Driver:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def arrival(worker: Worker, at: float) -> WorkerUp:
+    """Return the event that says what a worker offers."""
+    facts = {name: getattr(worker, name) for name in ("models", "cache_tokens", "block") if hasattr(worker, name)}
+    return WorkerUp(at=at, worker=worker.name, slots=worker.slots, serves=worker.serves, **facts)
 
 
 def _fields(news: Progress) -> dict[str, Any]:

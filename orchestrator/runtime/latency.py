@@ -15,6 +15,7 @@ from random import Random
 
 from ..core.events import Job
 from ..core.ir import Failure, Kind, Result, Text, Think, Usage
+from .sim_confidence import SimTrace
 
 Rate = Callable[[int], float]
 """Tokens per second of each sequence, when that many are being decoded together."""
@@ -178,6 +179,8 @@ class Running:
     """How many of these it went on from."""
     reason: str = ""
     """Why it was sent here."""
+    trace: SimTrace | None = None
+    """How sure it is of its tokens, where that is known."""
 
     @property
     def tokens(self) -> int:

@@ -12,22 +12,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from ..core.base import Progress, Worker
 from ..core.events import Action, Event, Job, WorkerDown, WorkerUp
-from ..core.ir import Failure, Kind, Result
+from ..core.ir import Failure, Result
 from ..core.machine import Machine
+from .around import Around
 from .driver import Driver
 
 RANGE = 1_000_000_000
 """Attempts that one driver may make before its ids reach the next one's."""
 
 
-class Lent(Worker):
+class Lent(Around):
     """A worker for a second driver. Its owner starts and closes it, and tells of its health (`tell`)."""
 
     def __init__(self, worker: Worker, borrower: int) -> None:
-        self.name = worker.name
-        self.slots = worker.slots
-        self.serves: tuple[Kind, ...] = worker.serves
-        self._worker = worker
+        super().__init__(worker)
         self._first = borrower * RANGE
         self._health: asyncio.Queue[bool | None] = asyncio.Queue()
 
@@ -36,22 +34,18 @@ class Lent(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Have the worker do the job under a number that its owner does not use."""
-        async for item in self._worker.run(job.model_copy(update={"attempt": self._first + job.attempt})):
+        async for item in self.inner.run(job.model_copy(update={"attempt": self._first + job.attempt})):
             yield item
-
-    def __getattr__(self, name: str) -> object:
-        if name == "_worker":  # not made yet
-            raise AttributeError(name)
-        return getattr(self._worker, name)
 
     async def cancel(self, attempt: int) -> None:
         """Have the worker stop an attempt."""
-        await self._worker.cancel(self._first + attempt)
+        await self.inner.cancel(self._first + attempt)
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield what the owner hears."""
         yield True
         while (healthy := await self._health.get()) is not None:
+            self.look()
             yield healthy
 
     def tell(self, event: Event) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
 
 from ..core.base import Merge, Planner, Policy, Task, Worker
+from ..core.docstring import first_sentence
 from ..core.errors import PlaitError, PluginError, TaskError
 from ..core.explain import did_you_mean, explain, first_line, first_of_each, json_path
 from ..core.ir import Plugin
@@ -37,6 +38,8 @@ PACKAGES: dict[PluginKind, tuple[str, ...]] = {
     "worker": ("workers",),
 }
 _BASES: dict[PluginKind, type] = {"planner": Planner, "policy": Policy, "merge": Merge, "task": Task, "worker": Worker}
+_MOST_MADE = 1024
+"""Plugins that are kept; options may be different in every request."""
 _WORKER_METHODS = ("start", "run", "cancel", "health", "close")
 
 
@@ -50,6 +53,7 @@ class Plugins:
     def __init__(self) -> None:
         self._made: dict[tuple[PluginKind, str, str], Any] = {}
         self._classes: dict[tuple[PluginKind, str], type] = {}
+        self._namesakes: dict[tuple[PluginKind, str], int] = {}
 
     def planner(self, spec: Plugin) -> Planner:
         """Return the planner of a spec."""
@@ -109,7 +113,7 @@ class Plugins:
         key = (cast("PluginKind", kind), name)
         known = self._classes.get(key)
         if known is not None and known is not cls and not _same(known, cls):
-            number = sum(each == kind and other.startswith(name) for each, other in self._classes)
+            number = self._namesakes[key] = self._namesakes.get(key, 0) + 1
             return self.register(kind, f"{name}#{number}", cls)
         self._classes.setdefault(key, cls)
         return name
@@ -124,22 +128,25 @@ class Plugins:
         return _third_party(kind, name) if ":" in name else _ours(kind, name)
 
     def names(self, kind: PluginKind) -> dict[str, str]:
-        """Return the names of the plugins that are there, each with the first line of its docstring (or why it cannot
-        be loaded), in alphabetical order."""
+        """Return the names of the plugins that are there, each with the first sentence of its docstring (or why it
+        cannot be loaded), in alphabetical order."""
         listed: dict[str, str] = {}
         for name in sorted(_there(kind)):
             try:
                 doc = inspect.cleandoc(vars(self.class_of(kind, name)).get("__doc__") or "")
             except PluginError as error:
                 doc = f"cannot be loaded: {error}"
-            listed[name] = doc.partition("\n")[0]
+            listed[name] = first_sentence(doc)
         return listed
 
     def _once(self, kind: PluginKind, base: type[T], spec: Plugin) -> T:
         options = json.dumps(spec.options, sort_keys=True) if spec.options else ""
         made = self._made.get((kind, spec.name, options))
         if made is None:
-            made = self._made[kind, spec.name, options] = self._make(kind, spec)
+            made = self._make(kind, spec)
+            if len(self._made) >= _MOST_MADE:
+                del self._made[next(iter(self._made))]
+            self._made[kind, spec.name, options] = made
         return cast("T", made)
 
     def _make(self, kind: PluginKind, spec: Plugin) -> object:
@@ -182,7 +189,7 @@ def _ours(kind: PluginKind, name: str) -> type:
 
 
 def _unknown(kind: PluginKind, name: str, known: Iterable[str]) -> str:
-    there = sorted(known)
+    there = sorted("ray" if kind == "worker" and each == "ray-pool" else each for each in known)  # as settings say it
     near = did_you_mean(name.replace("_", "-"), there)
     if not near:
         others = [other for other in PACKAGES if other != kind and name.replace("_", "-") in _there(other)]

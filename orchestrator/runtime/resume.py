@@ -36,6 +36,7 @@ from ..core.events import (
 from ..core.ir import Plan, Result
 from ..core.machine import Machine
 from ..core.nodes import Attempt, Node, Run, State
+from .driver import arrival
 from .expander import Expander
 from .journal import Header, Journal, Note, dump
 from .replay import history
@@ -185,7 +186,7 @@ def takes_up(rebuilt: Rebuilt, workers: Sequence[Worker], expander: Expander, ru
         Failed(at=at, attempt=attempt, failure=failure) for attempt in machine.attempts if attempt not in settled
     ]
     events += _read_again(rebuilt, expander, at)
-    events += [WorkerUp(at=at, worker=each.name, slots=each.slots, serves=each.serves) for each in workers]
+    events += [arrival(each, at) for each in workers]
     gone = [host.name for host in machine.fleet.hosts.values() if host.name not in there]
     events += [WorkerDown(at=at, worker=name) for name in gone]  # last: a step for which nobody is left fails
     events.append(Tick(at=at))  # asks for the next time to be woken at

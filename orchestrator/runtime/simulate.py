@@ -43,9 +43,13 @@ from .expander import Expander
 from .latency import Batch, Fault, GiveUp, Host, LatencyModel, Outcome, Running, Throttle, priced, varied, whole
 from .plugins import Plugins as Registry
 from .report import Spell, report
+from .sim_confidence import NEWS_PER_WINDOW, Confidence, looks, synthetic, trace_of
 from .sim_tokens import SimTokens
 
-__all__ = ["Fault", "GiveUp", "Host", "LatencyModel", "SimReport", "Span", "Throttle", "simulate", "varied", "whole"]
+__all__ = [
+    "Confidence", "Fault", "GiveUp", "Host", "LatencyModel", "SimReport", "Span", "Throttle", "simulate", "synthetic",
+    "varied", "whole",
+]  # fmt: skip
 
 Watch = Callable[[Event, list[Action]], None]
 _RUN = "sim"
@@ -114,6 +118,7 @@ def simulate(
     hosts: Sequence[Host] = (Host("host"),),
     latency: LatencyModel | None = None,
     outcome: Outcome = whole,
+    confidence: Confidence | None = None,
     policies: Sequence[Policy] | None = None,
     faults: Iterable[Fault | Throttle | GiveUp] = (),
     tools: Sequence[ToolSpec] = (),
@@ -133,6 +138,8 @@ def simulate(
         hosts: the cluster.
         latency: times that are not the model's.
         outcome: what each job ends in, the model's and the tools' part.
+        confidence: how sure the model is of each token (`synthetic()`, or recorded ones), for think steps that ask for
+            it (`Sampling.logprobs`, `window`): without it no news tells of confidence, and prunings by it see nothing.
         policies: take the place of the request's.
         faults: workers that go away (one after another for each worker) or change their speed, and the user's giving
             up.
@@ -163,7 +170,7 @@ def simulate(
     validate(submitted.plan)
     machine = Machine(source, grace=grace, lease=lease)
     simulation = _Simulation(machine, expander, hosts, latency or LatencyModel(), outcome, seed)
-    simulation.check, simulation.watch = check, watch
+    simulation.check, simulation.watch, simulation.confidence = check, watch, confidence
     return simulation.run(submitted, faults)
 
 
@@ -195,6 +202,7 @@ class _Simulation:
             raise ConfigError("a simulation needs hosts, each with a name of its own")
         self.check = False
         self.watch: Watch | None = None
+        self.confidence: Confidence | None = None
         self._machine, self._expander, self._latency = machine, expander, latency
         self._outcome, self._seed = outcome, seed
         self._batches = {host.name: Batch(host) for host in hosts}
@@ -324,6 +332,7 @@ class _Simulation:
         if isinstance(op, Think):
             running.chunk = self._latency.chunk if op.stream or batch.host.tells_ids else 0
             self._tokens.begin(running, number)
+            self._look(running, outcome, number)
         self._running[job.attempt] = running
         starts = self._now + self._latency.dispatch
         if isinstance(op, Think):
@@ -332,6 +341,21 @@ class _Simulation:
             self._later(read, lambda: self._decode(running))
         else:
             self._later(starts + self._latency.seconds(job, rng), lambda: self._complete(running))
+
+    def _look(self, running: Running, whole: Result | Failure, number: int) -> None:
+        """Give a job its confidences, if it asks for them and they are known."""
+        op, outcome = running.job.op, running.outcome
+        if self.confidence is None or op.kind != "think" or not looks(op.sampling):
+            return
+        if not isinstance(whole, Result) or not isinstance(outcome, Result):
+            return
+        rng = Random(f"{self._seed}/{running.job.step}/{number}/confidence")
+        trace = trace_of(self.confidence, running.job, whole, rng, running.given, running.tokens)
+        running.trace = trace
+        if outcome.signals is None:
+            running.outcome = outcome.model_copy(update={"signals": trace.signals(op.sampling.logprobs)})
+        if trace.window and not running.chunk:
+            running.chunk = max(1, trace.window // NEWS_PER_WINDOW)
 
     def _decode(self, running: Running) -> None:
         """A prompt has been read."""
@@ -358,12 +382,15 @@ class _Simulation:
         running, upto = batch.due(self._now)
         self._changed[batch.host.name] = batch
         op = running.job.op
+        group, lowest = running.trace.told(upto) if running.trace is not None else (None, None)
         news = Progressed(
             at=self._now,
             attempt=running.job.attempt,
             text=running.slice(upto) if isinstance(op, Think) and op.stream else "",
             tokens=upto - running.told,
             ids=self._tokens.told(running, upto),
+            group=group,
+            lowest=lowest,
         )
         if upto < running.tokens:
             batch.told(running, upto)

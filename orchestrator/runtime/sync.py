@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Collection, Coroutine, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -74,12 +74,12 @@ class Orchestrator:
 
     def run(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Answer:
         """Run one request to its end; arguments as for `AsyncOrchestrator.submit`."""
-        return self._await(self._do(self._inner.submit(text, plan=plan, **options)))
+        return self._await(self._submitted(text, plan, options))
 
     def map(self, texts: list[str], **options: Unpack[Options]) -> list[Answer]:
         """Run many requests side by side and return their answers in order."""
-        handles = [self._do(self._inner.submit(text, **options)) for text in texts]
-        return [self._await(handle) for handle in handles]
+        handles = [self._submitted(text, None, options) for text in texts]
+        return [self._await(handle, handles) for handle in handles]
 
     def resume(
         self,
@@ -120,11 +120,18 @@ class Orchestrator:
         finally:
             self._do(news.aclose())
 
-    def _await(self, handle: Handle) -> Answer:
+    def _submitted(self, text: str, plan: Plan | None, options: Options) -> Handle:
+        """Start a run whose questions nobody hears of."""
+        given = (text, plan, False, options)
+        return self._do(self._inner._submit(*given, answerable=False))  # pyright: ignore[reportPrivateUsage]
+
+    def _await(self, handle: Handle, beside: Sequence[Handle] = ()) -> Answer:
+        """Wait for a run. Ctrl-C gives it up, and those beside it."""
         try:
             return self._do(_wait(handle))
         except KeyboardInterrupt:
-            self._loop.call_soon_threadsafe(handle.cancel)
+            for each in (handle, *beside):
+                self._loop.call_soon_threadsafe(each.cancel)
             with contextlib.suppress(Exception):
                 self._do(asyncio.wait_for(_wait(handle), 15))
             raise
@@ -134,11 +141,28 @@ class Orchestrator:
             if asyncio.iscoroutine(work):
                 work.close()
             raise UsageError("this orchestrator was closed; make a new one")
-        return asyncio.run_coroutine_threadsafe(_as_coroutine(work), self._loop).result()
+        if threading.current_thread() is self._thread:
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise UsageError(
+                "this orchestrator was called on its own event loop, as by an async tool of its own, and would wait "
+                "for itself for ever: make that tool an ordinary function, or give it an orchestrator of its own"
+            )
+        over = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_as_coroutine(work, over), self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            over.wait(15)  # a generator that is being left cannot be closed before it has been
+            raise
 
 
-async def _as_coroutine(work: Any) -> Any:
-    return await work
+async def _as_coroutine(work: Any, over: threading.Event) -> Any:
+    try:
+        return await work
+    finally:
+        over.set()
 
 
 async def _wait(handle: Handle) -> Answer:

@@ -21,6 +21,9 @@ COUNT = 4
 NUMBERS = (1, 25)
 TARGETS = (10, 100)
 WIDTHS = (2, 8)
+"""Branches and threads that the model was trained for."""
+WORDED = (1, 127)
+"""What it has words for."""
 
 _TEXT = re.compile(r"\s*(\d{1,9}(?:(?:\s*,\s*|\s+)\d{1,9})*)\s*(?:->|→|=>)\s*(\d{1,9})\s*")
 _STEP = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*=\s*(\d{1,9})\s*", re.ASCII)
@@ -63,6 +66,10 @@ class Countdown(Task):
     An answer is a list of steps such as `["11-7=4", "5*4=20", …]`.
     """
 
+    any_width: bool = False
+    """Ask for as many branches or threads as are wanted, 1..127, also where the bundled model was not trained for it
+    (it was for 2..8)."""
+
     _numbers: tuple[int, ...] = PrivateAttr()
     _target: int = PrivateAttr()
 
@@ -95,9 +102,11 @@ class Countdown(Task):
         return self._target
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
-        """Return the prompt in the bundled model's words; `width` (branches or threads) is kept within 2..8."""
+        """Return the prompt in the bundled model's words; `width` (branches or threads) is kept within 2..8, or with
+        `any_width` within 1..127."""
         head = {"serial": "<serial>", "direct": "<direct>", "threads": "<parent>"}[style]
-        k = "" if style == "direct" else f" {min(max(width, WIDTHS[0]), WIDTHS[1])}"
+        least, most = WORDED if self.any_width else WIDTHS
+        k = "" if style == "direct" else f" {min(max(width, least), most)}"
         return f"{head}{k} T{self._target} {' '.join(map(str, self._numbers))} <go>"
 
     def extract(self, text: str) -> JsonValue:

@@ -13,6 +13,8 @@ from orchestrator.core.base import Merge, Task
 from orchestrator.core.ir import Sampling, Step, Structured, Think
 from orchestrator.core.view import Branch
 
+from .._votes import names as named
+
 
 class Asking(Merge):
     """Base of the merges that ask a model."""
@@ -42,6 +44,13 @@ class Asking(Merge):
 def texts(branches: Sequence[Branch]) -> list[Branch]:
     """Return the branches that are done and have any text."""
     return [each for each in branches if each.done and each.result and each.result.value is not None and each.text]
+
+
+def silent(branches: Sequence[Branch]) -> str:
+    """Say which branches have no text to read: the end of a `why`, empty if all have one."""
+    there = {branch.name for branch in texts(branches)}
+    out = [branch.name for branch in branches if branch.name not in there]
+    return f"; left out: {named(out)}" if out else ""
 
 
 def fresh(name: str, taken: Collection[str]) -> str:

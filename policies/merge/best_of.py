@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from orchestrator.core.base import Merge, Task, Verdict
 from orchestrator.core.view import Branch
 
-from .._votes import claim_of, truth_of
+from .._votes import absent, claim_of, read, truth_of
 
 __all__ = ["BestOf"]
 
@@ -32,7 +32,9 @@ class BestOf(Merge):
         """Return the verdict; `why` has how many answers were right, wrong and not judged."""
         unsure: dict[str, tuple[Branch, JsonValue, int]] = {}
         first: tuple[Branch, JsonValue] | None = None
-        right = wrong = silent = 0
+        right = wrong = silent = judged = 0
+        roll = read(branches, task)
+        stands_for = {ballot.branch.name: ballot.count for ballot in roll.ballots}
         for branch, answer in _answers(branches, task):
             truth = truth_of(branch, task)
             if answer is None:
@@ -45,12 +47,12 @@ class BestOf(Merge):
             else:
                 key = task.key(answer)
                 who, what, votes = unsure.get(key, (branch, answer, 0))
-                unsure[key] = who, what, votes + 1
+                unsure[key] = who, what, votes + stands_for[branch.name]
+                judged += 1
         total = sum(votes for _, _, votes in unsure.values())
-        done = right + wrong + silent + total
-        counts = f"of {done} done, {right} right, {wrong} wrong, {total} not judged, {silent} without an answer"
-        if done < len(branches):
-            counts += f"; {len(branches) - done} of {len(branches)} branches did not end in a value"
+        done = right + wrong + silent + judged
+        counts = f"of {done} done, {right} right, {wrong} wrong, {judged} not judged, {silent} without an answer"
+        counts = "; ".join([counts, *absent(roll)])
         if first is not None:
             return Verdict(value=first[1], why=f"verified; {counts}", winner=first[0].name, extracted=True)
         if unsure:

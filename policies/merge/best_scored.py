@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import cast
 
 from pydantic import Field
 
@@ -16,11 +16,10 @@ from orchestrator.core.base import Merge, Task, Verdict
 from orchestrator.core.errors import PluginError
 from orchestrator.core.view import Branch
 
-from .._votes import Ballot, Class, nobody, read, verdict, without
+from .._votes import Class, Signal, nobody, read, signal, verdict, without
 
 __all__ = ["BestScored"]
 
-Signal = Literal["logprob", "mean", "tail", "bottom", "lowest", "entropy", "certainty"]
 Scorer = Callable[[str, str], float]
 
 
@@ -46,7 +45,7 @@ class BestScored(Merge):
         scorer = load(self.scorer) if self.scorer is not None else None
         scores: dict[int, float] = {}
         for ballot in roll.ballots:
-            found = scorer(task.text, ballot.result.text) if scorer is not None else _signal(ballot, self.by)
+            found = scorer(task.text, ballot.result.text) if scorer is not None else signal(ballot.result, self.by)
             if found is not None and math.isfinite(found):
                 scores[ballot.place] = float(found)
         if not scores:
@@ -72,19 +71,3 @@ def load(path: str) -> Scorer:
     if not callable(found):
         raise PluginError(f"scorer {path!r}: there is no function {name!r} in {module}")
     return cast("Scorer", found)
-
-
-def _signal(ballot: Ballot, by: Signal) -> float | None:
-    signals = ballot.result.signals
-    if by == "logprob":
-        return ballot.result.logprob
-    if signals is None:
-        return None
-    return {
-        "mean": signals.confidence,
-        "tail": signals.tail,
-        "bottom": signals.bottom,
-        "lowest": signals.lowest,
-        "entropy": -signals.entropy,
-        "certainty": signals.certainty,
-    }[by]

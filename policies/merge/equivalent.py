@@ -1,77 +1,146 @@
-"""Merge `equivalent`: a majority over classes of answers that a tool finds to be the same. It only counts."""
+"""Merge `equivalent`: a majority over classes of answers that somebody outside finds to be the same: a tool, an
+embedding, a model. It only counts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from orchestrator.core.base import Merge, Task, Verdict
+from orchestrator.core.base import Task, Verdict
 from orchestrator.core.ir import Call, Join, Plan, Plugin, Step, as_text
 from orchestrator.core.view import Branch
 
-from .._votes import Ballot, Roll, classes, lead, nobody, read, verdict
+from .._votes import Ballot, Class, Roll, classes, lead, nobody, read, verdict
 from ._asking import fresh
+from ._grouping import Grouping, Groups
 
 __all__ = ["Equivalent"]
 
+_TOOLS = {"tool": "math_equal", "embedding": "embed"}
 
-class Equivalent(Merge):
+
+class Equivalent(Grouping):
     """A majority vote over classes of equivalent answers, for an equivalence that is too slow or too risky to ask for
-    inside the machine: a computer algebra system (`math_equal`, math-verify in a process that can be killed), an
-    embedding, a model.
+    inside the machine.
 
-    The join expands into one call of `tool` with `answers`, a list of texts, each different one (by the task's key)
-    once. It returns a list as long: for each answer the index of the first that is the same. If it fails, or returns
-    anything else, the task's keys alone decide, and `why` says so. Equal counts go to the answer whose first voter
-    comes earliest in the join's order. One answer alone is not asked about.
+    Each different answer (by the task's key) is asked about once, and one answer alone not at all. `ask` says whom:
+
+    - `tool`: a tool that takes `answers`, a list of texts, and returns a list as long, for each answer the index of the
+      first that is the same; a computer algebra system (`math_equal`, math-verify in a process that can be killed).
+    - `embedding`: a tool that takes `texts` and returns a vector for each. In the order of their votes, an answer
+      joins the one most similar to it before it that stands for a class, at a cosine of `threshold` (0.9).
+    - `model`: a model is asked of pairs whether both mean the same, yes or no; the answer with most votes first.
+
+    If the tool fails or returns anything else, or where a model's call fails or says neither yes nor no, the task's
+    keys alone decide (in that pair), and `why` says so. Equal counts go to the answer whose first voter comes earliest
+    in the join's order; the value is the answer of the class's first voter.
     """
 
     votes: ClassVar[bool] = True
 
-    tool: str = Field(default="math_equal", min_length=1)
-    """Name of the tool."""
-    call: str | None = None
-    """The step whose value are the classes; set by the merge itself."""
+    ask: Literal["tool", "embedding", "model"] = "tool"
+    """Who says which answers are the same."""
+    tool: str | None = Field(default=None, min_length=1)
+    """Name of the tool; `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out."""
+    instruction: str = "Do A and B mean the same answer? Say only yes or no."
+    """What a model is asked about two answers."""
+    most: int = Field(default=16, ge=2)
+    """Most different answers that a model is asked about: those with most votes. The others keep to themselves."""
+    called: str | None = None
+    """The step whose value are the classes or vectors; set by the merge itself."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the verdict, or the call as more plan."""
-        voters = [branch for branch in branches if branch.name != self.call]
-        roll = read(voters, task)
+        """Return the verdict, or the calls as more plan."""
+        by_name = {branch.name: branch for branch in branches}
+        calls = {self.called, *(self.groups.calls if self.groups is not None else ())}
+        roll = read([branch for branch in branches if branch.name not in calls], task)
         counted = classes(roll.ballots)
         if not counted:
             return nobody(roll)
-        if self.call is not None:
-            asked = next((branch for branch in branches if branch.name == self.call), None)
-            return self._counted(roll, asked)
         why = f"{len(counted)} different answers of {roll.votes} votes"
         if len(counted) == 1:
             return verdict(counted[0], why, roll)
+        ranked = sorted(counted, key=lambda each: (-each.votes, each.first.place))
+        if self.ask == "model":
+            return self._by_model(ranked, roll, by_name, why, task)
+        if self.called is None:
+            return self._call(ranked if self.ask == "embedding" else counted, branches, why)
+        asked = by_name.get(self.called)
+        value = asked.result.value if asked is not None and asked.result is not None else None
+        if self.ask == "embedding":
+            groups = self.by_embedding([each.first.branch.name for each in ranked], value)
+            return self._counted(roll, counted, _of_groups(groups, counted) if groups is not None else None)
+        return self._counted(roll, counted, _heads(value, len(counted)))
+
+    @property
+    def _tool(self) -> str:
+        return self.tool or _TOOLS[self.ask]
+
+    def _call(self, counted: Sequence[Class], branches: Sequence[Branch], why: str) -> Verdict:
         names = [branch.name for branch in branches]
         name = fresh("equivalence", names)
         answers: list[JsonValue] = [as_text(each.first.answer) for each in counted]
-        call = Step(name=name, op=Call(tool=self.tool, args={"answers": answers}), label=self.tool)
-        options: dict[str, JsonValue] = {"tool": self.tool, "call": name}
-        op = Join(merge=Plugin(name="equivalent", options=options), tolerate="any-end")
-        end = Step(name=fresh("equivalent-vote", names), op=op, needs=(name, *names), label="vote")
-        return Verdict(value=None, why=why, patch=Plan(steps=(call, end), output=end.name))
+        args: dict[str, JsonValue] = {"texts" if self.ask == "embedding" else "answers": answers}
+        call = Step(name=name, op=Call(tool=self._tool, args=args), label=self._tool)
+        return Verdict(value=None, why=why, patch=self._then((call,), names, {"called": name}))
 
-    def _counted(self, roll: Roll, asked: Branch | None) -> Verdict:
-        first = [each.first.key for each in classes(roll.ballots)]
-        heads = _heads(asked.result.value if asked is not None and asked.result is not None else None, len(first))
-        note: list[str] = []
+    def _by_model(
+        self, ranked: Sequence[Class], roll: Roll, by_name: dict[str, Branch], why: str, task: Task
+    ) -> Verdict:
+        texts = {each.first.branch.name: as_text(each.first.answer) for each in ranked}
+        if self.groups is None:
+            alone = tuple((name,) for name in tuple(texts)[self.most :])
+            groups = Groups(found=alone, open=tuple(texts)[: self.most]).settled()
+        else:
+            groups = self.heard(self.groups, by_name)
+        if groups.open:
+            taken = dict.fromkeys(by_name, "") | texts
+            steps = self.comparisons(groups, taken, "Two answers to this:", self.instruction, task)
+            asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
+            voters = [name for name in by_name if self.groups is None or name not in self.groups.calls]
+            return Verdict(value=None, why=why, patch=self._then(steps, voters, {"groups": asking}))
+        note = [f"{groups.silent} comparisons came to nothing and count as no"] if groups.silent else []
+        if len(ranked) > self.most:
+            note.append(f"{len(ranked) - self.most} of the answers were not compared")
+        counted = classes(roll.ballots)
+        return self._counted(roll, counted, _of_groups(groups, counted), note)
+
+    def _then(self, steps: Sequence[Step], voters: Sequence[str], update: dict[str, object]) -> Plan:
+        """Return the calls and the vote that reads them."""
+        options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
+        op = Join(merge=Plugin(name="equivalent", options=options), tolerate="any-end")
+        needs = (*(step.name for step in steps), *voters)
+        end = Step(name=fresh("equivalent-vote", needs), op=op, needs=needs, label="vote")
+        return Plan(steps=(*steps, end), output=end.name)
+
+    def _counted(
+        self, roll: Roll, given: Sequence[Class], heads: Sequence[int] | None, note: Sequence[str] = ()
+    ) -> Verdict:
+        """Return the verdict over classes; `heads[i]` is the place of the answer that answer i is the same as."""
         if heads is None:
-            note = [f"{self.tool} gave no classes, so the task's own equality counts"]
-            heads = list(range(len(first)))
-        head_of = {key: first[head] for key, head in zip(first, heads, strict=True)}
+            what = "classes" if self.ask == "tool" else "vectors"
+            note = [*note, f"{self._tool} gave no {what}, so the task's own equality counts"]
+            heads = range(len(given))
+        head_of = {each.first.key: given[head].first.key for each, head in zip(given, heads, strict=True)}
         merged = [Ballot(b.place, b.branch, b.answer, head_of[b.key], b.count) for b in roll.ballots]
         counted = classes(merged)
         top, second = lead(each.votes for each in counted)
         best = next(each for each in counted if each.votes == top)
         tie = ", a tie settled by order" if top == second else ""
-        why = f"{top} of {roll.votes} votes, margin {top - second}{tie}; {len(first)} answers in {len(counted)} classes"
+        why = f"{top} of {roll.votes} votes, margin {top - second}{tie}; {len(given)} answers in {len(counted)} classes"
         return verdict(best, why, roll, note)
+
+
+def _of_groups(groups: Groups, counted: Sequence[Class]) -> list[int]:
+    """Return, for each answer, the place of the one that stands for its group."""
+    places = {each.first.branch.name: i for i, each in enumerate(counted)}
+    heads = [0] * len(counted)
+    for members in groups.found:
+        for name in members:
+            heads[places[name]] = places[members[0]]
+    return heads
 
 
 def _heads(value: JsonValue, n: int) -> list[int] | None:

@@ -12,7 +12,7 @@ from orchestrator.core.base import Task, Verdict
 from orchestrator.core.ir import Frozen, Join, Plan, Plugin, Step
 from orchestrator.core.view import Branch
 
-from .._votes import claim_of, classes, nobody, read
+from .._votes import absent, claim_of, classes, nobody, read
 from ._asking import Asking, fresh
 
 __all__ = ["Judged"]
@@ -48,6 +48,8 @@ class Judged(Asking):
     """What the model is asked; `{best}` is put in."""
     entries: tuple[Entry, ...] = ()
     """What has been marked; set by the merge itself."""
+    left_out: tuple[str, ...] = ()
+    """Who did not vote, and why; set by the merge itself."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the answer with the best mark, or the calls as more plan; `why` has the marks."""
@@ -60,7 +62,7 @@ class Judged(Asking):
         why = f"{len(counted)} different answers of {roll.votes} votes"
         if len(counted) == 1:
             only = counted[0].first
-            said = f"nothing to mark: {why}"
+            said = "; ".join([f"nothing to mark: {why}", *absent(roll)])
             return Verdict(value=only.answer, why=said, winner=only.branch.name, extracted=True)
         names = [each.first.branch.name for each in counted]
         ask = self.instruction.replace("{best}", str(self.best))
@@ -71,7 +73,8 @@ class Judged(Asking):
             prompt = f"{task.render()}\n\nAn answer to this:\n{text}\n\n{ask}\nMark:"
             calls.append(self.call(task, fresh(f"mark-{i}", names), prompt, f"mark {each.first.branch.name}"))
             entries.append(Entry(branch=each.first.branch.name, call=calls[-1].name, votes=each.votes))
-        options: dict[str, JsonValue] = self.model_copy(update={"entries": tuple(entries)}).model_dump(mode="json")
+        update = {"entries": tuple(entries), "left_out": tuple(absent(roll))}
+        options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
         op = Join(merge=Plugin(name="judged", options=options), tolerate="any-end")
         end = Step(name=fresh("marks", names), op=op, needs=(*(call.name for call in calls), *names), label="marks")
         return Verdict(value=None, why=why, patch=Plan(steps=(*calls, end), output=end.name))
@@ -83,6 +86,11 @@ class Judged(Asking):
         claim = claim_of(by_name[best.branch], task)
         shown = ", ".join(f"{entry.branch} {_shown(mark)}" for entry, mark in zip(self.entries, marks, strict=True))
         why = f"marked {_shown(marks[at])} of {self.best} ({shown}); {best.votes} votes"
+        others = [mark for i, mark in enumerate(marks) if i != at and mark is not None]
+        mark = marks[at]
+        if mark is not None and others:
+            why += f", margin {_shown(mark - max(others))}"
+        why = "; ".join([why, *self.left_out])
         return Verdict(value=claim[0] if claim else None, why=why, winner=best.branch, extracted=True)
 
     def _mark(self, call: Branch | None) -> float | None:

@@ -11,7 +11,7 @@ from orchestrator.core.base import Task, Verdict
 from orchestrator.core.ir import Join, Plan, Plugin, Step
 from orchestrator.core.view import Branch
 
-from ._asking import Asking, fresh, texts
+from ._asking import Asking, fresh, silent, texts
 
 __all__ = ["MapReduce"]
 
@@ -35,8 +35,7 @@ class MapReduce(Asking):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the last text, or the next level as more plan; `why` says how many texts there were."""
         parts = texts(branches)
-        missing = len(branches) - len(parts)
-        why = f"{len(parts)} texts" + (f", {missing} missing" if missing else "")
+        why = f"{len(parts)} texts{silent(branches)}"
         if len(parts) < 2:
             only = parts[0] if parts else None
             value: JsonValue = only.result.value if only and only.result else None

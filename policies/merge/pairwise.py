@@ -15,7 +15,7 @@ from orchestrator.core.base import Task, Verdict
 from orchestrator.core.ir import Frozen, Join, Plan, Plugin, Step, Structured
 from orchestrator.core.view import Branch
 
-from .._votes import claim_of, classes, nobody, read
+from .._votes import absent, claim_of, classes, nobody, read
 from ._asking import Asking, fresh
 
 __all__ = ["Pairwise"]
@@ -55,6 +55,8 @@ class Pairwise(Asking):
     """The round that has been played; set by the merge itself."""
     played: int = 0
     """Rounds so far; set by the merge itself."""
+    counts: str = ""
+    """How many votes and answers there were, and who did not vote; set by the merge itself."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the winner, or the next round as more plan; `why` says how many were compared."""
@@ -68,14 +70,14 @@ class Pairwise(Asking):
             if not counted:
                 return nobody(roll)
             left = [each.first.branch.name for each in counted]
-            why = f"{len(left)} different answers of {roll.votes} votes"
+            why = "; ".join([f"{len(left)} different answers of {roll.votes} votes", *absent(roll)])
         if len(left) == 1:
             claim = claim_of(by_name[left[0]], task)
-            said = f"won all of {self.played} rounds" if self.played else f"nothing to compare: {why}"
+            said = f"won all of {self.played} rounds; {self.counts}" if self.played else f"nothing to compare: {why}"
             return Verdict(value=claim[0] if claim else None, why=said, winner=left[0], extracted=True)
-        return Verdict(value=None, why=why, patch=self._round(left, by_name, task))
+        return Verdict(value=None, why=why, patch=self._round(left, by_name, task, self.counts or why))
 
-    def _round(self, left: Sequence[str], by_name: dict[str, Branch], task: Task) -> Plan:
+    def _round(self, left: Sequence[str], by_name: dict[str, Branch], task: Task, counts: str) -> Plan:
         calls: list[Step] = []
         matches: list[Match] = []
         half = (len(left) + 1) // 2
@@ -92,7 +94,8 @@ class Pairwise(Asking):
                 label = f"{a.name} or {b.name}"
                 calls.append(self.call(task, name, f"{prompt}\n\n{self.instruction}\n", label, form))
             matches.append(Match(first=first, second=second, calls=tuple(names)))
-        played = self.model_copy(update={"matches": tuple(matches), "played": self.played + 1})
+        update = {"matches": tuple(matches), "played": self.played + 1, "counts": counts}
+        played = self.model_copy(update=update)
         options: dict[str, JsonValue] = played.model_dump(mode="json")
         op = Join(merge=Plugin(name="pairwise", options=options), tolerate="any-end")
         needs = (*(call.name for call in calls), *left)

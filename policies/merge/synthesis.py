@@ -13,7 +13,7 @@ from orchestrator.core.base import Task, Verdict
 from orchestrator.core.ir import Join, Plan, Plugin, Step
 from orchestrator.core.view import Branch
 
-from ._asking import Asking, fresh, texts
+from ._asking import Asking, fresh, silent, texts
 
 __all__ = ["Synthesis"]
 
@@ -36,7 +36,7 @@ class Synthesis(Asking):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the call as more plan; `why` says what was read."""
         drafts = texts(branches)
-        why = f"{len(drafts)} of {len(branches)} branches have text"
+        why = f"{len(drafts)} of {len(branches)} branches have text{silent(branches)}"
         if len(drafts) < 2:
             only = drafts[0] if drafts else None
             value: JsonValue = only.result.value if only and only.result else None

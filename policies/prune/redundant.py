@@ -6,9 +6,12 @@ the same, the task says (`Task.steps`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from orchestrator.core.base import Policy, Stop, Task
 from orchestrator.core.errors import PluginError
@@ -18,9 +21,12 @@ from orchestrator.core.nodes import State
 from orchestrator.core.view import StepView, View
 
 from .._stopping import votes_of
-from ..similarity import jaccard
+from ..similarity import cosine, counts_cosine, grams, jaccard
 
 __all__ = ["Redundant"]
+
+Beginning = Sequence[str]
+"""The first steps of a branch, in the task's canonical form."""
 
 
 class Redundant(Policy):
@@ -31,11 +37,13 @@ class Redundant(Policy):
     favour and its vote goes with it; else it runs on, and others are compared with it. So a cluster's count is kept as
     weight, and pruning does not shift the vote towards rare answers.
 
-    What differs from the paper: a trained judge there says how likely two traces come to the same answer; here it is
-    the Jaccard similarity of the sets of their steps, in the task's canonical form. Measure how good that is with
-    `policies.similarity.auroc` before relying on it (the paper gives 0.71 for its judge on unseen models, 0.58 for
-    sentence embeddings). A branch without any step is like none. There is no cap on clusters. Needs branches that
-    stream (`stream=true` of the planner).
+    What differs from the paper: a trained judge there says how likely two traces come to the same answer. Here `judge`
+    compares their first steps in the task's canonical form: by the Jaccard similarity of their sets, by the cosine of
+    an embedding without a model, or by that of an embedding of yours. A judge that has to be asked over a wire (an
+    embedding server, a model) cannot be one of a policy, which is pure: the planner `deepprune` asks those. Measure how
+    good a judge is with `policies.similarity.auroc` before relying on it (the paper gives 0.71 for its own on unseen
+    models, 0.66 for an untrained model and 0.58 for sentence embeddings). A branch without any step is like none. There
+    is no cap on clusters. Needs branches that stream (`stream=true` of the planner).
     """
 
     steps: int = Field(default=25, ge=1)
@@ -44,6 +52,17 @@ class Redundant(Policy):
     """Tokens at which to compare a branch that has fewer steps by then."""
     threshold: float = Field(default=0.8, gt=0.0, le=1.0)
     """Least similarity at which a branch is given up."""
+    judge: str = Field(default="steps", pattern=r"^(steps|ngrams|[\w.]+:\w+)$")
+    """`steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of the counts of three characters in a
+    row. `pkg.mod:fn`: the cosine of what your function makes of a text, a list of numbers of one length; it runs inside
+    the machine, so it must be quick (a table of word vectors, not a network), and a function of its argument alone."""
+
+    @field_validator("judge")
+    @classmethod
+    def _there(cls, value: str) -> str:
+        if ":" in value:
+            _embedding(value)
+        return value
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
         """Return the branch that has just written enough, if it begins as another one."""
@@ -83,15 +102,51 @@ class Redundant(Policy):
             text = other.text
             if other.state is State.RUNNING and not self._reached(task, text, other.tokens):
                 continue
-            found = jaccard(mine, task.steps(text)[: self.steps])
+            found = self._alike(mine, task.steps(text)[: self.steps])
             if found > similarity:
                 best, similarity = other, found
         if best is not None and similarity >= self.threshold:
             why = f"{joins[0].plan.name}: {similarity:.2g} like {best.plan.name}, which its vote goes with"
             yield Stop(subject.id, why, into=best.id)
 
+    def _alike(self, a: Beginning, b: Beginning) -> float:
+        match self.judge:
+            case "steps":
+                return jaccard(a, b)
+            case "ngrams":
+                return counts_cosine(_grams("\n".join(a)), _grams("\n".join(b)))
+            case path:
+                return cosine(_embedded(path, "\n".join(a)), _embedded(path, "\n".join(b))) if b else 0.0
+
     @staticmethod
     def _demand_stream(subject: StepView) -> None:
         op = subject.plan.op
         if isinstance(op, Think) and not op.stream and votes_of(subject):
             raise PluginError(f"{subject.plan.name} does not stream, so nothing can be compared: set stream=true")
+
+
+@functools.lru_cache(maxsize=1024)
+def _grams(text: str) -> Mapping[str, int]:
+    return grams(text) if text else {}
+
+
+@functools.lru_cache(maxsize=1024)
+def _embedded(path: str, text: str) -> tuple[float, ...]:
+    """Return what a function of the user's makes of a text. Raises `PluginError`."""
+    said = _embedding(path)(text)
+    try:
+        return tuple(map(float, said))
+    except (TypeError, ValueError):
+        raise PluginError(f"judge={path} must return a list of numbers, not a {type(said).__name__}") from None
+
+
+def _embedding(path: str) -> Callable[[str], Sequence[float]]:
+    """Return a function by `pkg.mod:fn`. Raises `PluginError`."""
+    module, _, name = path.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise PluginError(f"judge={path}: {module} cannot be imported ({error}); is it installed?") from error
+    if not callable(found):
+        raise PluginError(f"judge={path}: there is no function {name!r} in {module}")
+    return cast("Callable[[str], Sequence[float]]", found)

@@ -123,6 +123,17 @@ def test_bad_settings_say_where_they_stand(plait, tmp_path, monkeypatch):
     assert "PLAIT_SLOTS" in done.json["error"]
 
 
+@pytest.mark.parametrize("words", [["run"], ["run", "q", "--planner", "llmcompiler"]])
+def test_what_cannot_be_planned_starts_no_engine(plait, monkeypatch, words):
+    def starts(*_: object, **__: object):
+        raise AssertionError("an engine is started, which takes many seconds")
+
+    monkeypatch.setattr("orchestrator.runtime.client.build_workers", starts)
+    done = plait(*words, "--worker", "ray")
+    assert done.code in (1, 2)
+    assert "nothing to answer" in done.err or "no tools to plan with" in done.err
+
+
 def test_debug_adds_the_traceback(capsys, monkeypatch):
     from orchestrator.apps import cli
 

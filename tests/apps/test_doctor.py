@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from orchestrator.apps import checks, cli, packages
+from orchestrator.apps.ray_token import ask_entry
 
 
 def by_name(said):
@@ -98,6 +104,114 @@ def test_a_ray_cluster_that_does_not_answer(monkeypatch, address, grade):
     assert checks.ray_address(needed=True).grade == grade
 
 
+def frame(kind, flags, stream, payload):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+GRPC = b"\x88@\x0ccontent-type\x10application/grpc"
+SETTINGS = frame(4, 0, 0, b"") + frame(4, 1, 0, b"")
+# As Ray 2.60 answers `CheckAlive`: without its token headers that end the stream, else headers, message, trailers.
+REFUSAL = SETTINGS + frame(1, 5, 1, GRPC + b"\x00\x0bgrpc-status\x0216\x00\x0cgrpc-message\x07no luck")
+WELCOME = SETTINGS + frame(1, 4, 1, GRPC) + frame(0, 0, 1, bytes(5)) + frame(1, 5, 1, b"\x00\x0bgrpc-status\x010")
+
+
+@pytest.fixture
+def head():
+    """The head of a cluster that wants the token `right`, in pieces as a network may deliver them; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            while True:
+                try:
+                    link, _ = server.accept()
+                except OSError:
+                    return
+                with link:
+                    asked = link.recv(65_536)
+                    answer = WELCOME if b"Bearer right" in asked else REFUSAL
+                    assert asked.startswith(b"PRI * HTTP/2.0") and b"CheckAlive" in asked
+                    for at in range(0, len(answer), 7):
+                        link.sendall(answer[at : at + 7])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "grade", "said"),
+    [
+        ({}, "fail", "wants a token"),
+        ({"RAY_AUTH_TOKEN": "right"}, "fail", "wants a token"),  # Ray sends none unless its mode says so
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "wrong" * 40}, "fail", "does not take our token"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "right"}, "ok", "answers and lets us in"),
+        ({"RAY_AUTH_MODE": "TOKEN", "RAY_AUTH_TOKEN_PATH": "file"}, "ok", "answers and lets us in"),
+    ],
+)
+def test_a_quick_look_sees_that_a_cluster_wants_a_token(plait, head, monkeypatch, tmp_path, settings, grade, said):
+    (tmp_path / "file").write_text("right\n")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(tmp_path / value) if name.endswith("PATH") else value)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head}")
+    done = plait("doctor", "--quick", "--json")
+    found = by_name(done.json)["ray cluster"]
+    assert (found["grade"], done.code) == (grade, int(grade == "fail"))
+    assert said in found["found"]
+    if grade == "fail":
+        assert "RAY_AUTH" in found["remedy"]
+
+
+def test_a_cluster_that_cannot_be_understood_is_not_said_to_let_us_in(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+
+        def hang_up():
+            server.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        check = checks.ray_address(needed=True)
+    assert check.grade == "ok"
+    assert "only without --quick" in check.found
+
+
+@pytest.mark.engine
+def test_the_head_of_a_real_cluster_refuses_without_its_token(monkeypatch, tmp_path):
+    ray = pytest.importorskip("ray")
+    server = Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    token = "0123456789abcdef" * 2
+    arguments = [
+        f"--log_dir={tmp_path}",
+        f"--gcs_server_port={port}",
+        "--node-ip-address=127.0.0.1",
+        "--session-name=s",
+    ]
+    settings = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    process = subprocess.Popen([server, *arguments], env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert ask_entry("127.0.0.1", port) == "refused"
+                break
+            except OSError:
+                assert time.monotonic() < deadline and process.poll() is None
+                time.sleep(0.1)
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+        assert ask_entry("127.0.0.1", port) == "open"
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_media_libraries_that_cannot_be_loaded(monkeypatch):
     monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: object() if name == "torchvision" else None)
     monkeypatch.setattr(checks, "_loads", lambda module: False)
@@ -129,10 +243,18 @@ def test_names_are_listed_with_their_options(plait):
     assert "text" not in said["tasks"]["countdown"]["options"]
 
 
+def test_names_say_what_a_plugin_is_in_a_whole_sentence(plait):
+    said = plait("names", "--json").json
+    for kind in said.values():
+        for name, each in kind.items():
+            assert each["about"].endswith((".", ":")) and "\n" not in each["about"], f"{name}: {each['about']}"
+    assert "ray" in said["workers"] and "ray-pool" not in said["workers"], "as --worker says it"
+
+
 def test_names_of_one_kind(plait):
     done = plait("names", "policies", "--options")
     assert "fifo" in done.out
-    assert "sample" not in done.out
+    assert "think-summarize" not in done.out, "that is a planner"
 
 
 def test_versions(plait):

@@ -56,6 +56,15 @@ def test_no_cluster_is_said_so(plait: Plait) -> None:
     assert "ray start --head" in done.err
 
 
+def test_a_ray_without_its_jobs_api_is_said_so(plait: Plait, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise RuntimeError("The Ray jobs CLI & SDK require the ray[default] installation: `pip install 'ray[default]'`")
+
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", refuses)
+    done = plait("job", "list")
+    assert (done.code, done.err) == (1, "error: Ray's Jobs API is not installed: pip install 'plait[job]'\n")
+
+
 @pytest.mark.parametrize("words", [(), ("--", "repl"), ("--", "job", "list")])
 def test_what_is_no_job_is_refused(plait: Plait, words: tuple[str, ...]) -> None:
     assert plait("job", "submit", *words).code == 2

@@ -170,3 +170,18 @@ def test_journal_is_written(plait, script, tmp_path):
     done = plait("replay", path, "--json")
     assert done.code == 0
     assert done.json["identical"] is True
+
+
+def test_results_are_kept_and_used_again(plait, script, tmp_path):
+    given = ("run", "q", "--planner", "sample:n=3", "--script", script("answer: 4"), "--json")
+    plain = plait(*given).json
+    first = plait(*given, "--cache", tmp_path / "results.sqlite").json
+    again = plait(*given, "--cache", tmp_path / "results.sqlite").json
+    assert first["total_tokens"] == plain["total_tokens"] > 0
+    assert again["total_tokens"] == 0
+    assert again["usage"]["reused"] == first["total_tokens"]
+    assert again["answer"] == first["answer"] == "4"
+    assert plait(*given).json["total_tokens"] == plain["total_tokens"]
+    bad = plait(*given, "--cache", tmp_path)
+    assert bad.code == 2
+    assert "cache" in bad.err

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 from orchestrator.apps.problems import draw
+from orchestrator.apps.studies import votes, votes_tables
 from orchestrator.apps.studies.apr import Apr, solved_within
 from orchestrator.apps.studies.backtrack import SHAPES, BacktrackOrNot, work
 from orchestrator.apps.studies.base import Record
-from orchestrator.apps.studies.statistics import difference, mean, pass_at
+from orchestrator.apps.studies.statistics import difference, mean, pass_at, saving
 from orchestrator.apps.studies.store import Store
-from orchestrator.apps.studies.votes import REPLAYED, SAMPLES, Rule, majority_right, replay
+from orchestrator.apps.studies.votes import majority_right
+from orchestrator.apps.studies.votes_replay import Outcome, Row, replay, replay_all
+from orchestrator.apps.studies.votes_rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, Rule
+from orchestrator.apps.studies.votes_tables import choose
 from orchestrator.apps.studies.width import Width
 from orchestrator.apps.study import NAMES, load, write
 from orchestrator.core.errors import ConfigError, UsageError
@@ -137,13 +141,82 @@ def test_a_rule_is_replayed_by_the_machine_with_the_tokens_that_were_generated_b
     problem = draw(1, 11)[0]
     run = _run(problem, [10, 20, 30, 40], [True, True, True, True])
     full = replay(Rule("majority", "", "majority"), 4, run, problem)
-    assert full == (True, 100, 40)
-    solved, total, critical = replay(Rule("lossless", "", "majority", early=True), 4, run, problem)
-    assert solved
-    assert 10 + 20 + 20 + 20 <= total <= 10 + 20 + 30 + 30  # certain when the second or third agrees
-    assert critical <= 30
+    assert full == Row(solved=True, total=100, critical=40, serial=40, votes=4)
+    early = replay(Rule("lossless", "", "majority", early=True), 4, run, problem)
+    assert early == Row(solved=True, total=10 + 20 + 30 + 30, critical=30, serial=30, votes=3)
     none = replay(Rule("majority", "", "majority"), 2, _run(problem, [10, 20], [False, False]), problem)
-    assert none[0] is False
+    assert none == Row(solved=False, total=30, critical=20, serial=20, votes=0)
+
+
+def test_waves_wait_for_one_another() -> None:
+    problem = draw(1, 11)[0]
+    run = _run(problem, [10, 20, 30, 40], [False, True, True, True])
+    policies = ("first-finish:votes=2", "waves:width=1")
+    assert replay(Rule("two", "", policies=policies), 4, run, problem) == Row(True, 60, 30, 60, 2)
+    assert replay(Rule("two", "", policies=policies[:1]), 4, run, problem) == Row(True, 10 + 20 + 30 + 30, 30, 30, 2)
+
+
+def test_a_branch_that_is_cut_off_has_no_answer() -> None:
+    problem = draw(1, 11)[0]
+    run = _run(problem, [100, 200, 300], [True, True, True])
+    assert replay(Rule("short", "", tokens=200), 3, run, problem) == Row(True, 500, 200, 200, 2)
+    assert replay(Rule("shorter", "", tokens=50), 3, run, problem) == Row(False, 150, 50, 50, 0)
+
+
+def test_what_has_been_replayed_is_not_replayed_again(tmp_path: Path) -> None:
+    problems = draw(2, 11)
+    runs = [_run(problem, [10, 20, 30, 40], [True] * 4) for problem in problems]
+    kept = tmp_path / "kept.jsonl"
+    wanted = [(Rule("all", ""), 4), (Rule("two", "", policies=("first-finish:votes=2", "waves:width=1")), 4)]
+    first = replay_all(wanted, runs, problems, 1, kept)
+    assert first["all", 4].total.tolist() == [100, 100] and first["two", 4].total.tolist() == [30, 30]
+    lines = kept.read_text().splitlines()
+    assert len(lines) == 2
+    told = json.loads(lines[0])
+    told["rows"][0][1] = 7  # not what a replay would give
+    kept.write_text(json.dumps(told) + "\n" + lines[1][:-9])  # the second was being written
+    again = replay_all(wanted, runs, problems, 1, kept)
+    assert again["all", 4].total.tolist() == [7, 100] and again["two", 4].total.tolist() == [30, 30]
+    assert replay_all([(Rule("all", ""), 3)], runs, problems, 1, kept)["all", 3].total.tolist() == [60, 60]
+    runs[1]["branches"][0]["tokens"] = 11
+    assert replay_all(wanted[:1], runs, problems, 1, kept)["all", 4].total.tolist() == [100, 101]
+
+
+def test_replays_in_processes_are_the_same() -> None:
+    problems = draw(2, 11)
+    runs = [_run(problem, [10, 20, 30, 40], [True] * 4) for problem in problems]
+    wanted = [(Rule("all", ""), size) for size in (1, 2, 4)]
+    alone, together = (replay_all(wanted, runs, problems, workers, None) for workers in (1, 2))
+    assert alone.keys() == together.keys()
+    for name, outcome in alone.items():
+        assert [each.tolist() for each in outcome] == [each.tolist() for each in together[name]]
+
+
+def test_the_most_accurate_of_those_that_save_enough_is_chosen() -> None:
+    def outcome(solved: list[int], total: list[int]) -> Outcome:
+        import numpy as np
+
+        return Outcome(*(np.array(each, dtype=float) for each in (solved, total, total, total, solved)))
+
+    rules = [Rule("thrifty", ""), Rule("right", ""), Rule("equal", ""), Rule("dear", "")]
+    full = outcome([1, 1, 1, 0], [100, 100, 100, 100])
+    outcomes = {
+        ("thrifty", SAMPLES): outcome([1, 0, 1, 1], [2, 2, 90, 90]),
+        ("right", SAMPLES): outcome([1, 1, 0, 0], [20, 20, 90, 90]),
+        ("equal", SAMPLES): outcome([1, 1, 0, 0], [20, 19, 90, 90]),
+        ("dear", SAMPLES): outcome([1, 1, 1, 1], [30, 30, 1, 1]),
+    }
+    assert choose(outcomes, full, rules, slice(0, 2)).key == "equal"
+    assert choose(outcomes, full, rules, slice(2, 4)).key == "dear"
+    assert choose(outcomes, full, rules[:2], slice(2, 4)).key == "thrifty"  # none saves enough
+
+
+def test_a_saving_is_a_ratio_of_sums() -> None:
+    found = saving([10.0, 50.0, 0.0], [100.0, 100.0, 200.0])
+    assert found.value == pytest.approx(0.85)
+    assert 0.5 <= found.low <= found.value <= found.high <= 1.0
+    with pytest.raises(ValueError, match="paired"):
+        saving([1.0], [1.0, 2.0])
 
 
 def test_every_rule_of_the_study_can_be_replayed_at_every_size() -> None:
@@ -155,11 +228,24 @@ def test_every_rule_of_the_study_can_be_replayed_at_every_size() -> None:
         branch["signals"] = [rng.uniform(5, 15) for _ in range(5)]
         branch["certainty"] = rng.uniform(1, 5)
     whole = sum(lengths)
-    for rule in REPLAYED:
-        solved, total, critical = replay(rule, SAMPLES, run, problem)
-        assert solved, rule
-        assert 0 < total <= whole * 1.1, rule  # probes of a pruning may add a little
-        assert 0 < critical, rule
+    for rule in (*REPLAYED, CERTAINTY, *(rule for grid in GRID.values() for rule in grid)):
+        row = replay(rule, SAMPLES, run, problem)
+        assert row.solved, rule
+        assert 0 < row.total <= whole, rule
+        assert 0 < row.critical <= row.serial <= row.total, rule
+
+
+def test_every_way_to_vote_has_a_name_of_its_own_and_can_be_asked_for() -> None:
+    from orchestrator.runtime.plugins import Plugins
+    from orchestrator.runtime.spelling import parse_plugin
+
+    rules = [*RULES, CERTAINTY, *(rule for grid in GRID.values() for rule in grid)]
+    assert len({rule.key for rule in rules}) == len(rules)
+    assert set(MERGES) < set(REPLAYED)
+    for condition in votes.Votes().conditions():
+        Plugins().planner(parse_plugin(condition.request["planner"]))
+        for policy in condition.request.get("policies", ()):
+            Plugins().policy(parse_plugin(policy))
 
 
 def _records(keys: list[str], n: int) -> dict[str, list[Record]]:
@@ -177,6 +263,35 @@ def _records(keys: list[str], n: int) -> dict[str, list[Record]]:
             for _ in range(n)
         ]  # fmt: skip
     return found
+
+
+def test_the_study_of_votes_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    for module in (votes, votes_tables):
+        monkeypatch.setattr(module, "SIZES", (1, SAMPLES))
+    monkeypatch.setattr(votes, "WHOLE_SIZES", (SAMPLES,))
+    rng = random.Random(4)
+    problems = draw(4, 13)
+    runs: list[Record] = []
+    for problem in problems:
+        lengths = [rng.randint(20, 400) for _ in range(SAMPLES)]
+        run = _run(problem, lengths, [rng.random() < 0.6 for _ in lengths])
+        for branch in run["branches"]:
+            branch["signals"] = [rng.uniform(5, 15) for _ in range(5)]
+            branch["certainty"], branch["logprob"] = rng.uniform(1, 5), -rng.uniform(0.0, 0.04)
+        runs.append(run)
+    live = [{"solved": True, "total": 900, "cancelled": 20}] * 3
+    found = votes.Votes().findings({"samples": runs, "whole": runs[:2], "live:best-waves": live}, problems, 1)
+    page = write(votes.Votes(), found, tmp_path, "plait study votes", 4).read_text()
+    assert all(table.title in page for table in found.tables) and len(found.tables) == 6
+    assert all(len(row) == len(table.columns) for table in found.tables for row in table.rows)
+    saved = found.figures["combination"]["1"]["saved"]
+    assert 0 < saved.low <= saved.value <= saved.high < 1
+    assert found.figures["alike"]["certainty"]["64"]["solved"].value == 1.0
+    assert found.figures["live"]["best-waves"]["n"] == 3
+    assert json.loads((tmp_path / "votes.json").read_text())["figures"]["rules"]["majority"]["saved"]["value"] == 0.0
+    for stem, _, _ in found.plots:
+        assert (tmp_path / f"{stem}.png").stat().st_size > 5_000
 
 
 @pytest.mark.parametrize("study", [Apr(), BacktrackOrNot(), Width()], ids=lambda study: study.name)

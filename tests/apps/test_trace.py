@@ -138,6 +138,8 @@ def test_a_run_is_found_by_its_id(plait, script, monkeypatch, tmp_path):
     assert done.json["run"] == run
     assert done.json["file"] == f"plait-{run}.chrome.json"
     assert plait("trace", run[:5], "--json").json["run"] == run
+    newest = plait("run", "again", "--script", script("answer: 5"), "--json").json["run"]
+    assert plait("trace", "--json").json["run"] == plait("view", "--json").json["run"] == newest != run
     missing = plait("trace", "nobody")
     assert missing.code == 2
     assert "no run 'nobody'" in missing.err

@@ -1,7 +1,9 @@
-"""One engine for all tests of this folder: a Llama of random weights, made anew, so that no model need be there."""
+"""One engine for all tests of this folder: a Llama of random weights, made anew, so that no model need be there; and
+an end for threads that a test leaves hanging."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -26,3 +28,11 @@ async def engine(tiny_model: Path) -> AsyncIterator[Engine]:
     await engine.start()
     yield engine
     await engine.close()
+
+
+@pytest.fixture
+async def blocker() -> AsyncIterator[threading.Event]:
+    """Let every thread that a test left hanging go when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()

@@ -216,7 +216,13 @@ class FakeServer:
         text = self.decode(prompt) if isinstance(prompt, list) else prompt
         tokens = [f" {word}" for word in (self._formed(body) or self.reply(text)).split(" ")]
         chunks = list(self._chunks(body, chat, prompt_ids, tokens))
-        if not (self.streams and body.get("stream")):
+        if not body.get("stream"):
+            await asyncio.sleep(self.delay * len(tokens))
+            if fault.after or fault.send:
+                raise Closed
+            self._send(writer, 200, self._whole(chunks, prompt_ids, chat))
+            return
+        if not self.streams:
             whole = "".join(tokens)
             choice = {"message": {"content": whole}} if chat else {"text": whole}
             self._send(writer, 200, {"choices": [{"finish_reason": "stop", **choice}]})
@@ -235,6 +241,24 @@ class FakeServer:
             self._chunk(writer, "data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         await writer.drain()
+
+    def _whole(self, chunks: list[dict[str, Any]], prompt_ids: list[int], chat: bool) -> dict[str, Any]:
+        """What a stream says, in one piece: an answer that was not to be streamed."""
+        choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+        last = {key: value for key, value in choices[-1].items() if key not in ("delta", "text", "logprobs")}
+        text = "".join(each["delta"]["content"] if chat else each["text"] for each in choices)
+        last |= {"message": {"content": text}} if chat else {"text": text}
+        answer: dict[str, Any] = {"choices": [last]}
+        if "token_ids" in last:
+            last["token_ids"] = [one for each in choices for one in each["token_ids"]]
+            (answer if chat else last)["prompt_token_ids"] = prompt_ids
+        if scored := [each["logprobs"] for each in choices if "logprobs" in each]:
+            last["logprobs"] = {key: [one for each in scored for one in each[key]] for key in scored[0]}
+        if self.usage:
+            details = {"prompt_tokens_details": {"cached_tokens": self.cached}} if self.cached else {}
+            counts = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(choices)}
+            answer["usage"] = counts | details
+        return answer
 
     def _chunk(self, writer: asyncio.StreamWriter, text: str) -> None:
         data = text.encode()
@@ -261,10 +285,11 @@ class FakeServer:
                         said["top_logprobs"] = [{"token": f"t{n}", "logprob": top} for n, top in enumerate(tops)]
                     choice["logprobs"] = {"content": [said]}
                 else:
-                    choice["logprobs"] = {"token_logprobs": [score]}
+                    scored: dict[str, Any] = {"token_logprobs": [score]}
                     if self.tops:  # the sampled one, less likely than these, comes on top
                         listed = {token: -9.0} | {f"t{n}": top for n, top in enumerate(tops)}
-                        choice["logprobs"]["top_logprobs"] = [listed]
+                        scored["top_logprobs"] = [listed]
+                    choice["logprobs"] = scored
             chunk: dict[str, Any] = {"choices": [choice]}
             if self.ids and body.get("return_token_ids"):
                 choice["token_ids"] = self.encode(token) or [0]

@@ -21,7 +21,7 @@ SECRET = "sk-very-secret-4711"
 @contextlib.asynccontextmanager
 async def serving(server: FakeServer | None = None, **options: Any) -> AsyncIterator[tuple[FakeServer, Http]]:
     """A server and a started worker for it; what the start asked is forgotten."""
-    options = {"backoff": 0.001, "start_timeout": 5.0} | options
+    options = {"backoff": 0.001, "start_timeout": 60.0, "whole": 0} | options
     async with server or FakeServer() as server:
         worker = Http(server.url, **options)
         try:
@@ -57,7 +57,7 @@ async def fails(worker: Http, *args: Any, **fields: Any) -> Failure:
 
 
 async def eventually(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -384,7 +384,7 @@ async def test_health_follows_the_server() -> None:
         await eventually(lambda: server.running == 1)
         await server.shut()
         assert await asyncio.wait_for(anext(health), 5) is False
-        (last,) = await asyncio.wait_for(task, 5)
+        (last,) = await asyncio.wait_for(task, 30)
         assert isinstance(last, Failure) and (last.retryable or last.lost)
         await server.open()
         assert await asyncio.wait_for(anext(health), 5) is True
@@ -403,7 +403,7 @@ async def test_a_server_that_is_gone_behind_its_proxy_takes_its_jobs_with_it() -
         await eventually(lambda: server.running == 1)
         server.away = True
         assert await asyncio.wait_for(anext(health), 5) is False
-        (last,) = await asyncio.wait_for(task, 5)
+        (last,) = await asyncio.wait_for(task, 30)
         assert isinstance(last, Failure) and last.lost
         await health.aclose()
 
@@ -417,5 +417,5 @@ async def test_a_job_that_finds_nobody_is_lost_and_says_so() -> None:
         await server.shut()
         (last,) = await items(worker, job())
         assert isinstance(last, Failure) and last.lost and last.kind == "WorkerLost"
-        assert await asyncio.wait_for(down, 5) is False, "a job that finds nobody makes it look at once"
+        assert await asyncio.wait_for(down, 30) is False, "a job that finds nobody makes it look at once"
         await health.aclose()

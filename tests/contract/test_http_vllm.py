@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,50 +12,21 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from orchestrator.core.errors import EngineError
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Result, Sampling, Text, Think, Tokens
 from workers.engine import Engine
 from workers.http import Http
 
+from .vllm_server import vllm_server
+
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="session")]
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def served(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Http]:
     """A worker for a vLLM server in a process of its own."""
-    port = free_port()
-    log = tmp_path_factory.mktemp("vllm") / "server.log"
-    settings = {
-        "model": tiny_model, "served-model-name": "tiny", "host": "127.0.0.1", "port": port, "dtype": "bfloat16",
-        "max-num-seqs": 16, "block-size": 32, "kv-cache-memory-bytes": 32 << 20,
-    }  # fmt: skip
-    flags = [f"--{name}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags]
-    command += ["--enforce-eager", "--enable-prompt-tokens-details"]
-    environment = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=os.environ | environment, stdout=out, stderr=subprocess.STDOUT)  # noqa: ASYNC220
-    worker = Http(f"http://127.0.0.1:{port}/v1", slots=16)
-    try:
-        while True:
-            assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-            try:
-                await worker.start()
-                break
-            except EngineError:
-                await asyncio.sleep(1.0)
+    async with vllm_server(tiny_model, "tiny", tmp_path_factory.mktemp("vllm") / "server.log") as worker:
         yield worker
-        await worker.close()
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def running(worker: Http) -> float:

@@ -8,7 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +27,7 @@ from orchestrator.core.ir import Failure
 from workers import _ray_cluster
 from workers._ray_host import Host
 from workers.ray_pool import RayWorker, pool
-from workers.scripted import Reply
+from workers.scripted import Reply, Scripted
 
 from .worker_contract import WorkerContract
 
@@ -42,7 +46,14 @@ def cluster() -> AsyncIterator[None]:
     """Keep one local cluster for this file's tests; each would otherwise start its own."""
     import ray
 
-    ray.init(address="local", include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False, num_cpus=4)
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+        log_to_driver=False,
+        num_cpus=4,
+        num_gpus=2,  # as the cluster counts them; nothing here computes
+    )
     yield
     ray.shutdown()
 
@@ -83,7 +94,7 @@ async def test_cancel_stops_the_worker_in_the_actor(worker: RayWorker) -> None:
     task = asyncio.create_task(everything(worker, job(1, "slow")))
     await asyncio.sleep(0.5)
     await worker.cancel(1)
-    (end,) = await asyncio.wait_for(task, 5)
+    (end,) = await asyncio.wait_for(task, 30)
     assert isinstance(end, Result) and end.finish == "cancelled" and 0 < end.usage.completion < 5000
     generated = (await worker.stats())["generated"]
     await asyncio.sleep(0.3)
@@ -94,7 +105,7 @@ async def test_a_cancel_at_once_is_not_overtaken_by_its_job(worker: RayWorker) -
     task = asyncio.create_task(everything(worker, job(1, "slow")))
     await asyncio.sleep(0)
     await worker.cancel(1)
-    (end,) = await asyncio.wait_for(task, 5)
+    (end,) = await asyncio.wait_for(task, 30)
     assert isinstance(end, Result) and end.finish == "cancelled"
 
 
@@ -130,17 +141,34 @@ class TestContract(WorkerContract):
         return Think(prompt=(Text(text="bad"),))
 
 
-@pytest.mark.parametrize("order", ["cancel first", "job first", "both at once"])
-async def test_in_the_actor_no_order_of_job_and_cancel_loses_the_cancel(order: str) -> None:
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_in_the_actor_a_cancel_that_overtakes_its_job_waits_for_it(order: tuple[int, int]) -> None:
     host = Host(HOST, {"replies": REPLIES})
-    calls = {"job": host.submit([job(1, "slow")]), "cancel": host.cancel(1)}
-    if order == "both at once":
-        await asyncio.gather(calls["job"], calls["cancel"])
-    else:
-        for name in ("cancel", "job") if order == "cancel first" else ("job", "cancel"):
-            await calls[name]
+    calls = [([job(1, "slow"), job(2, "a")], []), ([], [1, 77])]
+    for number in order:
+        await host.submit(number, *calls[number])
+    ends: dict[int, Any] = {}
+    while len(ends) < 2:
+        ends.update(await asyncio.wait_for(host.news(), 5))
+    assert isinstance(ends[1], Result) and ends[1].finish == "cancelled"
+    assert isinstance(ends[2], Result) and ends[2].finish != "cancelled"
+    await host.close()
+
+
+async def test_in_the_actor_a_cancel_in_the_call_of_its_job_is_not_lost() -> None:
+    host = Host(HOST, {"replies": REPLIES})
+    await host.submit(0, [job(1, "slow")], [1])
     ((attempt, end),) = await asyncio.wait_for(host.news(), 5)
     assert attempt == 1 and isinstance(end, Result) and end.finish == "cancelled"
+    await host.close()
+
+
+async def test_in_the_actor_nothing_is_kept_of_cancels_that_come_too_late() -> None:
+    host = Host(HOST, {"replies": REPLIES})
+    await host.submit(0, [job(1, "a")])
+    await asyncio.wait_for(host.news(), 5)
+    await host.submit(1, [], [1])
+    assert not host._early and not host._tasks and not host._begun and not host._calls
     await host.close()
 
 
@@ -216,6 +244,87 @@ def test_a_cluster_that_wants_a_token_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert "\n" not in str(caught.value)
 
 
+async def test_room_that_a_cluster_does_not_have_is_said_so(cluster: None) -> None:
+    workers = pool(2, HOST, {"replies": REPLIES}, num_cpus=1000, strategy="spread")
+    with pytest.raises(WorkerError, match="1000 CPU"):
+        async with AsyncOrchestrator(workers=workers):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("count", "strategy", "said"),
+    [
+        (2, "strict-spread", "2 actors with 1 CPU each, placed by STRICT_SPREAD: its nodes have 4 CPU"),
+        (5, "pack", "room for 4 of 5 actors with 1 CPU each"),
+        (5, None, "room for 4 of 5 actors with 1 CPU each"),
+    ],
+)
+async def test_room_that_there_can_never_be_is_not_waited_for(
+    cluster: None, count: int, strategy: str | None, said: str
+) -> None:
+    workers = pool(count, HOST, {"replies": REPLIES}, strategy=strategy)
+    with pytest.raises(WorkerError, match=said):
+        await asyncio.wait_for(asyncio.gather(*(worker.start() for worker in workers)), 20)
+    await asyncio.gather(*(worker.close() for worker in workers))
+
+
+def test_a_placement_that_there_is_not_is_refused() -> None:
+    with pytest.raises(WorkerError, match=r"'near'.*STRICT_SPREAD"):
+        pool(2, HOST, {"replies": REPLIES}, strategy="near")
+
+
+class Visible(Scripted):
+    """Says which GPUs it may use."""
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        yield Result(value=os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+
+@pytest.mark.parametrize("strategy", [None, "pack"])
+@pytest.mark.parametrize(("gpus", "seen"), [(None, {"0", "1"}), (0.5, {"0", "1"}), (2, {"0,1"})])
+async def test_each_actor_has_gpus_of_its_own(
+    cluster: None, strategy: str | None, gpus: float | None, seen: set[str]
+) -> None:
+    count = 1 if gpus == 2 else 2
+    host = "tests.contract.test_ray_pool:Visible"
+    workers = pool(count, host, {"replies": REPLIES}, num_cpus=0.1, num_gpus=gpus, strategy=strategy)
+    try:
+        await asyncio.gather(*(worker.start() for worker in workers))
+        ends = [await everything(worker, job(1, "a")) for worker in workers]
+    finally:
+        await asyncio.gather(*(worker.close() for worker in workers))
+    values = [end.value for (end,) in ends]
+    assert set(values) <= seen
+    assert gpus == 0.5 or len(set(values)) == count
+
+
+@pytest.mark.parametrize("gpus", [3, None])
+async def test_gpus_that_a_cluster_does_not_have_are_said_so(cluster: None, gpus: float | None) -> None:
+    workers = pool(1 if gpus else 3, HOST, {"replies": REPLIES}, num_cpus=0.1, num_gpus=gpus)
+    with pytest.raises(WorkerError, match=r"3 GPU: the largest has .* 2 GPU" if gpus else "room for 2 of 3 actors"):
+        await asyncio.wait_for(asyncio.gather(*(worker.start() for worker in workers)), 20)
+    await asyncio.gather(*(worker.close() for worker in workers))
+
+
+async def test_an_actor_that_hangs_is_made_again(cluster: None) -> None:
+    worker = RayWorker(HOST, {"replies": REPLIES}, num_cpus=0.1, silence=1.0)
+    await worker.start()
+    try:
+        hung = worker.pid
+        assert hung is not None
+        os.kill(hung, signal.SIGSTOP)
+        (end,) = await asyncio.wait_for(everything(worker, job(1, "a")), 30)
+        assert isinstance(end, Failure) and end.lost and "not answered for 1 s" in end.message
+        async with asyncio.timeout(60):
+            while not worker.ready:
+                await asyncio.sleep(0.05)
+        assert worker.pid != hung and not _alive(hung)
+        (end,) = await everything(worker, job(2, "a"))
+        assert isinstance(end, Result)
+    finally:
+        await worker.close()
+
+
 async def test_the_cause_of_a_hosted_worker_that_cannot_start_comes_out(cluster: None, tmp_path: Path) -> None:
     worker = RayWorker("workers.engine:Engine", {"model": str(tmp_path)}, num_cpus=0.1)
     with pytest.raises(EngineError, match=str(tmp_path)):
@@ -271,6 +380,59 @@ async def test_a_cluster_started_here_ends_with_its_last_worker() -> None:
             break
         await asyncio.sleep(0.1)
     assert not _alive(pid)
+
+
+class FakeRay:
+    """Takes a moment to connect and to disconnect, and writes down who did it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, threading.Thread]] = []
+
+    def is_initialized(self) -> bool:
+        return len(self.calls) % 2 == 1
+
+    def init(self, **options: object) -> None:
+        time.sleep(0.02)
+        self.calls.append(("init", threading.current_thread()))
+
+    def shutdown(self) -> None:
+        time.sleep(0.02)
+        self.calls.append(("shutdown", threading.current_thread()))
+
+    def get_runtime_context(self) -> SimpleNamespace:
+        return SimpleNamespace(gcs_address="nowhere:1")
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("when", ["joining", "leaving"])
+def test_a_user_that_is_cancelled_leaves_no_cluster_behind(
+    monkeypatch: pytest.MonkeyPatch, when: str, turns: int
+) -> None:
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    async def use() -> None:
+        with ThreadPoolExecutor(1) as busy:  # no thread of the loop's own is free
+            asyncio.get_running_loop().set_default_executor(busy)
+            busy.submit(time.sleep, 0.1)
+            user = object()
+            if when == "leaving":
+                await _ray_cluster.join(user)
+            call = _ray_cluster.join if when == "joining" else _ray_cluster.leave
+            task = asyncio.create_task(call(user))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if turns == 0:  # it was never begun
+                await _ray_cluster.leave(user)
+
+    for _ in range(2):  # in one event loop after another
+        asyncio.run(use())
+    assert [name for name, _ in fake.calls] == (["init", "shutdown"] * 2 if turns or when == "leaving" else [])
+    # The kernel ends a local cluster with the thread that started it.
+    assert all(thread.is_alive() and thread.daemon for _, thread in fake.calls)
 
 
 def _alive(pid: int) -> bool:

@@ -363,3 +363,19 @@ def test_when_a_step_that_a_budget_holds_back_is_given_up_the_next_is_asked_abou
     assert world.states("big", "small") == ["ready", "ready"]
     world.send(Pruned(at=world.now, step="r:big"))
     assert world.running() == ["a", "small"]
+
+
+def test_a_limit_of_time_looks_at_the_steps_under_it_alone() -> None:
+    world = World(slots=9)
+    alone = [think(f"s{i}", budget=Budget(seconds=5.0 + i)) for i in range(3)]
+    opens = think("o", expands=True, budget=Budget(seconds=9.0))
+    world.submit(*alone, opens, join("j", "s0", "s1", "s2", "o", best_effort=True), budget=Budget(seconds=60.0))
+    world.succeed("o")
+    world.expand("o", think("in", budget=Budget(seconds=30.0)), think("free"), join("out", "in", "free"))
+    names = ("s0", "s1", "s2", "o", "o/in", "j")
+    under = {name: [len(each.timed) for each in world.node(name).account.chain()] for name in names}
+    assert under == {"s0": [1, 8], "s1": [1, 8], "s2": [1, 8], "o": [4, 8], "o/in": [1, 4, 8], "j": [8]}
+    world.tick(5.5)
+    assert world.states("s0", "s1", "s2", "o") == ["failed", "running", "running", "expanded"]
+    world.tick(9.0)
+    assert world.states("s1", "s2", "o/in", "o/free", "o") == ["failed"] * 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from orchestrator.core.base import Policy
 from orchestrator.core.events import Dispatch
@@ -58,6 +59,64 @@ def test_priority_comes_before_rank_and_rank_before_arrival() -> None:
     submit_all(world, call("a"), call("b"), call("c"), call("d", priority=1), call("e", priority=-1), policies=["name"])
     world.up("w", 1)
     assert order(world) == ["e", "c", "b", "a", "d"]
+
+
+def test_between_runs_that_order_their_steps_and_runs_that_do_not_the_turn_goes_by_arrival() -> None:
+    """Ranks of one policy say nothing beside those of another, or beside none."""
+    world = World(slots=0, policies={"name": ByName(), "digit": ByDigit()})
+    world.down("w", returning=True)
+    submit_all(world, call("x1"), call("x2"), run="plain")
+    submit_all(world, *map(call, "abc"), run="named", policies=["name"])
+    submit_all(world, call("y1"), run="later")
+    submit_all(world, call("d2"), call("d1"), run="digits", policies=["digit"])
+    submit_all(world, call("z"), run="named too", policies=["name"])
+    submit_all(world, call("w", priority=-1), run="last", policies=["digit"])
+    world.up("w", 1)
+    turns = ["w", "x1", "x2", "z", "c", "b", "y1", "d1", "d2", "a"]
+    assert [each.partition(":")[2] for each in order(world)] == turns
+    assert not world.machine.fleet.ordered
+
+
+def test_a_turn_belongs_to_a_step_that_still_waits() -> None:
+    """One that was given up does not let others of its order go ahead."""
+    world = World(slots=0, policies={"name": ByName()})
+    world.down("w", returning=True)
+    submit_all(world, call("a"), run="given up", policies=["name"])
+    submit_all(world, call("x"), run="plain")
+    submit_all(world, call("b"), run="named", policies=["name"])
+    world.cancel("given up")
+    world.up("w", 1)
+    assert [each.partition(":")[2] for each in order(world)] == ["x", "b"]
+
+
+RUNS = st.lists(
+    st.tuples(st.sampled_from(["", "name", "digit"]), st.lists(st.integers(0, 9), min_size=1, max_size=5)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(RUNS, st.sets(st.integers(0, 7)))
+@settings(derandomize=True, max_examples=150, deadline=None)
+def test_each_order_has_its_turns_by_arrival_and_fills_them_by_rank(
+    runs: list[tuple[str, list[int]]], given_up: set[int]
+) -> None:
+    world = World(slots=0, policies={"name": ByName(), "digit": ByDigit()})
+    world.down("w", returning=True)
+    arrived: list[tuple[str, tuple[float, int], str]] = []  # order, key within it, step
+    for i, (policy, digits) in enumerate(runs):
+        names = [f"{'abcde'[k]}{digit}" for k, digit in enumerate(digits)]
+        submit_all(world, *map(call, names), run=f"r{i}", policies=[policy] if policy else [])
+        for name in names:
+            rank = {"": 0.0, "name": -float(ord(name[0])), "digit": float(name[1:])}[policy]
+            if i not in given_up:
+                arrived.append((policy, (rank, len(arrived)), f"r{i}:{name}"))
+    for i in given_up & set(range(len(runs))):
+        world.cancel(f"r{i}")
+    world.up("w", 1)
+    queues = {order: sorted(each for each in arrived if each[0] == order) for order, _, _ in arrived}
+    expected = [queues[order].pop(0)[2] for order, _, _ in arrived]
+    assert order(world) == expected
 
 
 def test_ranks_of_several_policies_are_taken_one_after_the_other() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from orchestrator.core.base import Policy, Wake
 from orchestrator.core.events import Event, Progressed, WorkerUp
-from orchestrator.core.ir import Ref, Text
+from orchestrator.core.ir import Ref, Retries, Text
 from orchestrator.core.kin import Ended
-from orchestrator.core.view import StepView, View
-from tests.core.kit import World, call, join, think
+from orchestrator.core.nodes import Node
+from orchestrator.core.view import Branch, StepView, View, branch_of, branches_of
+from tests.core.kit import World, call, fail_with, join, think
 
 
 class Quiet(Policy):
@@ -148,3 +151,38 @@ def test_a_policy_may_look_at_its_run_before_there_is_any_news() -> None:
     assert world.wake == 2.0
     world.tick()
     assert seen == [("tick", "r", None)]
+
+
+def test_what_a_merge_is_shown_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(slots=3)
+    names = ("a", "b", "c", "d")
+    steps = (think(name, stream=True) for name in names)
+    world.submit(*steps, join("j", *names, merge="vote", early=True), retries=Retries(think=1, backoff=1.0))
+    node = world.node("j")
+    first = branches_of(node)
+
+    def shown() -> list[tuple[str, str, int]]:
+        assert branches_of(node) == [branch_of(dep) for dep in node.deps]
+        return [(each.state.value, each.text, each.tokens) for each in branches_of(node)]
+
+    def again(what: object) -> list[tuple[str, str, int]]:
+        assert what is not None
+        return shown()
+
+    assert again(world.progress("a", "x", 3))[0] == ("running", "x", 3)
+    assert again(world.progress("a", "y", 2))[0] == ("running", "xy", 5)
+    assert again(world.fail("b", fail_with(retryable=True)))[1] == ("waiting", "", 0)
+    assert [each.state.value for each in first] == ["running", "running", "running", "ready"], "a copy, once given out"
+    assert again(world.tick(world.now + 1.0))[1][0] == "ready"
+    assert again(world.succeed("c", "z", tokens=7))[1:3] == [("running", "", 0), ("done", "z", 7)]
+    assert again(world.prune("d"))[3][0] == "cancelled"
+    looked: list[str] = []
+
+    def counted(dep: Node) -> Branch:
+        looked.append(dep.step.name)
+        return branch_of(dep)
+
+    monkeypatch.setattr("orchestrator.core.view.branch_of", counted)
+    world.progress("a", "!", 1)
+    assert branches_of(node)[0].text == "xy!"
+    assert looked == ["a"], "what stands still is not looked at again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -101,3 +102,43 @@ async def test_cancelling_a_run_frees_the_engine(ray: Both) -> None:
     answers = [await asyncio.wait_for(handle, 20) for handle in handles]
     assert {answer.status for answer in answers} <= {"cancelled", "done"}
     assert (await worker.stats())["running"] == 0
+
+
+@pytest.mark.parametrize("count", [90, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_runs_that_are_cancelled_at_random_leave_nothing_behind(ray: Both, count: int) -> None:
+    """Many runs over one engine, two thirds of them given up at some moment."""
+    orchestrator, worker = ray
+    rng = random.Random(5)
+    problems = draw(50, seed=21)
+    room = asyncio.Semaphore(24)
+    statuses: list[str] = []
+
+    async def one(number: int) -> None:
+        async with room:
+            planner = ("threads:width=4", "sample:n=4,temperature=1,max_tokens=64")[number % 2]
+            text = problems[number % 50].text
+            handle = await orchestrator.submit(text, task="countdown", planner=planner, seed=number)
+            if number % 3:
+                await asyncio.sleep(rng.expovariate(1 / 0.05))
+                handle.cancel()
+            statuses.append((await handle).status)
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+    assert len(statuses) == count
+    assert statuses.count("cancelled") > 0.3 * count
+    assert statuses.count("done") + statuses.count("partial") >= 0.3 * count
+    driver = orchestrator._driver
+    assert driver is not None
+    machine = driver.machine
+    for _ in range(100):  # the last aborts are on their way
+        if not machine.attempts and (await worker.stats())["running"] == 0:
+            break
+        await asyncio.sleep(0.05)
+    assert machine.attempts == {}
+    assert machine.runs == {}
+    assert machine.nodes == {}
+    assert all(host.running == 0 for host in machine.fleet.hosts.values())
+    stats = await worker.stats()
+    assert stats["running"] == 0
+    assert stats["kv_used"] == 0
+    assert driver._jobs == {}

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from orchestrator import tool
+from orchestrator.core.errors import PluginError
 from orchestrator.core.ir import Think
 from orchestrator.runtime.client import AsyncOrchestrator
 from planners._llmcompiler_calls import NativeCalls
 from planners._llmcompiler_prompts import expression
 from planners.llmcompiler import LLMCompiler
+from workers._prompt import Prompter
 from workers.scripted import Reply, Scripted
 
 
@@ -107,6 +109,61 @@ async def test_a_call_starts_when_its_tag_is_closed() -> None:
         answer = await orchestrator.run("do it", planner="llmcompiler")
     assert (answer.status, answer.answer) == ("done", "both")
     assert started == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ({"name": "search", "arguments": '{"query": "del'}, "its arguments are not a JSON object"),
+        ({"name": "search", "arguments": [1]}, "its arguments are not a JSON object"),
+        ({"name": "rm -rf", "arguments": {}}, "'rm -rf' is no name of a tool"),
+        ({"name": "", "arguments": "{}"}, "the call names no tool"),
+        ({"name": "search", "arguments": {"a b": 1}}, "'a b' is no name of an argument"),
+    ],
+)
+def test_a_call_that_cannot_be_read_is_an_error_and_keeps_its_number(call: object, why: str) -> None:
+    text = "".join(f"<tool_call>{json.dumps(each)}</tool_call>\n" for each in (call, ONE, TWO))
+    made = LLMCompiler().parse(text, [search.spec, fetch_page.spec])
+    first, second = made["errors"]
+    assert why in first and first.startswith("1. ")
+    assert "3. fetch_page" in second and "it needs task 1, which is not run" in second
+    assert [step["name"] for step in made["steps"] if step["tool"] != "join"] == ["2"]
+
+
+@pytest.mark.parametrize("template", ["a template", None])
+def test_an_engines_chat_template_is_told_of_the_functions(template: str | None) -> None:
+    class Tokenizer:
+        chat_template = template
+        told: dict[str, object] | None = None
+
+        def apply_chat_template(self, message: object, **options: object) -> str:
+            self.told = options
+            return "rendered"
+
+        def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+            return list(text.encode())
+
+    tokenizer = Tokenizer()
+    orchestrator = AsyncOrchestrator(workers=[], tools=[search])
+    op = orchestrator.plan("q", planner="llmcompiler:native=true").steps[0].op
+    assert isinstance(op, Think) and [each.name for each in op.tools] == ["search"]
+    ids = Prompter(tokenizer).ids(op)
+    if template is None:
+        assert bytes(ids).decode().startswith("Given a question") and tokenizer.told is None
+    else:
+        assert bytes(ids) == b"rendered" and tokenizer.told is not None
+        (told,) = tokenizer.told["tools"]
+        assert told["function"]["parameters"]["properties"]["query"]["type"] == "string"
+
+
+def test_native_calls_and_a_constrained_plan_exclude_each_other() -> None:
+    with pytest.raises(PluginError, match="two languages"):
+        LLMCompiler(native=True, constrained=True)
+
+
+def test_one_repair_is_one() -> None:
+    reader = LLMCompiler()
+    assert "1 native tool call read as tasks" in reader.parse(json.dumps([ONE]))["repairs"]
 
 
 def test_a_constrained_plan_is_what_the_expression_allows() -> None:

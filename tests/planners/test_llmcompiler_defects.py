@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -113,7 +114,14 @@ def test_lc7_time_is_linear():
         assert len(PlanText().feed(text)) == n
         return time.process_time() - started
 
-    assert spent(30_000) < 40 * max(spent(3_000), 0.005)
+    # Quadratic time is a hundred times as much. The collector's walks through all that other tests have left would be
+    # in it as well, and what else this machine does makes single measurements longer, never shorter.
+    gc.collect()
+    gc.disable()
+    try:
+        assert min(spent(30_000) for _ in range(3)) < 40 * max(spent(3_000), 0.005)
+    finally:
+        gc.enable()
 
 
 def test_lc8_numbers_that_go_on_need_only_what_is_there():

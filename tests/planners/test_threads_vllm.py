@@ -1,4 +1,4 @@
-"""The dialects on real vLLM, in a Ray actor: a model that writes their tags at random; contexts checked by token."""
+"""The dialects of tags on real vLLM, in a Ray actor: a model writes them at random; contexts checked by token."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from tokenizers import Tokenizer
 
 from orchestrator import AsyncOrchestrator, Plugin
 from orchestrator.apps.preflight import preflight
-from orchestrator.core.base import Progress, Worker
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Kind, Result
+from orchestrator.core.ir import Result
 from orchestrator.runtime.answer import Answer
 from orchestrator.runtime.parallelism import parallelism
 from planners.dialects import Dialect, load
 from planners.threads import Threads
+from tests.planners.recording import Recording
 from tests.planners.tagged_model import DIALECTS, build
 from workers.ray_pool import pool
 
@@ -30,38 +29,6 @@ OPTIONS: dict[str, Any] = {
     "temperature": 1.0, "child_temperature": 1.0, "parent_tokens": 150, "child_tokens": 30, "max_rounds": 3,
     "max_threads": 24, "width": 5,
 }  # fmt: skip
-
-
-class Recording(Worker):
-    """A worker, and what it gave."""
-
-    serves: tuple[Kind, ...] = ("think",)
-
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.name, self.slots = inner, inner.name, inner.slots
-        self.results: dict[str, Result] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    async def start(self) -> None:
-        await self.inner.start()
-        self.slots = self.inner.slots
-
-    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        async for item in self.inner.run(job):
-            if isinstance(item, Result):
-                self.results[job.step] = item
-            yield item
-
-    async def cancel(self, attempt: int) -> None:
-        await self.inner.cancel(attempt)
-
-    def health(self) -> AsyncIterator[bool]:
-        return self.inner.health()
-
-    async def close(self) -> None:
-        await self.inner.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

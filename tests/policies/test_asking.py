@@ -68,7 +68,9 @@ def prefers(order: str) -> Reply:
 
 def test_the_winner_of_every_match_wins() -> None:
     outcome = vote(["w", "x", "x", "y", "z", "fail"], "pairwise", prefers("zywx"))
-    assert value(outcome) == "z" and why(outcome) == "won all of 2 rounds"
+    assert value(outcome) == "z" and why(outcome) == (
+        "won all of 2 rounds; 4 different answers of 5 votes; not counted: sample-6 failed"
+    )
     assert len(asked(outcome)) == 2 * 3, "three matches, each asked both ways"
 
 
@@ -109,7 +111,7 @@ def marks(by: dict[str, str]) -> Reply:
 def test_the_best_mark_wins() -> None:
     outcome = vote(["x", "x", "y", "z"], "judged", marks({"x": "3", "y": "I think 8/10.", "z": "7 out of 10"}))
     assert value(outcome) == "y" and len(asked(outcome)) == 3
-    assert why(outcome) == "marked 8 of 10 (sample-1 3, sample-3 8, sample-4 7); 1 votes"
+    assert why(outcome) == "marked 8 of 10 (sample-1 3, sample-3 8, sample-4 7); 1 votes, margin 1"
 
 
 def test_equal_marks_go_to_the_votes() -> None:

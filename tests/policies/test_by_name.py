@@ -42,6 +42,24 @@ async def test_a_stack_of_rules_stops_what_runs_and_what_waits() -> None:
     assert answer.usage.cancelled < 5000
 
 
+async def test_whoever_is_first_decides_if_nobody_else_is_needed() -> None:
+    one = ["first-finish", "waves:width=1"]
+    answer, worker = await ask(Reply(text="answer: 4"), planner="sample:n=12", policies=one)
+    assert answer.answer == "4" and answer.why is not None and answer.why.startswith("1 of 1 votes")
+    assert worker.counts["requests"] == 1
+    strict = Plugin(name="plain", options={"answer": "boxed"})
+    none, worker = await ask(
+        Reply(text="who knows"), task=strict, planner="sample:n=12", policies=["futility:epsilon=0.2", "waves:width=1"]
+    )
+    assert none.answer is None and worker.counts["requests"] == 3
+
+
+async def test_a_rule_that_needs_to_know_who_was_sure_says_so() -> None:
+    answer, _ = await ask(Reply(text="answer: 4"), planner="sample:n=4", policies=["confident"])
+    assert answer.status == "failed" and answer.failure is not None
+    assert "no branch says its logprob: ask for it with logprobs" in answer.failure.message
+
+
 @pytest.mark.parametrize(
     ("merge", "asked", "expected"),
     [

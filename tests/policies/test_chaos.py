@@ -20,6 +20,7 @@ POLICIES = [
     ("semantic-entropy", "successive-halving:first=4", "redundant:steps=3"),
     ("saturation:least=2,epsilon=0.05", "deepconf:warmup=3,wait=false"),
     ("deepconf-consensus:warmup=3,tau=0.7", "redundant:steps=1,threshold=1"),
+    ("confident:by=mean,floor=6", "first-finish:votes=3", "futility:epsilon=0.2", "waves:width=2"),
 ]
 MERGES = ["majority", "weighted", "inverse-entropy", "shortest-majority", "best-of"]
 LINES = ["one\n", "two\n", "three\n", "four\n"]

@@ -119,7 +119,7 @@ def test_the_first_right_answer() -> None:
     assert (verdict.value, verdict.winner) == ("A", "b4")
     assert verdict.why == (
         "verified; of 5 done, 2 right, 1 wrong, 1 not judged, 1 without an answer; "
-        "1 of 6 branches did not end in a value"
+        "no answer in b2; not counted: b6 cancelled"
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 
+from orchestrator.core.errors import PluginError
+from orchestrator.core.ir import Plugin
 from orchestrator.core.nodes import State
-from policies.similarity import auroc, cluster, jaccard
+from orchestrator.runtime.plugins import Plugins
+from policies.similarity import auroc, cluster, cosine, counts_cosine, grams, jaccard
 from tests.policies.bench import Bench
 from tests.policies.branches import confident
 
@@ -187,13 +191,83 @@ def test_online_clusters_are_those_made_at_once(traces: list[list[str]], thresho
     bench = Bench(len(traces), f"redundant:steps=4,tokens=4,threshold={threshold}", stream=True)
     for i, trace in enumerate(traces, 1):
         bench.progress(i, 4, text="".join(f"{step}\n" for step in trace))
-    heads = cluster(traces, threshold)
+    heads = cluster(traces, threshold, jaccard)
     kept = {head + 1 for head in heads}
     assert set(bench.live) == kept
     for i in kept:
         bench.done(i, str(i))
     assert bench.finish is not None and bench.finish.result is not None
     assert f"{max(heads.count(head) for head in heads)} of {len(traces)} votes" in bench.finish.result.why
+
+
+def letters(text: str) -> list[float]:
+    """An embedding: how often the text has each of six letters."""
+    return [float(text.count(letter)) for letter in "abcdef"]
+
+
+def by_numpy(a: list[str], b: list[str], judge: str) -> float:
+    x, y = "\n".join(a), "\n".join(b)
+    if judge == "ngrams":
+        padded = [f" {text} " for text in (x, y)]
+        pieces = sorted({text[i : i + 3] for text in padded for i in range(len(text) - 2)})
+        u, v = (np.array([sum(t[i : i + 3] == p for i in range(len(t))) for p in pieces]) for t in padded)
+    else:
+        u, v = np.array(letters(x)), np.array(letters(y))
+    return float(u @ v / (np.linalg.norm(u) * np.linalg.norm(v)))
+
+
+@given(STEPS, STEPS, st.sampled_from(["ngrams", f"{__name__}:letters"]))
+def test_cosines_of_embeddings_are_numpys(a: list[str], b: list[str], judge: str) -> None:
+    expected = by_numpy(a, b, judge)
+    if judge == "ngrams":
+        assert counts_cosine(grams("\n".join(a)), grams("\n".join(b))) == pytest.approx(expected)
+    else:
+        assert cosine(letters("\n".join(a)), letters("\n".join(b))) == pytest.approx(expected)
+    assert cosine([0.0], [1.0]) == counts_cosine({}, {"a": 1}) == 0.0
+
+
+@given(
+    st.lists(STEPS, min_size=1, max_size=8), st.sampled_from([0.3, 0.8, 0.95]),
+    st.sampled_from(["ngrams", f"{__name__}:letters"]),
+)  # fmt: skip
+def test_online_clusters_by_an_embedding_are_those_made_at_once(
+    traces: list[list[str]], threshold: float, judge: str
+) -> None:
+    alike = [by_numpy(a, b, judge) for a in traces for b in traces]
+    assume(min(abs(each - threshold) for each in alike) > 1e-9)
+    near = sorted(set(np.round(alike, 12)))
+    assume(all(y - x > 1e-9 for x, y in itertools.pairwise(near)))
+    bench = Bench(len(traces), f"redundant:steps=4,tokens=4,threshold={threshold},judge={judge}", stream=True)
+    for i, trace in enumerate(traces, 1):
+        bench.progress(i, 4, text="".join(f"{step}\n" for step in trace))
+    heads = cluster(traces, threshold, lambda a, b: by_numpy(a, b, judge))
+    assert set(bench.live) == {head + 1 for head in heads}
+
+
+@pytest.mark.parametrize(
+    ("judge", "said"),
+    [("no.such:fn", "cannot be imported"), (f"{__name__}:no", "there is no function"), ("words", "judge")],
+)
+def test_a_judge_that_is_not_there(judge: str, said: str) -> None:
+    with pytest.raises(PluginError, match=said):
+        Plugins().policy(Plugin(name="redundant", options={"judge": judge}))
+
+
+def wordy(text: str) -> str:
+    return text
+
+
+def uneven(text: str) -> list[float]:
+    return [1.0] * len(text)
+
+
+@pytest.mark.parametrize(("judge", "said"), [("wordy", "must return a list of numbers"), ("uneven", "not of the same")])
+def test_an_embedding_that_is_none_ends_the_run_with_the_reason(judge: str, said: str) -> None:
+    bench = Bench(2, f"redundant:steps=1,judge={__name__}:{judge}", stream=True)
+    bench.progress(1, text="one\n")
+    bench.progress(2, text="three\n")
+    assert bench.finish is not None and bench.finish.failure is not None
+    assert said in bench.finish.failure.message
 
 
 @given(STEPS, STEPS)

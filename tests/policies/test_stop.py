@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from orchestrator.core.errors import PluginError
 from orchestrator.core.estimates import beta_mean, branches_needed, coverage
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure, Plugin, Request
@@ -21,14 +22,24 @@ from orchestrator.runtime.plugins import Plugins
 from planners.sample import Sample
 from policies._stopping import Poll, StopRule
 from policies.stop.adaptive_consistency import AdaptiveConsistency, majority_probability
+from policies.stop.confident import Confident
 from policies.stop.deepconf_consensus import DeepConfConsensus
 from policies.stop.esc import ESC
+from policies.stop.first_finish import FirstFinish
+from policies.stop.futility import Futility
 from policies.stop.saturation import Saturation
 from policies.stop.semantic_entropy import SemanticEntropy, secretary, semantic_entropy
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branch, confident, ended, voter
 
-LOSSY = ["adaptive-consistency", "esc", "semantic-entropy", "saturation", "deepconf-consensus:warmup=3"]
+LOSSY = [
+    "adaptive-consistency",
+    "esc",
+    "semantic-entropy",
+    "saturation",
+    "deepconf-consensus:warmup=3",
+    "first-finish:votes=2",
+]
 
 
 def stops(rule: StopRule, answers: Sequence[str | None]) -> bool:
@@ -154,9 +165,20 @@ def by_share(answers: Sequence[str | None]) -> bool:
     return sum(counts) >= 3 and counts[0] / sum(counts) >= 0.75
 
 
+def by_quorum(answers: Sequence[str | None]) -> bool:
+    return max(voted(answers), default=0) >= 2
+
+
+def by_futility(answers: Sequence[str | None]) -> bool:
+    """Nobody has voted, and of all rates p of a Beta(1, 1 + n), by Bayes's rule, the mean is small."""
+    return not voted(answers) and Fraction(1, 2 + answers.count("?")) <= Fraction(1, 5)
+
+
 @pytest.mark.parametrize(
     ("rule", "definition", "letters"),
     [
+        (FirstFinish(votes=2), by_quorum, "ABC"),
+        (Futility(epsilon=0.2), by_futility, "ABC"),
         (AdaptiveConsistency(confidence=0.8), by_adaptive_consistency, "ABC"),
         (ESC(window=2), by_esc, "ABC"),
         (SemanticEntropy(threshold=0.7, least=3, top=3), by_entropy, "ABC"),
@@ -186,6 +208,42 @@ def test_the_consensus_weighs_by_confidence(votes: list[tuple[str, float]]) -> N
         rule = DeepConfConsensus(tau=0.8, warmup=3)
         assert (rule.enough(Poll(made, LETTERS)) is not None) is bool(share >= 0.8)
     assert DeepConfConsensus(tau=0.8, warmup=10).enough(Poll(made, LETTERS)) is None
+
+
+SURE = st.sampled_from([-2.0, -0.5, -0.1, None])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ABC"), SURE), min_size=1, max_size=7), st.integers(1, 2))
+def test_one_sure_vote_ends_a_vote_that_its_answer_leads(votes: list[tuple[str, float | None]], least: int) -> None:
+    made = [voter(f"b{i}", answer, logprob=sure) for i, (answer, sure) in enumerate(votes)]
+    rule = Confident(floor=-0.5, votes=least)
+    if all(sure is None for _, sure in votes):
+        with pytest.raises(PluginError, match="logprobs"):
+            rule.enough(Poll(made, LETTERS))
+        return
+    counts = Counter(answer for answer, _ in votes)
+    sure_votes = Counter(answer for answer, sure in votes if sure is not None and sure >= -0.5)
+    expected = any(n >= least and counts[answer] == max(counts.values()) for answer, n in sure_votes.items())
+    assert (rule.enough(Poll(made, LETTERS)) is not None) is expected
+
+
+def test_who_is_sure_is_told_by_any_signal() -> None:
+    made = [voter("b0", "A", logprob=-3.0, signals=confident(7.0, entropy=0.2, certainty=2.0))]
+    for by, value in (("mean", 7.0), ("tail", 7.0), ("bottom", 7.0), ("lowest", 7.0), ("entropy", -0.2),
+                      ("certainty", 2.0), ("logprob", -3.0)):  # fmt: skip
+        for floor in (value, value + 0.01):
+            rule = Confident.model_validate({"by": by, "floor": floor})
+            assert (rule.enough(Poll(made, LETTERS)) is not None) is (floor == value), by
+    with pytest.raises(PluginError, match="certainty"):
+        Confident(by="certainty").enough(Poll([voter("b0", "A", logprob=-3.0, signals=confident(7.0))], LETTERS))
+
+
+def test_a_vote_that_is_given_up_has_no_answer() -> None:
+    outcome = vote(["?"] * 12, ["futility:epsilon=0.2"], slots=3)
+    assert len(outcome.contexts) == 3 and len(outcome.cancelled) == 9
+    assert outcome.finish.result is not None and outcome.finish.result.value is None
+    late = vote(["?", "?", "A", *["?"] * 9], ["futility:epsilon=0.2"], slots=1)
+    assert len(late.contexts) == 12 and late.finish.result is not None and late.finish.result.value == "A"
 
 
 def test_no_entropy_is_no_proof() -> None:
@@ -223,7 +281,7 @@ def vote(
 
     def model(prompt: list[str], job: Job) -> str | Failure:
         said = answers[int(job.step.rpartition("-")[2]) - 1]
-        return Failure(kind="WorkerError", message="no") if said == "fail" else said
+        return Failure(kind="WorkerError", message="no") if said == "fail" else said.replace("?", " ")  # no answer
 
     def pick(jobs: Sequence[Job]) -> int:
         there = [int(job.step.rpartition("-")[2]) - 1 for job in jobs]
@@ -299,7 +357,9 @@ def test_a_plugin_of_each_rule_is_found_by_name() -> None:
     assert Plugins().policy(Plugin(name="esc", options={"window": 8})) == ESC(window=8)
 
 
-@pytest.mark.parametrize(("policy", "ran"), [("adaptive-consistency", 4), ("esc", 5), ("consensus", 21)])
+@pytest.mark.parametrize(
+    ("policy", "ran"), [("adaptive-consistency", 4), ("esc", 5), ("consensus", 21), ("first-finish", 1)]
+)
 def test_with_waves_what_is_not_needed_never_starts(policy: str, ran: int) -> None:
     outcome = vote(["A"] * 40, [policy, "waves:width=2"])
     assert len(outcome.contexts) == ran and len(outcome.prompts) <= ran + 1

@@ -9,6 +9,7 @@ import pytest
 from orchestrator import AsyncOrchestrator, Join, Merge, Plan, Planner, Policy, Step, Think, Verdict
 from orchestrator.core.base import Brief
 from orchestrator.core.errors import PluginError
+from orchestrator.core.ir import Plugin
 from orchestrator.runtime.plugins import Plugins
 from orchestrator.runtime.replay import replay
 from workers.scripted import Reply, Scripted
@@ -106,3 +107,26 @@ async def test_what_is_none_is_refused(given: dict) -> None:
     async with client() as orchestrator:
         with pytest.raises(PluginError):
             await orchestrator.run("q", **given)
+
+
+@pytest.mark.parametrize(("judge", "verdict"), [(bool, True), (str.isdigit, False)])
+async def test_a_built_in_function_judges(judge: object, verdict: bool) -> None:
+    async with client("answer: yes") as orchestrator:
+        assert (await orchestrator.run("q", verify=judge)).verified is verdict
+
+
+def test_plugins_that_are_handed_over_again_and_again() -> None:
+    plugins = Plugins()
+    classes = [type("Same", (Times,), {"times": i, "__annotations__": {"times": int}}) for i in range(5)]
+    names = [plugins.register("planner", "here:Same", cls) for cls in classes]
+    assert names == ["here:Same", "here:Same#1", "here:Same#2", "here:Same#3", "here:Same#4"]
+    assert [plugins.class_of("planner", name) for name in names] == classes
+
+
+def test_not_every_choice_of_options_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.runtime.plugins._MOST_MADE", 3)
+    plugins = Plugins()
+    made = [plugins.planner(Plugin(name="sample", options={"n": n})) for n in range(1, 6)]
+    assert plugins.planner(Plugin(name="sample", options={"n": 5})) is made[-1]
+    again = plugins.planner(Plugin(name="sample", options={"n": 1}))
+    assert again == made[0] and again is not made[0]

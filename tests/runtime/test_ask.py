@@ -132,7 +132,7 @@ async def test_cancelling_a_run_that_waits_for_a_person(tmp_path: Path) -> None:
         while not handle.questions:
             await asyncio.sleep(0.01)
         handle.cancel()
-        assert (await asyncio.wait_for(handle, 5)).status == "cancelled"
+        assert (await asyncio.wait_for(handle, 30)).status == "cancelled"
         assert handle.questions == ()
 
 
@@ -201,6 +201,16 @@ def test_the_facade_answers(tmp_path: Path) -> None:
         assert news.answer.value == "it: yes"
     with Orchestrator(workers=[], tools=[confirm], journal=tmp_path, on_ask=lambda question: "no") as plait:
         assert plait.run(plan=plan("confirm", what="it")).value == "it: no"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_facade_has_nobody_to_ask_in_a_run(tmp_path: Path, many: bool) -> None:
+    with Orchestrator(workers=[], tools=[confirm], journal=tmp_path) as plait:
+        asks = plan("confirm", what="it")
+        planner = lambda brief: asks  # noqa: E731
+        answers = plait.map(["a", "b"], planner=planner) if many else [plait.run(plan=asks)]
+    for answer in answers:
+        assert answer.status == "failed" and "nobody is there to be asked" in answer.failure.message
 
 
 async def test_a_question_of_a_run_that_is_over() -> None:

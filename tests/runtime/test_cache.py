@@ -158,3 +158,26 @@ def test_a_model_that_was_trained_again_is_another(tmp_path: Path, monkeypatch: 
     assert identity("org/model", worker) != identity("org/model", worker, "http://localhost/v1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_file() == tmp_path / "plait" / "results.sqlite"
+
+
+class Serves(Scripted):
+    """Serves one model, and tells of its cache once it has started."""
+
+    async def start(self) -> None:
+        await super().start()
+        self.models, self.cache_tokens, self.block = (self.name.upper(),), 4096, 16
+
+
+async def test_what_a_worker_offers_is_still_told(tmp_path: Path) -> None:
+    workers = [Serves([Reply(text=f"of {name}")], name=name) for name in ("a", "b")]
+    names = [f"s{i}" for i in range(6)]
+    steps = [Step(name=name, op=Think(prompt="x", model="BA"[i % 2])) for i, name in enumerate(names)]
+    plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(names))), output="all")
+    async with AsyncOrchestrator(workers=workers, cache=tmp_path / "c", journal="off") as orchestrator:
+        await orchestrator.start()
+        assert [(each.models, each.cache_tokens, each.block) for each in orchestrator._workers[:2]] == [
+            (("A",), 4096, 16),
+            (("B",), 4096, 16),
+        ]
+        answer = await orchestrator.run(plan=plan)
+    assert answer.value == ["of b", "of a"] * 3

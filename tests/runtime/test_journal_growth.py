@@ -172,6 +172,20 @@ async def test_a_full_journal_is_followed_by_another(tmp_path: Path, monkeypatch
     assert max(path.stat().st_size for path in files) < 400_000
 
 
+async def test_a_file_that_was_named_holds_all_runs_however_large_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "ROTATE_BYTES", 60_000)
+    path = tmp_path / "all.plait"
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text=WORDS)], slots=64)], journal=path) as orchestrator:
+        for _ in range(6):
+            await asyncio.gather(*(orchestrator.run(plan=streaming(2)) for _ in range(3)))
+    assert path.stat().st_size > 60_000
+    assert journals(tmp_path) == [path]
+    assert [entry.status for entry in entries(path)] == ["done"] * 18
+    assert replay(path, Plugins(), check=True).divergence is None
+
+
 async def test_a_session_without_a_run_leaves_no_file(tmp_path: Path) -> None:
     async with AsyncOrchestrator(workers=[], journal=tmp_path):
         pass

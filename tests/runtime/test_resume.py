@@ -122,6 +122,38 @@ async def test_what_is_done_is_not_done_again(work: Work, crash: Crash) -> None:
     assert replay(path, Plugins(), check=True).divergence is None
 
 
+class Models(Scripted):
+    """Serves one model."""
+
+    def __init__(self, name: str, model: str, *replies: Reply) -> None:
+        super().__init__(list(replies), name=name)
+        self.models = (model,)
+
+
+async def test_each_step_goes_to_its_model_again(tmp_path: Path) -> None:
+    async def open_with(delay: float, path: Path) -> AsyncOrchestrator:
+        workers = [Models(name, name.upper(), Reply(text=f"of {name}", delay=delay)) for name in ("a", "b")]
+        return AsyncOrchestrator(workers=workers, journal=path)
+
+    models = {f"s{i}": "BA"[i % 2] for i in range(8)}
+    steps = (Step(name=name, op=Think(prompt="x", model=model)) for name, model in models.items())
+    plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(models))), output="all")
+    left = tmp_path / "left.plait"
+    async with await open_with(60.0, tmp_path / "live.plait") as orchestrator:
+        handle = await orchestrator.submit(plan=plan, watch=True)
+        running = 0
+        async for news in handle.news(["step"]):
+            running += isinstance(news, StepNews) and news.state == "running"
+            if running == len(models):
+                break
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(tmp_path / f"live.plait{suffix}", tmp_path / f"left.plait{suffix}")
+    async with await open_with(0.0, left) as orchestrator:
+        answer = await orchestrator.resume(run_of(left))
+    assert answer.value == [f"of {model.lower()}" for model in models.values()]
+
+
 async def test_a_run_that_has_ended_is_read(work: Work, crash: Crash, tmp_path: Path) -> None:
     async with fresh(work, tmp_path) as orchestrator:
         first = await orchestrator.run(plan=chain("look", "look"))

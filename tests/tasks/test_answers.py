@@ -97,10 +97,10 @@ def test_no_text_breaks_an_extraction(text: str) -> None:
 
 
 def test_many_braces_are_read_in_little_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     plain(answer="json").extract("{" * 50_000)
     plain(answer="boxed").extract("\\boxed{" * 20_000)
-    assert time.perf_counter() - began < 5.0
+    assert time.process_time() - began < 5.0
 
 
 # --- when two are the same --------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_what_is_no_expression(text: str) -> None:
 
 
 def test_powers_cannot_take_long() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for text in (
         "9^{9^{9^9}}",
         "(((9^999)^999)^999)^999",
@@ -181,7 +181,7 @@ def test_powers_cannot_take_long() -> None:
         "1/3+" * 90 + "1",
     ):
         canonical(text)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 @st.composite

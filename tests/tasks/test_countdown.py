@@ -58,6 +58,13 @@ def test_prompts_in_the_models_words() -> None:
     assert not TASK.chat()
 
 
+def test_widths_that_the_model_was_not_trained_for_are_asked_for_only_on_request() -> None:
+    free = Countdown(text=TASK.text, any_width=True)
+    assert [free.render("threads", width).split()[1] for width in (0, 1, 9, 10, 500)] == ["1", "1", "9", "10", "127"]
+    assert free.render("serial", 1) == "<serial> 1 T24 11 7 5 3 <go>"
+    assert free.render("direct", 1) == TASK.render("direct", 1)
+
+
 @pytest.mark.parametrize(
     "text",
     [

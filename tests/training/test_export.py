@@ -5,6 +5,7 @@ exact.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from training.decode import generate
 from training.export import build_tokenizer, export, hf_config, load
-from training.model import Llama, ModelConfig
+from training.model import Llama, ModelConfig, parameter_count
 from training.vocab import END, ID, WORDS, encode
 
 CONFIG = ModelConfig(d=64, layers=2, heads=2, ff=96)
@@ -101,3 +102,16 @@ def test_the_bundled_folder_is_small_and_of_this_vocabulary() -> None:
     config = load(BUNDLED).config
     assert json.loads((BUNDLED / "config.json").read_text()) == hf_config(config)
     assert config.context == 1024
+
+
+@pytest.mark.parametrize("name", ["countdown", "countdown-large"])
+def test_a_model_card_says_what_training_counted(name: str) -> None:
+    folder = BUNDLED.with_name(name)
+    card = " ".join((folder / "README.md").read_text(encoding="utf-8").split())
+    facts = json.loads((folder / "training.json").read_text())
+    model = load(folder)
+    assert f"A Llama of {parameter_count(model) / 1e6:.1f} million parameters ({model.config.layers} layers, " in card
+    assert f"width {model.config.d}, {model.config.heads} heads, context {model.config.context:,} tokens" in card
+    assert f"{facts['steps']:,} steps of about {round(facts['tokens'] / facts['steps'], -2):,.0f} tokens" in card
+    assert f"{facts['tokens'] / 1e6:.1f} million tokens" in card
+    assert re.search(rf"\b(in|,) {facts['seconds'] / 60:.0f} minutes", card)

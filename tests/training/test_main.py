@@ -29,7 +29,18 @@ def test_defaults_and_devices() -> None:
     assert (large.steps, large.model.name, large.folder.name) == (8_500, "countdown-large", "large")
     assert parse(["--size", "large", "--steps", "7"]).steps == 7
     assert device_of("cpu") == torch.device("cpu")
-    assert device_of("auto").type in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert device_of("auto").type == ("cuda" if there else "cpu")
+    assert device_of("cpu").type == "cpu"
+    if there:
+        assert device_of("cuda:0") == torch.device("cuda", 0)
+    else:
+        with pytest.raises(SystemExit, match="sees no GPU here; use --device cpu"):
+            device_of("cuda")
 
 
 def test_a_model_card_takes_the_table_between_its_marks(tmp_path: Path) -> None:

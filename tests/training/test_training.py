@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.fx.experimental._config
 
 from training.batches import Stream, pool_batches
 from training.model import ModelConfig
@@ -43,6 +44,22 @@ def test_resumed_run_equals_uninterrupted_one(tmp_path: Path) -> None:
     assert (resumed.step, resumed.tokens) == (whole.step, whole.tokens) == (20, whole.tokens)
     for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_step_runs_wholly_on_the_device_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the device `meta`, which computes nothing but refuses to mix with the CPU, as a GPU does."""
+    meta, item = torch.device("meta"), torch.Tensor.item
+    monkeypatch.setattr(torch.fx.experimental._config, "meta_nonzero_assume_all_nonzero", True)
+    monkeypatch.setattr(torch.Tensor, "item", lambda self: 1.0 if self.is_meta else item(self))
+    state = start(TINY, meta)
+    for group in state.optimizers[1].param_groups:
+        group.update(fused=False, foreach=False)  # of AdamW there is no fused form for this device
+    stream = Stream(TINY.seed, TINY.batch_tokens, pool=TINY.pool)
+    train_step(state, TINY, state.model.loss, [next(stream), next(stream)], meta)
+    momenta = [tensor for held in state.optimizers[0].state.values() for tensor in held.values()]
+    assert {tensor.device.type for tensor in (*state.model.parameters(), *state.model.buffers(), *momenta)} == {"meta"}
+    with pytest.raises(RuntimeError, match="device"):
+        train_step(state, TINY, state.model.loss, [next(stream)], CPU)
 
 
 def test_loss_falls_and_is_written(tmp_path: Path) -> None:

@@ -5,24 +5,31 @@ Decides the conditions and what is plotted against what. The papers' own numbers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..problems import Problem
-from .base import Condition, Findings, Record, Records, Table
+from .base import Condition, Findings, Record, Records, Table, circumstances
 from .plots import Series, lines
-from .statistics import Estimate, difference, mean, pass_at
+from .statistics import Estimate, difference, mean, pass_at, share
 
 __all__ = ["Apr"]
 
-WIDTHS = (2, 3, 4, 5, 6, 7, 8)
-"""Children a round that the model was trained for; with three rounds at most, 2 to 24 in all."""
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+"""Children a round; with three rounds at most, 1 to 30 in all. The papers' budgets are 0 (serial search) to 10."""
+TRAINED = range(2, 9)
+"""Those that the model was trained for. It has words for the others."""
 HOT = (2, 4, 8)
-"""Of these, the widths that are run with a sampled parent, too."""
+"""Widths that are run with a sampled parent, too."""
 SAMPLES = 8
 CONTEXT = 512
+TIMED = ("serial-t0", "threads-2-t0", "threads-4-t0", "threads-6-t0", "threads-8-t0", "threads-8-stop")
+"""What wall-clock is taken of: one problem at a time, all of these in turn."""
+ROUNDS = 2
+TIMED_PROBLEMS = 60
 
 
 class Apr:
@@ -41,13 +48,15 @@ class Apr:
     engines: int | None = None
 
     def conditions(self) -> Sequence[Condition]:
-        """Serial search, samples of it, and threads of each width that the model was trained for."""
+        """Serial search, samples of it, and threads of each width; some by the larger model; some against the clock."""
         found = [Condition("serial-t0", "serial, T=0", {"planner": "single"})]
         sampled = {"planner": f"sample:n={SAMPLES},temperature=1,max_tokens=512,merge=collect"}
         found.append(Condition("serial-t1", f"serial, T=1, {SAMPLES} samples", sampled, branches=True))
         for width in WIDTHS:
-            whole = f"threads:width={width},settle=false,early=false"
-            found.append(Condition(f"threads-{width}-t0", f"threads k={width}, T=0", {"planner": whole}))
+            request = {"planner": f"threads:width={width},settle=false,early=false"}
+            if width not in TRAINED:
+                request["task"] = "countdown:any_width=true"
+            found.append(Condition(f"threads-{width}-t0", f"threads k={width}, T=0{_untrained(width)}", request))
         for width in HOT:
             hot = f"threads:width={width},settle=false,early=false,temperature=1"
             found.append(Condition(f"threads-{width}-t1", f"threads k={width}, parent T=1", {"planner": hot}))
@@ -60,13 +69,21 @@ class Apr:
             for each in found
             if each.key in ("serial-t0", "threads-8-t0", "threads-8-stop")
         ]
-        return [*found, *large]
+        timed = {each.key: each for each in found if each.key in TIMED}
+        clock = [
+            replace(timed[key], key=f"clock-{i}-{key}", label=f"{timed[key].label}, alone, round {i}", concurrency=1,
+                    problems=TIMED_PROBLEMS)
+            for i in range(1, ROUNDS + 1)
+            for key in TIMED
+        ]  # fmt: skip
+        return [*found, *large, *clock]
 
     def findings(self, records: Records, problems: Sequence[Problem], workers: int) -> Findings:
         """Tables and plots of what was run."""
         found = Findings()
         labels = {each.key: each.label for each in self.conditions()}
-        rows = [_row(labels[key], records[key]) for key in labels if key in records and key != "serial-t1"]
+        shown = [key for key in labels if key in records and key != "serial-t1" and not key.startswith("clock-")]
+        rows = [_row(labels[key], records[key]) for key in shown]
         columns = (
             "condition",
             "n",
@@ -76,43 +93,53 @@ class Apr:
             "longest line",
             "total",
             "context",
+            "threads",
             "cached",
         )
         note = (
             "Tokens are generated tokens, means over problems. *Critical path*: most tokens along any chain of steps "
             "that the answer was made from (ours). *Longest line*: most tokens in one sequence, parent or child "
-            "(theirs). *Context*: most tokens, prompt and output, held by one call. *Cached*: share of prompt tokens "
-            "read from the prefix cache. In brackets: 95 % bootstrap interval over problems."
+            "(theirs). *Context*: most tokens, prompt and output, held by one call. *Threads*: how many were run, all "
+            "rounds together. *Cached*: share of prompt tokens read from the prefix cache. In brackets: 95 % bootstrap "
+            "interval over problems (Wilson's for a share of all or none). What counts as solved is "
+            "checked by exact arithmetic of the study's own. *Not trained*: the model has a word for this k and never "
+            "saw it."
         )
         found.tables.append(Table("Conditions", columns, [row for row, _ in rows], note))
-        found.figures["conditions"] = {labels_key: figures for labels_key, (_, figures) in zip(
-            [key for key in labels if key in records and key != "serial-t1"], rows, strict=True
-        )}  # fmt: skip
+        found.figures["conditions"] = {key: figures for key, (_, figures) in zip(shown, rows, strict=True)}
         if "serial-t1" in records:
             _samples(records["serial-t1"], found)
         if {"serial-t0", "threads-8-t0"} <= set(records):
             _goals(records, found)
-        _plots(records, found)
+        timed = _clock(records, labels, found)
+        _plots(records, labels, timed, found)
         return found
 
 
+def _untrained(width: int) -> str:
+    return "" if width in TRAINED else " (not trained)"
+
+
 def _row(label: str, runs: Sequence[Record]) -> tuple[list[str], dict[str, Any]]:
-    solved, false = mean([r["solved"] for r in runs]), mean([r["claimed"] and not r["solved"] for r in runs])
-    numbers = {name: mean([r[name] for r in runs]) for name in ("critical", "sequence", "total", "context", "seconds")}
+    solved, false = share([r["solved"] for r in runs]), share([r["claimed"] and not r["solved"] for r in runs])
+    numbers = {name: mean([r[name] for r in runs]) for name in ("critical", "sequence", "total", "context")}
     prompt, cached = sum(r["prompt"] for r in runs), sum(r["cached"] for r in runs)
-    share = cached / prompt if prompt else 0.0
+    reused = cached / prompt if prompt else 0.0
     row = [label, str(len(runs)), solved.percent(), false.percent()]
     row += [numbers[name].number() for name in ("critical", "sequence", "total", "context")]
-    figures: dict[str, Any] = {"n": len(runs), "solved": solved, "false_claims": false, **numbers, "cached": share}
+    figures: dict[str, Any] = {"n": len(runs), "solved": solved, "false_claims": false, **numbers, "cached": reused}
     rounds = [each for r in runs for each in r.get("rounds", ())]
+    children = mean([sum(each["tried"] for each in r.get("rounds", ())) for r in runs])
+    row.append(f"{children.value:.1f}" if rounds else "")
     if rounds:
         figures["candidates_distinct_valid"] = sum(each["valid"] for each in rounds) / sum(
             each["tried"] for each in rounds
         )
-        figures["children"] = float(np.mean([sum(each["tried"] for each in r.get("rounds", ())) for r in runs]))
+        figures["threads"] = children.value
+        figures["valid_per_round"] = float(np.mean([each["valid"] for each in rounds]))
         prompts = sum(r.get("child_prompt", 0) for r in runs)
         figures["child_prompt_cached"] = sum(r.get("child_cached", 0) for r in runs) / prompts if prompts else 0.0
-    return [*row, f"{100 * share:.0f} %"], figures
+    return [*row, f"{100 * reused:.0f} %"], figures
 
 
 def _samples(runs: Sequence[Record], found: Findings) -> None:
@@ -157,31 +184,71 @@ def _goals(records: Records, found: Findings) -> None:
         f"When both are cut off at {path:.0f} tokens of critical path, the difference is {both.points()}.",
     ]
     row = found.figures["conditions"]["threads-8-t0"]
-    share = row.get("candidates_distinct_valid")
-    if share is not None:
+    valid = row.get("candidates_distinct_valid")
+    if valid is not None:
         found.claims.append(
-            f"{100 * share:.1f} % of the candidates that threads tried are valid and distinct within their round; "
-            f"{100 * row['child_prompt_cached']:.0f} % of the forked children's prompt tokens came from the cache."
+            f"{100 * valid:.1f} % of the candidates that threads (k=8, T=0) tried are valid and distinct within their "
+            f"round, {row['valid_per_round']:.2f} a round; {100 * row['child_prompt_cached']:.0f} % of the forked "
+            "children's prompt tokens came from the cache."
         )
 
 
-def _plots(records: Records, found: Findings) -> None:
-    cold = [("serial-t0", 0), *((f"threads-{w}-t0", w) for w in WIDTHS)]
+def _clock(records: Records, labels: Mapping[str, str], found: Findings) -> dict[str, Estimate]:
+    """Seconds a problem that has the engines to itself, by condition; of each problem the faster of the rounds counts,
+    since what else a machine does can only slow it down."""
+    rounds = {key: [records.get(f"clock-{i}-{key}", ()) for i in range(1, ROUNDS + 1)] for key in TIMED}
+    count = min(len(runs) for each in rounds.values() for runs in each)
+    if not count or any(len(runs) != count for each in rounds.values() for runs in each):
+        return {}  # a round that is not whole cannot be paired with the others
+    best = {key: [min(runs[at]["seconds"] for runs in each) for at in range(count)] for key, each in rounds.items()}
+    timed = {key: mean(seconds) for key, seconds in best.items()}
+    rows: list[list[str]] = []
+    base = timed["serial-t0"].value
+    for key, seconds in timed.items():
+        path = float(np.mean([run["critical"] for run in rounds[key][0][:count]]))
+        rows.append([labels[key], str(count), f"{seconds.value:.2f} ({seconds.low:.2f}–{seconds.high:.2f})",
+                     f"{base / seconds.value:.2f}", f"{path:.0f}"])  # fmt: skip
+    note = (
+        f"One problem at a time, engines that do nothing else; of each problem the faster of {ROUNDS} rounds, "
+        "in which the conditions took turns. A short critical path is a short time only where width is free: "
+        "[width](width.md) has what each line of reasoning takes from the others on this machine."
+    )
+    note += circumstances([run for each in rounds.values() for runs in each for run in runs])
+    columns = ("condition", "n", "seconds a problem", "times serial's speed", "critical path")
+    found.tables.append(Table("Wall-clock", columns, rows, note))
+    found.figures["seconds"] = timed
+    return timed
+
+
+def _plots(records: Records, labels: Mapping[str, str], timed: Mapping[str, Estimate], found: Findings) -> None:
+    cold = [("serial-t0", 0), *((f"threads-{w}-t0", w) for w in TRAINED)]
+    beyond = [(f"threads-{w}-t0", w) for w in WIDTHS if w not in TRAINED]
     hot = [(f"threads-{w}-t1", w) for w in HOT]
     for name, caption in (
         ("total", "Accuracy against total tokens"),
         ("critical", "Accuracy against the critical path"),
         ("sequence", "Accuracy against the longest single line"),
-        ("seconds", "Accuracy against wall-clock, on this machine"),
     ):
         series: list[Series] = []
-        for label, keys in (("threads, T=0 (k as marked; 0: serial)", cold), ("threads, parent T=1", hot)):
+        for label, keys in (
+            ("threads, T=0 (k as marked; 0: serial)", cold),
+            ("threads, T=0, k not trained", beyond),
+            ("threads, parent T=1", hot),
+        ):
             points = [(_mean(records[key], name), _solved(records[key]), str(w)) for key, w in keys if key in records]
-            series.append(Series(label, points))
-        if "serial-t1" in records and name in ("total", "critical", "sequence"):
+            series.append(Series(label, points, joined=keys is not beyond))
+        if "serial-t1" in records:
             series += _sample_series(records["serial-t1"], name)
-        unit = "seconds a problem" if name == "seconds" else "generated tokens a problem"
-        found.plots.append((f"apr-{name}", caption, lines(series, unit, "solved, %", caption)))
+        figure = lines(series, "generated tokens a problem", "solved, %", caption)
+        found.plots.append((f"apr-{name}", caption, figure))
+    if timed:
+        caption = "Accuracy against wall-clock, one problem at a time on this machine"
+        series = [
+            Series(labels[key], [(seconds.value, _solved(records[key]), "")])
+            for key, seconds in timed.items()
+            if key in records
+        ]
+        found.plots.append(("apr-seconds", caption, lines(series, "seconds a problem", "solved, %", caption)))
     windows = list(range(64, 641, 16))
     series = []
     for key, label in (("serial-t0", "serial, T=0"), ("threads-4-t0", "threads k=4"), ("threads-8-t0", "threads k=8")):
@@ -198,7 +265,7 @@ def _mean(runs: Sequence[Record], name: str) -> float:
 
 
 def _solved(runs: Sequence[Record]) -> Estimate:
-    return mean([float(r["solved"]) for r in runs])
+    return share([float(r["solved"]) for r in runs])
 
 
 def _sample_series(runs: Sequence[Record], name: str) -> list[Series]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..problems import Problem, is_right
 
@@ -15,7 +16,18 @@ if TYPE_CHECKING:
     from ...core.base import Task
     from ...runtime.answer import Answer, StepNews
 
-__all__ = ["Condition", "Findings", "Record", "Records", "Study", "Table", "branch_of", "record_of"]
+__all__ = [
+    "Condition",
+    "Findings",
+    "Keeper",
+    "Record",
+    "Records",
+    "Study",
+    "Table",
+    "branch_of",
+    "circumstances",
+    "record_of",
+]
 
 Record = dict[str, Any]
 """What is kept of one run: plain JSON."""
@@ -87,6 +99,26 @@ class Study(Protocol):
     def findings(self, records: Records, problems: Sequence[Problem], workers: int) -> Findings:
         """Return tables, figures and plots. Pure, but for processes (`workers` of them) that it may compute in."""
         ...
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A study whose findings take minutes to compute, and which keeps what it has computed."""
+
+    kept: Path | None
+    """File for that; nothing is kept without one."""
+
+
+def circumstances(runs: Sequence[Record]) -> str:
+    """Say on how many cores runs were timed, and how busy the machine was, as far as their records have it."""
+    cores = sorted({run["cores"] for run in runs if "cores" in run})
+    loads = sorted(run["load"] for run in runs if "load" in run)
+    if not cores or not loads:
+        return ""
+    return (
+        f" Timed on {' or '.join(map(str, cores))} cores; in the median {loads[len(loads) // 2]:.1f} threads of the "
+        "machine were running or waiting for a core, those of the study included."
+    )
 
 
 def record_of(

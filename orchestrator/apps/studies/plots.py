@@ -20,6 +20,8 @@ class Series(NamedTuple):
 
     label: str
     points: Sequence[tuple[float, Estimate, str]]
+    joined: bool = True
+    """Whether a line goes through them."""
 
 
 def lines(
@@ -55,7 +57,7 @@ def lines(
             color=_COLOURS[i % len(_COLOURS)],
             marker=_MARKERS[i % len(_MARKERS)] if len(x) <= 20 else None,
             markersize=5,
-            linestyle="-" if joined and len(x) > 1 else "none",
+            linestyle="-" if joined and each.joined and len(x) > 1 else "none",
             linewidth=1.3,
             elinewidth=0.8,
             capsize=2,

@@ -9,11 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Estimate", "Values", "difference", "mean", "pass_at"]
+__all__ = ["Estimate", "Values", "difference", "mean", "pass_at", "saving", "share"]
 
 Values = Sequence[float] | NDArray[np.float64]
 RESAMPLES = 2000
 LEVEL = 0.95
+Z = 1.959963985
+"""Of a 95 % interval."""
 
 
 class Estimate(NamedTuple):
@@ -48,6 +50,20 @@ def mean(values: Values, seed: int = 0) -> Estimate:
     return Estimate(float(array.mean()), float(low), float(high))
 
 
+def share(hits: Values, seed: int = 0) -> Estimate:
+    """Return the share of ones among zeros and ones with its interval: the bootstrap's, or the score interval (Wilson,
+    1927) where all are the same, of which drawing anew can tell nothing. Raises `ValueError` for other values."""
+    array = np.asarray(hits, dtype=np.float64)
+    if not np.isin(array, (0.0, 1.0)).all():
+        raise ValueError("a share is made of zeros and ones")
+    found = mean(array, seed)
+    if array.size == 0 or 0.0 < found.value < 1.0:
+        return found
+    square = Z * Z
+    far = square / (array.size + square)
+    return Estimate(1.0, 1.0 - far, 1.0) if found.value == 1.0 else Estimate(0.0, 0.0, far)
+
+
 def difference(first: Values, second: Values, seed: int = 0) -> Estimate:
     """Return the mean of `first - second`, paired by problem, with its interval.
 
@@ -57,6 +73,24 @@ def difference(first: Values, second: Values, seed: int = 0) -> Estimate:
     if a.shape != b.shape:
         raise ValueError(f"{a.size} and {b.size} values cannot be paired")
     return mean(a - b, seed)
+
+
+def saving(used: Values, whole: Values, seed: int = 0) -> Estimate:
+    """Return the share of `whole` that `used` leaves over in all, paired by problem, with its interval.
+
+    It is a ratio of sums, 1 - sum(used) / sum(whole), and not a mean of ratios: what is saved on long problems counts
+    for more. Raises `ValueError` for series of different lengths.
+    """
+    a, b = np.asarray(used, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    if a.shape != b.shape:
+        raise ValueError(f"{a.size} and {b.size} values cannot be paired")
+    if a.size == 0 or b.sum() == 0.0:
+        return Estimate(math.nan, math.nan, math.nan)
+    rng = np.random.default_rng(seed)
+    picks = [rng.integers(0, a.size, a.size) for _ in range(RESAMPLES)]
+    drawn = np.array([1.0 - a[pick].sum() / b[pick].sum() for pick in picks])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(1.0 - a.sum() / b.sum()), float(low), float(high))
 
 
 def pass_at(n: int, right: int, k: int) -> float:

@@ -1,6 +1,7 @@
 """Keeps the records of a study in a file of JSON lines, so that a study that was stopped goes on where it was.
 
-The first line says what the records belong to. Decides nothing about what is in a record.
+The first line says what the records belong to, and others where they come from. Decides nothing about what is in a
+record.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Store:
         """Open the file, or begin it. Raises `ConfigError` if it holds the records of something else."""
         self._path = path
         self._found: dict[str, dict[int, Record]] = {}
+        self.machines: list[str] = []
+        """Where the records come from, as far as that was noted."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if fresh or not path.exists() or path.stat().st_size == 0:
             path.write_text(json.dumps(header) + "\n", encoding="utf-8")
@@ -39,6 +42,13 @@ class Store:
         self._found.setdefault(key, {})[place] = record
         self._file.write(json.dumps({"condition": key, "problem": place, **record}, separators=(",", ":")) + "\n")
         self._file.flush()
+
+    def ran_on(self, machine: str) -> None:
+        """Note where records come from."""
+        if machine not in self.machines:
+            self.machines.append(machine)
+            self._file.write(json.dumps({"machine": machine}) + "\n")
+            self._file.flush()
 
     def records(self, count: int) -> dict[str, Sequence[Record]]:
         """Return the records of the first `count` problems, by condition, in the order of the problems."""
@@ -62,4 +72,7 @@ class Store:
             )
         for line in lines[1:]:
             record = json.loads(line)
+            if "machine" in record:
+                self.machines.append(record["machine"])
+                continue
             self._found.setdefault(record.pop("condition"), {})[record.pop("problem")] = record

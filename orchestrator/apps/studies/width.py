@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..problems import Problem
-from .base import Condition, Findings, Records, Table
+from .base import Condition, Findings, Records, Table, circumstances
 from .plots import Series, lines
 from .statistics import Estimate
 
@@ -18,6 +18,8 @@ __all__ = ["Width"]
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 ROUNDS = 3
+SAID = 8
+"""The width that a sentence says something about: that of the studies' threads."""
 
 
 class Width:
@@ -70,11 +72,18 @@ class Width:
                 points.append((float(width), whole, ""))
                 found.figures[f"{model}-{width}"] = {"tokens_per_second": whole}
             series.append(Series(f"{model} model", points))
+            at = {width: estimate.value for width, estimate, _ in points}
+            if base and SAID in at:
+                found.claims.append(
+                    f"With {SAID} lines at once the {model} model's engine generates {at[SAID] / base:.1f} times the "
+                    f"tokens a second of one line, and each line takes {base * SAID / at[SAID]:.1f} times as long."
+                )
         columns = ("model", "lines at once", "tokens/s", "tokens/s a line", "× one line, all", "a line is slower by ×")
         note = (
             "One engine. Median of three interleaved rounds, lowest and highest in brackets. On a GPU the last column "
             "stays near 1 up to some tens of lines; here every line beyond the first takes from the others."
         )
+        note += circumstances([run for runs in records.values() for run in runs])
         found.tables.append(Table("Tokens a second against width", columns, rows, note))
         caption = "Engine throughput against width"
         figure = lines(series, "lines of reasoning at once", "tokens/s", caption, percent=False, log_x=True)

@@ -1,0 +1,143 @@
+"""How merges find out which of several texts come to the same: a model that compares two at a time, or embeddings.
+
+Decides who is compared with whom and what a comparison says. It does not know what is grouped, nor what becomes of the
+groups.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from pydantic import Field, JsonValue
+
+from orchestrator.core.base import Task
+from orchestrator.core.ir import Frozen, Step, Structured, Think
+from orchestrator.core.view import Branch
+
+from ..similarity import cluster, cosine
+from ._asking import Asking, fresh
+
+_WORD = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
+SAME_BY_MODEL = 0.5
+"""Threshold for the probability that a model gives: more likely the same than not."""
+SAME_BY_COSINE = 0.9
+"""Threshold for the cosine of two embeddings."""
+
+
+class Groups(Frozen):
+    """Groups by the names of branches, as far as they are known."""
+
+    found: tuple[tuple[str, ...], ...] = ()
+    """Whole groups; the first of each stands for it."""
+    open: tuple[str, ...] = ()
+    """Those that are in no group yet; the first stands for the next one."""
+    calls: tuple[str, ...] = ()
+    """The steps that compare the first of `open` with each of the others, in order."""
+    silent: int = 0
+    """Comparisons that came to nothing."""
+    apart: tuple[str, ...] = ()
+    """Those that are known to be different from one another; none of them is compared with another."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Those that the first of `open` is compared with."""
+        head, *rest = self.open
+        return tuple(other for other in rest if head not in self.apart or other not in self.apart)
+
+    def settled(self) -> Groups:
+        """Return the same without those in front that there is nothing to compare with: groups of their own."""
+        groups = self
+        while groups.open and not groups.others:
+            update = {"found": (*groups.found, groups.open[:1]), "open": groups.open[1:]}
+            groups = groups.model_copy(update=update)
+        return groups
+
+
+class Grouping(Asking):
+    """Base of the merges that ask which of several texts come to the same.
+
+    A model is asked about pairs: the first text with each of the others at the same time, then the first of those that
+    were not the same with each of the rest, and so on, so k groups take k rounds at most (leader clustering). What it
+    says counts by the last "yes" or "no" in it; a call that fails, or says neither, does not make two the same.
+    """
+
+    threshold: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Least probability (of a model that is `graded`) or cosine (of embeddings) at which two are the same; 0.5 and 0.9
+    if left out."""
+    graded: bool = False
+    """Take the probability with which the model said "yes" or "no" in place of the word alone: of a model that answers
+    with one token. Asks for log-probabilities."""
+    constrain: bool = False
+    """Let the engine allow the model nothing but "yes" or "no"; not every server can."""
+    groups: Groups | None = None
+    """What has been found out; set by the merge itself."""
+
+    def comparisons(self, groups: Groups, shown: Mapping[str, str], intro: str, ask: str, task: Task) -> list[Step]:
+        """Return the calls of the next round. `shown` has the text of each; `intro` and `ask` are put around the two of
+        a comparison, which are called A and B."""
+        head = groups.open[0]
+        form = Structured(kind="choice", spec=["yes", "no"]) if self.constrain else None
+        steps: list[Step] = []
+        for i, other in enumerate(groups.others, 1):
+            name = fresh(f"same-{len(groups.found) + 1}-{i}", shown)
+            # the first text comes first, so that the calls of a round share their prefix
+            texts = f"A:\n{self.shown(shown[head])}\n\nB:\n{self.shown(shown[other])}"
+            prompt = f"{task.render()}\n\n{intro}\n\n{texts}\n\n{ask}\n"
+            step = self.call(task, name, prompt, f"{head} and {other}", form)
+            if self.graded and isinstance(step.op, Think):
+                sampling = step.op.sampling.model_copy(update={"logprobs": 1})
+                step = step.model_copy(update={"op": step.op.model_copy(update={"sampling": sampling})})
+            steps.append(step)
+        return steps
+
+    def heard(self, groups: Groups, by_name: Mapping[str, Branch]) -> Groups:
+        """Return the groups after a round."""
+        said = [self.likeness(by_name.get(call)) for call in groups.calls]
+        least = self.threshold or SAME_BY_MODEL
+        scores = zip(groups.others, said, strict=True)
+        same = [other for other, score in scores if score is not None and score >= least]
+        left = tuple(other for other in groups.open[1:] if other not in same)
+        found = (*groups.found, (groups.open[0], *same))
+        silent = groups.silent + said.count(None)
+        return Groups(found=found, open=left, silent=silent, apart=groups.apart).settled()
+
+    def likeness(self, call: Branch | None) -> float | None:
+        """Return the probability that two are the same, as a call says; `None` if it says nothing."""
+        said = _WORD.findall(call.text) if call is not None and call.done else []
+        if not said or call is None or call.result is None:
+            return None
+        sure = math.exp(min(0.0, call.result.logprob)) if self.graded and call.result.logprob is not None else 1.0
+        return sure if said[-1].lower() == "yes" else 1.0 - sure
+
+    def by_embedding(self, names: Sequence[str], value: JsonValue, apart: Collection[str] = ()) -> Groups | None:
+        """Return the groups by the vectors of `names`, in order: each joins the most similar earlier one that stands
+        for a group, those of `apart` none of `apart`. `None` for what is no list of as many vectors."""
+        vectors = vectors_of(value, len(names))
+        if vectors is None:
+            return None
+        given = list(zip(names, vectors, strict=True))
+
+        def like(a: tuple[str, list[float]], b: tuple[str, list[float]]) -> float:
+            return -1.0 if a[0] in apart and b[0] in apart else cosine(a[1], b[1])
+
+        found: dict[int, list[str]] = {}
+        for name, head in zip(names, cluster(given, self.threshold or SAME_BY_COSINE, like), strict=True):
+            found.setdefault(head, []).append(name)
+        return Groups(found=tuple(map(tuple, found.values())))
+
+
+def vectors_of(value: JsonValue, n: int) -> list[list[float]] | None:
+    """Return `n` vectors of one length and of finite numbers, or `None` if a value is not that."""
+    if not isinstance(value, list) or len(value) != n:
+        return None
+    vectors: list[list[float]] = []
+    for row in value:
+        if not isinstance(row, list) or not row or (vectors and len(row) != len(vectors[0])):
+            return None
+        numbers = [float(each) for each in row if isinstance(each, int | float) and not isinstance(each, bool)]
+        if len(numbers) != len(row) or not all(map(math.isfinite, numbers)):
+            return None
+        vectors.append(numbers)
+    return vectors

@@ -1,0 +1,122 @@
+"""Merge `alike`: which beginnings of traces are worth going on with, by how alike an embedding or a model finds them.
+
+Decides who stands for whom, as `distinct` does by answers. It does not know how the beginnings are continued, nor how
+their votes are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from orchestrator.core.base import Task, Verdict
+from orchestrator.core.ir import Call, Join, Plan, Plugin, Step
+from orchestrator.core.view import Branch
+
+from .._votes import claim_of
+from ._asking import fresh
+from ._grouping import Grouping, Groups
+
+__all__ = ["Alike"]
+
+_ASK = "Will A and B come to the same final answer? Say only yes or no."
+
+
+class Alike(Grouping):
+    """Greedy clusters of beginnings after DeepPrune (arXiv 2510.08483), with an embedding or an untrained model in
+    place of its trained judge.
+
+    Beginnings that ended by themselves are clustered by their answers, and nobody is asked about two of those; one that
+    ended without an answer is like none. All others are compared with these first, then with one another. `embedding`:
+    a tool makes vectors of all texts, and a beginning joins the most similar one before it that stands for a cluster,
+    at a cosine of `threshold` (0.9). `model`: a model says of pairs whether both will come to the same answer; with
+    `graded` the probability of that must be `threshold` (0.5).
+
+    If the tool fails or returns no vectors, or a model's call fails or says neither yes nor no, nothing is like
+    anything (in that pair): what is lost is tokens, no vote. The value is a list of {"trace": name, "count": beginnings
+    that it stands for, "done": whether it ended by itself}, as that of `distinct`; beginnings that failed are left out.
+    """
+
+    ask: Literal["embedding", "model"] = "model"
+    """Who says how alike two beginnings are."""
+    tool: str = Field(default="embed", min_length=1)
+    """Name of the tool that makes vectors of texts: it takes `texts` and returns a list of numbers for each."""
+    instruction: str = _ASK
+    """What a model is asked about two beginnings."""
+    called: str | None = None
+    """The step whose value are the vectors; set by the merge itself."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the representatives, or the calls as more plan; `why` says how many clusters there are."""
+        by_name = {branch.name: branch for branch in branches}
+        calls = {self.called, *(self.groups.calls if self.groups is not None else ())}
+        traces = [branch for branch in branches if branch.name not in calls and branch.done and branch.result]
+        ended = {trace.name for trace in traces if trace.result and trace.result.finish != "length"}
+        counts, mute = _by_answer(traces, ended, task)
+        # those that ended come first: whoever is like one of them need not go on at all
+        names = sorted(counts, key=lambda name: name not in ended)
+        alone = Groups(found=tuple((name,) for name in names))
+        note = ""
+        if self.called is None and self.groups is None:
+            begun = Groups(open=tuple(names), apart=tuple(name for name in names if name in ended)).settled()
+            if begun.open:
+                why = f"{len(names)} of {len(traces)} beginnings to compare"
+                ask = self._round(begun, by_name, task) if self.ask == "model" else self._vectors(names, by_name)
+                return Verdict(value=None, why=why, patch=ask)
+            groups = begun
+        elif self.groups is not None:
+            groups = self.heard(self.groups, by_name)
+            if groups.open:
+                why = f"{len(groups.found)} clusters, {len(groups.open)} beginnings to compare"
+                return Verdict(value=None, why=why, patch=self._round(groups, by_name, task))
+            note = f"; {groups.silent} comparisons came to nothing and count as no" if groups.silent else ""
+        else:
+            asked = by_name.get(self.called or "")
+            value = asked.result.value if asked is not None and asked.result is not None else None
+            found = self.by_embedding(names, value, ended)
+            groups, note = (found, "") if found else (alone, f"; {self.tool} gave no vectors, so nothing is alike")
+        found = [*groups.found, *((name,) for name in mute)]
+        heads: list[JsonValue] = []
+        for members in found:
+            count = sum(counts.get(name, 1) for name in members)
+            heads.append({"trace": members[0], "count": count, "done": members[0] in ended})
+        return Verdict(value=heads, why=f"{len(heads)} clusters of {len(traces)} beginnings{note}")
+
+    def _vectors(self, names: Sequence[str], by_name: dict[str, Branch]) -> Plan:
+        name = fresh("vectors", by_name)
+        texts: list[JsonValue] = [self.shown(by_name[each].text) for each in names]
+        call = Step(name=name, op=Call(tool=self.tool, args={"texts": texts}), label=self.tool)
+        return self._then((call,), list(by_name), {"called": name})
+
+    def _round(self, groups: Groups, by_name: dict[str, Branch], task: Task) -> Plan:
+        texts = {name: branch.text for name, branch in by_name.items()}
+        steps = self.comparisons(groups, texts, "Two unfinished attempts at this:", self.instruction, task)
+        asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
+        traces = [name for name in by_name if self.groups is None or name not in self.groups.calls]
+        return self._then(steps, traces, {"groups": asking})
+
+    def _then(self, steps: Sequence[Step], traces: Sequence[str], update: dict[str, object]) -> Plan:
+        """Return the calls and the join that reads them."""
+        options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
+        op = Join(merge=Plugin(name="alike", options=options), tolerate="any-end")
+        needs = (*(step.name for step in steps), *traces)
+        end = Step(name=fresh("alike", needs), op=op, needs=needs, label="who is alike")
+        return Plan(steps=(*steps, end), output=end.name)
+
+
+def _by_answer(traces: Sequence[Branch], ended: set[str], task: Task) -> tuple[dict[str, int], list[str]]:
+    """Return the beginnings with how many each stands for, those that ended with one answer being one; and the names of
+    those that ended without any."""
+    counts: dict[str, int] = {}
+    firsts: dict[str, str] = {}
+    mute: list[str] = []
+    for trace in traces:
+        claim = claim_of(trace, task) if trace.name in ended else None
+        if claim is None and trace.name in ended:
+            mute.append(trace.name)
+            continue
+        first = trace.name if claim is None else firsts.setdefault(claim[1], trace.name)
+        counts[first] = counts.get(first, 0) + 1
+    return counts, mute

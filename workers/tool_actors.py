@@ -1,0 +1,157 @@
+"""Runs the tools of a file in Ray actors, beside those that run in this process.
+
+Decides which call goes to which actor, and which stays here. What becomes of an actor that dies is `ray_pool`'s matter,
+how a tool is called is `tools`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.base import Progress
+from orchestrator.core.errors import WorkerError, WorkerLost, as_failure
+from orchestrator.core.events import Job
+from orchestrator.core.ir import Call, Failure, Result
+
+from ._load import AnyTool, load_tools
+from ._mcp import McpServer
+from .ray_pool import RayWorker
+from .tools import Tools
+
+__all__ = ["ToolActors"]
+
+
+class ToolActors(Tools):
+    """Serves calls as `tools` does; those of the tools of `file` in Ray actors, where heavy ones do not slow the
+    scheduler down and one that crashes takes no more than its actor with it.
+
+    Options: those of `tools`, and
+        actors: how many Ray actors.
+        num_cpus: CPUs that each reserves; 0 for tools that mostly wait.
+        start_timeout: seconds for the cluster to find room for an actor and for that to load the file.
+
+    The actor with the fewest calls gets the next. Calls whose actor died fail as lost ones: they are made again on
+    another, unless their tool has side effects. The file has to be at the same path on every node. Functions that are
+    given, MCP servers' tools, and tools that take a `Context` (whose questions only this process can put to a person)
+    run here.
+
+    Raises what `tools` does; `start` raises `WorkerError` for a cluster without room.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool | Callable[..., Any]] = (),
+        *,
+        file: str | Path,
+        mcp: Iterable[str | McpServer] = (),
+        actors: int = 1,
+        num_cpus: float = 1,
+        start_timeout: float = 180.0,
+        slots: int = 64,
+        grace: float = 1.0,
+        name: str = "tools",
+    ) -> None:
+        loaded = load_tools(file)
+        super().__init__((*tools, *loaded), mcp=mcp, slots=slots, grace=grace, name=name)
+        self._afar = frozenset(each.name for each in loaded if each.context is None)
+        options: dict[str, Any] = {"file": str(Path(file).absolute()), "slots": slots, "grace": grace}
+        room: dict[str, Any] = {"num_cpus": num_cpus, "count": actors, "start_timeout": start_timeout, "like": self}
+        self._actors = [
+            RayWorker("workers.tools:Tools", options, name=f"{name}-{index}", **room) for index in range(actors)
+        ]
+        self._left = actors
+        """Actors that are there or coming back."""
+        self._calls: dict[int, RayWorker] = {}
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+        """Calls for which no actor is ready: whether one may be now."""
+        self._followers: list[asyncio.Task[None]] = []
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the actors."""
+        return tuple(actor.pid for actor in self._actors if actor.pid is not None)
+
+    async def start(self) -> None:
+        """Start the actors side by side, and connect to the MCP servers. Raises `WorkerError` and `ToolSchemaError`."""
+        if self._followers:
+            return
+        starts = [asyncio.ensure_future(each) for each in (super().start(), *(actor.start() for actor in self._actors))]
+        try:
+            await asyncio.gather(*starts)
+        except BaseException:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            await self.close()
+            raise
+        self._left = len(self._actors)
+        self._followers = [asyncio.create_task(self._follow(actor)) for actor in self._actors]
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        """Call the tool of `job.op`, in an actor if it belongs to the file."""
+        if not isinstance(job.op, Call) or job.op.tool not in self._afar:
+            async for item in super().run(job):
+                yield item
+            return
+        actor = await self._free(job.attempt)
+        if not isinstance(actor, RayWorker):
+            yield actor
+            return
+        self._calls[job.attempt] = actor
+        try:
+            async for item in actor.run(job):
+                yield item
+        finally:
+            del self._calls[job.attempt]
+
+    async def cancel(self, attempt: int) -> None:
+        """Stop a call, wherever it runs."""
+        if (waiting := self._waiting.get(attempt)) is not None:
+            if not waiting.done():
+                waiting.set_result(False)
+        elif (actor := self._calls.get(attempt)) is not None:
+            await actor.cancel(attempt)
+        else:
+            await super().cancel(attempt)
+
+    async def close(self) -> None:
+        """Stop what runs, and end the actors."""
+        followers, self._followers = self._followers, []
+        for follower in followers:
+            follower.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+        self._closed.set()
+        self._look_again()
+        await asyncio.gather(super().close(), *(actor.close() for actor in self._actors))
+
+    async def _free(self, attempt: int) -> RayWorker | Result | Failure:
+        """Return the actor with the fewest calls, once there is one, or what the call ends in without one."""
+        while not self._closed.is_set():
+            ready = [actor for actor in self._actors if actor.ready]
+            if ready:
+                live = list(self._calls.values())
+                return min(ready, key=live.count)
+            if not self._left:
+                return as_failure(WorkerError(f"the {len(self._actors)} actors of {self.name!r} have died too often"))
+            waiting = self._waiting[attempt] = asyncio.get_running_loop().create_future()
+            try:
+                if not await waiting:
+                    return Result(finish="cancelled")
+            finally:
+                del self._waiting[attempt]
+        return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
+
+    async def _follow(self, actor: RayWorker) -> None:
+        """Let calls that wait for an actor look again whenever one comes back or is gone for good."""
+        async for _ in actor.health():
+            self._look_again()
+        self._left -= 1
+        self._look_again()
+
+    def _look_again(self) -> None:
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(True)
