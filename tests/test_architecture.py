@@ -197,8 +197,8 @@ LAUNCHES = frozenset(
 LOADS_BY_NAME = {
     "planners/dialects/__init__.py",  # a file of its own folder
     "orchestrator/tasks/_answers.py",  # a function that the user names
-    "policies/merge/best_scored.py",
-    "policies/prune/redundant.py",  # a scorer that the user names
+    "policies/merge/best_scored.py",  # a scorer that the user names
+    "policies/prune/redundant.py",  # an embedding that the user names
 }
 
 

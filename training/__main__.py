@@ -110,6 +110,8 @@ def main(arguments: list[str] | None = None) -> int:
         }
         to = options.other if options.command == "reproduce" else options.model
         export.export(state.model, to, facts)
+        flags = [f"--size {options.size}"] * (options.size != "small") + ["--compile"] * options.compile
+        export.write_card(state.model, to, " ".join(["python -m training", *flags]), facts, evaluate.TABLE)
         print(f"{to}: step {state.step}, {state.tokens:,} tokens")
     if options.command in ("all", "evaluate"):
         rows = evaluate.evaluate(export.load(options.model, device), options.problems, options.quick)

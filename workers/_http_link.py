@@ -23,10 +23,12 @@ RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504})
 DEFAULT_KEY = "OPENAI_API_KEY"
 DRAIN = 1.0
 """Seconds that the end of an answer may take after its last line."""
+POOL = 16
+"""Connections of one pool, about."""
 
 
 class Link:
-    """One server, with a pool of connections that are kept alive."""
+    """One server, with pools of connections that are kept alive."""
 
     def __init__(self, base_url: str, key_variable: str | None, connections: int, timeout: float) -> None:
         """Open no connection yet. `timeout` is the longest silence, in seconds. Raises `EngineError`."""
@@ -45,27 +47,35 @@ class Link:
         http = self._http = importlib.import_module(
             openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0]
         )
-        self._client = openai.AsyncOpenAI(
-            api_key=key or "none",
-            base_url=base_url,
-            max_retries=0,  # retries are the worker's: only it knows what has been shown to a reader
-            timeout=http.Timeout(timeout, connect=min(timeout, 10.0), pool=None),
-            http_client=openai.DefaultAsyncHttpxClient(
-                limits=http.Limits(max_connections=connections + 4, max_keepalive_connections=connections + 4)
-            ),
-        )
+        # For each request a pool looks at all of its connections: with a few hundred in one pool that takes longer than
+        # all else that we do for a request.
+        pools = -(-connections // POOL)
+        limits = http.Limits(max_connections=None, max_keepalive_connections=POOL + 4)
+        secure = http.create_ssl_context()  # made once: it reads the system's certificates
+        self._clients = [
+            openai.AsyncOpenAI(
+                api_key=key or "none",
+                base_url=base_url,
+                max_retries=0,  # retries are the worker's: only it knows what has been shown to a reader
+                timeout=http.Timeout(timeout, connect=min(timeout, 10.0), pool=None),
+                http_client=openai.DefaultAsyncHttpxClient(limits=limits, verify=secure),
+            )
+            for _ in range(pools)
+        ]
+        self._out = [0] * pools
+        """Requests under way in each pool."""
 
     async def get(self, path: str, seconds: float | None = None) -> Any:
         """Return the JSON of a GET. Raises `Trouble`."""
         options: Any = {} if seconds is None else {"timeout": seconds}
-        with self._told():
-            response = await self._client.get(path, cast_to=self._http.Response, options=options)
+        with self._told(), self._pool() as client:
+            response = await client.get(path, cast_to=self._http.Response, options=options)
         return self._json(response.text)
 
     async def post(self, path: str, fields: Mapping[str, Any]) -> Any:
         """Return the JSON of a POST. Raises `Trouble`."""
-        with self._told():
-            response = await self._client.post(path, cast_to=self._http.Response, body=dict(fields))
+        with self._told(), self._pool() as client:
+            response = await client.post(path, cast_to=self._http.Response, body=dict(fields))
         return self._json(response.text)
 
     async def stream(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
@@ -73,15 +83,12 @@ class Link:
         iterator closes the connection if the answer is not over. Raises `Trouble`."""
         model = fields["model"]
         # `extra_body` goes over the wire as it is: the client would walk through every token id of a prompt.
-        if endpoint == "completions":
-            opening = self._client.completions.with_streaming_response.create(
-                model=model, prompt="", stream=True, extra_body=dict(fields)
-            )
-        else:
-            opening = self._client.chat.completions.with_streaming_response.create(
-                model=model, messages=[], stream=True, extra_body=dict(fields)
-            )
-        with self._told():
+        given: dict[str, Any] = {"model": model, "stream": True, "extra_body": dict(fields)}
+        with self._told(), self._pool() as client:
+            if endpoint == "completions":
+                opening = client.completions.with_streaming_response.create(prompt="", **given)
+            else:
+                opening = client.chat.completions.with_streaming_response.create(messages=[], **given)
             async with opening as response:
                 if "json" in response.headers.get("content-type", ""):
                     yield self._json((await response.read()).decode(errors="replace"))
@@ -101,9 +108,20 @@ class Link:
                         return
                     yield self._json(value)
 
+    @contextlib.contextmanager
+    def _pool(self) -> Iterator[Any]:
+        """Yield the client of the first pool that has room, so that few connections serve few requests."""
+        place = next((place for place, out in enumerate(self._out) if out < POOL), 0)
+        self._out[place] += 1
+        try:
+            yield self._clients[place]
+        finally:
+            self._out[place] -= 1
+
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.close()
+        for client in self._clients:
+            await client.close()
 
     def scrub(self, text: str) -> str:
         """Return a text without the key."""

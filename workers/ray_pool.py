@@ -242,6 +242,7 @@ class RayWorker(Worker):
             reason = await self._read()
             actor, self._actor = self._actor, None
             if self._gone is not None and self._gone.done():
+                log.warning("%s does not come back: %s", self.name, reason)
                 left = 0
             else:
                 with contextlib.suppress(Exception):
@@ -292,12 +293,15 @@ class RayWorker(Worker):
         time may have run out while this process was suspended itself."""
         missed = 0
         while missed < 2:
-            try:
-                await asyncio.wait_for(_reply(actor.answers), self._silence / 2)
-            except TimeoutError:
-                missed += 1
-            else:
-                missed = 0
+            answer = asyncio.ensure_future(_reply(actor.answers))
+            try:  # not `wait_for`, which may swallow a cancel that comes with the answer
+                await asyncio.wait([answer], timeout=self._silence / 2)
+                missed = 0 if answer.done() else missed + 1
+                if answer.done():
+                    answer.result()
+            finally:
+                answer.cancel()
+            if not missed:
                 await asyncio.sleep(self._silence / 8)
         return f"it has not answered for {self._silence:g} s"
 

@@ -86,7 +86,7 @@ def submit(
         options["submission_id"] = name
     with opened(as_json) as output:
         with _cluster(address) as client:
-            made = client.submit_job(**options)
+            made = _submitted(client, options)
             output.progress.print(f"submitted {made}", markup=False)
             code = _follow(client, made, output) if follow else 0
         if as_json:
@@ -95,6 +95,18 @@ def submit(
             output.stream.write(made + "\n")
     if code:
         raise typer.Exit(code)
+
+
+def _submitted(client: Any, options: dict[str, Any]) -> str:
+    """Submit a job and return its id. A cluster that has only just started has nobody yet to run it on."""
+    for _ in range(_PATIENCE):
+        try:
+            return client.submit_job(**options)
+        except RuntimeError as error:
+            if "No available agent" not in str(error):
+                raise
+            time.sleep(1.0)
+    return client.submit_job(**options)
 
 
 def status(job: Id, address: Address = None, as_json: Json = False) -> None:

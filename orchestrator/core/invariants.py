@@ -11,6 +11,7 @@ from .budget import Account, Grant, admit
 from .errors import InvariantError
 from .machine import Machine
 from .nodes import Node, State, is_current, lane_of
+from .view import branch_of, branches_of
 
 
 def check(machine: Machine) -> None:
@@ -24,6 +25,7 @@ def check(machine: Machine) -> None:
             _check_readers(node)
             _check_needs(node)
             _check_accounts(node)
+            _check_branches(node)
     for node in machine.nodes.values():
         _demand(node.run.id in machine.runs, node.id, "outlives its run")
     for attempt in machine.attempts.values():
@@ -118,6 +120,14 @@ def _check_readers(node: Node) -> None:
     _demand(owner is None or not owner.ended, node.id, "is live in the expansion of a step that has ended")
 
 
+def _check_branches(node: Node) -> None:
+    """What a merge would be shown now, of which much is kept from before, is what there is."""
+    if node.seen is not None:
+        kept = list(node.seen)
+        shown, node.seen = branches_of(node), kept
+        _demand(shown == [branch_of(dep) for dep in node.deps], node.id, "remembers branches that have changed")
+
+
 def _check_needs(node: Node) -> None:
     if node.state is State.WAITING and not node.let_go:
         out = sum(not dep.ended for dep in node.deps)
@@ -151,6 +161,7 @@ def _check_accounts(node: Node) -> None:
         if limit.width is not None:
             _demand(account.running <= limit.width, account.owner, f"runs {account.running} wide")
         _demand(account.reserved >= 0 and account.running >= 0, account.owner, "gave back more than it took")
+        _demand(account.deadline is None or node in account.timed, node.id, "is under a deadline that forgets it")
 
 
 def _demand(holds: bool, who: str, what: str) -> None:

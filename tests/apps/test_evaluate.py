@@ -162,6 +162,6 @@ def test_how_much_ran_side_by_side_is_counted(plait, problems, script, tmp_path)
     mean = sum(each["acceleration"] for each in figures) / 3
     assert done.json["acceleration_mean"] == pytest.approx(mean, abs=1e-3) and mean > 0
     assert (
-        "in 33.3% of the problems"
+        "in 33.3 % of the problems"
         in plait("eval", "countdown", "--problems", problems, "--planner", "threads", "--script", replies).out
     )

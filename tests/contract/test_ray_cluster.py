@@ -1,7 +1,8 @@
-"""Whether a cluster can hold what is asked of it: reckoned from what its nodes have, without one."""
+"""Whether a cluster can hold what is asked of it, and how an actor is watched: without Ray."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrator.core.errors import WorkerError
 from workers._ray_cluster import Placement, default_gpus, missing
+from workers.ray_pool import RayWorker
 
 
 class Group:
@@ -116,3 +118,39 @@ async def test_room_that_others_hold_is_asked_for_and_given_up() -> None:
         await placement.take(ray, 5)
     assert ray.made == [[{"CPU": 1.0, "GPU": 1.0}] * 2]
     assert ray.removed == 1
+
+
+class FakeActor:
+    """An actor that answers at once, has no news and never ends."""
+
+    def __getattr__(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(remote=lambda: self._reply(name))
+
+    async def _reply(self, name: str) -> bool:
+        await (asyncio.sleep(0) if name == "answers" else asyncio.get_running_loop().create_future())
+        return True
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_following_an_actor_can_be_given_up_at_any_moment(turns: int) -> None:
+    worker = RayWorker("workers.scripted:Scripted", {"replies": [{"text": "x"}]}, silence=60.0)
+    worker._actor = FakeActor()
+    worker._gone = asyncio.get_running_loop().create_future()  # type: ignore[assignment]
+    reading = asyncio.create_task(worker._read())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    reading.cancel()
+    done, _ = await asyncio.wait([reading], timeout=5)
+    assert done and reading.cancelled()
+
+
+async def test_an_actor_is_asked_twice_before_it_counts_as_hung() -> None:
+    asked: list[float] = []
+
+    async def silent() -> None:
+        asked.append(asyncio.get_running_loop().time())
+        await asyncio.get_running_loop().create_future()
+
+    worker = RayWorker("workers.scripted:Scripted", {"replies": [{"text": "x"}]}, silence=0.1)
+    assert "not answered for 0.1 s" in await worker._hangs(SimpleNamespace(answers=SimpleNamespace(remote=silent)))
+    assert len(asked) == 2

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
+from orchestrator.core.errors import PluginError
 from orchestrator.core.estimates import branches_needed, majority_probability
 from orchestrator.core.ir import Budget, Plugin, Request, Result, Think
 from planners._asking import Asker
@@ -261,6 +263,29 @@ def test_a_model_that_can_spawn_threads_does() -> None:
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     assert outcome.finish.result.why.startswith("threads: the model can spawn threads")
     assert any("<parent>" in words for words in outcome.prompts.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threads": "nope"}, "there is no dialect 'nope'"),
+        ({"options": {"vote": {}}}, "not for vote"),
+        ({"options": {"threads": {"width": 3}}}, "give `threads` too"),
+        ({"threads": "apr", "options": {"threads": {"fork": True}}}, "leave `fork` out"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_the_probes(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(PluginError, match=said):
+        Auto(**options)
+
+
+async def test_a_dialect_that_cannot_put_the_request_is_passed_over() -> None:
+    replies = [Reply(text=f"Answer: {n}", times=1) for n in (1, 2, 3, 4)]
+    answer, _ = await ask("auto", "Why?", *replies, Reply(text="Answer: 5"), options={"threads": "apr", "split": "off"})
+    assert answer.status == "done" and answer.answer == "5"
+    assert (
+        answer.why.startswith("serial: ") and "threads were not possible (the dialect apr plays Countdown" in answer.why
+    )
 
 
 # --- what was not chosen ---------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ QUIRKS: dict[str, tuple[str, list[tuple[str, str, Args]], tuple[str, ...]]] = {
         ("')' was missing",),
     ),
     "references bare, inside text, in lists, in objects, and of outputs": (
-        '1. a()\n2. b($1, ${1})\n3. c("max($1, $2) / min(${1})")\n4. d(["$1", \'$2\'], {"k": {"j": "$1.output"}})\n5. join()',
+        '1. a()\n2. b($1, ${1})\n3. c("max($1, $2) / min(${1})")\n'
+        '4. d(["$1", \'$2\'], {"k": {"j": "$1.output"}})\n5. join()',
         [
             ("1", "a", {}),
             ("2", "b", {"arg0": ref("1"), "arg1": ref("1")}),
@@ -55,7 +56,8 @@ QUIRKS: dict[str, tuple[str, list[tuple[str, str, Args]], tuple[str, ...]]] = {
         (),
     ),
     "keywords in any order, and the broken quotes of a shipped description": (
-        '1. search("X")\n2. math(context=["$1"], problem="a, context=b")\n3. math("age of X, context=["$1"])\n4. join()',
+        '1. search("X")\n2. math(context=["$1"], problem="a, context=b")\n'
+        '3. math("age of X, context=["$1"])\n4. join()',
         [
             ("1", "search", {"arg0": "X"}),
             ("2", "math", {"context": [ref("1")], "problem": "a, context=b"}),

@@ -1,9 +1,10 @@
-"""What goes wrong in ThreadWeaver, APR, Multiverse-Engine and Skeleton-of-Thought, each with a text of our own in the
-same shape. LLMCompiler's and LangGraph's stand in `test_llmcompiler_defects.py`."""
+"""What goes wrong in ThreadWeaver, APR, Multiverse-Engine, Skeleton-of-Thought and in samplers (optillm, its_hub,
+dspy), each with a text of our own in the same shape. LLMCompiler's and LangGraph's: `test_llmcompiler_defects.py`."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -157,3 +158,52 @@ async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
     answer, _ = await ask("skeleton", "Tell me.", *replies, options={"router": "off"})
     assert (answer.status, answer.answer) == ("done", "42")
     assert not any(name.startswith("point-") for name in states(answer))
+
+
+# --- optillm, its_hub, dspy -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("planner", "options", "at_once"),
+    [
+        ("sample", {"n": 16}, 16),  # optillm and dspy: n calls one after another
+        ("refine", {"rounds": "8x1"}, 8),  # its_hub's planning: approaches one after another
+        ("think_summarize", {"paths": 6, "quorum": None}, 6),
+        ("auto", {"split": "off"}, 4),
+    ],
+)
+async def test_tries_at_the_same_question_are_made_at_the_same_time(
+    planner: str, options: dict[str, Any], at_once: int
+) -> None:
+    class Counting(Scripted):
+        running = most = 0
+
+        async def run(self, job: Any) -> Any:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            async for item in super().run(job):
+                yield item
+            self.running -= 1
+
+    worker = Counting([Reply(text="Answer: 7", delay=0.2)], slots=64)
+    async with AsyncOrchestrator(workers=[worker]) as orchestrator:
+        answer = await orchestrator.run("How many?", planner=Plugin(name=planner, options=options))
+    assert answer.status == "done" and worker.most == at_once
+
+
+@pytest.mark.parametrize(
+    ("planner", "options"), [("sample", {"n": 5}), ("refine", {"rounds": "5x1"}), ("auto", {"probes": 5})]
+)
+async def test_one_failed_try_takes_no_other_with_it(planner: str, options: dict[str, Any]) -> None:
+    """its_hub: a failed sample raises out of the whole batch and leaves the rest running."""
+    failing = Reply(finish="error", text="the server is gone", times=1)
+    answer, _ = await ask(planner, "How many?", failing, Reply(text="Answer: 7"), options=options)
+    assert (answer.status, str(answer.answer).removeprefix("Answer: ")) == ("done", "7")
+    assert set(states(answer).values()) <= {"done", "failed", "cancelled"}
+
+
+async def test_a_text_that_speaks_of_users_and_assistants_is_whole() -> None:
+    """optillm: an answer with `User:` in it is split there, and only the last piece is returned."""
+    said = "Write it so:\n```\nUser: hi\nAssistant: hello\n```\nAnswer: 7"
+    answer, _ = await ask("single", "How?", Reply(text=said), task="plain:answer=text")
+    assert answer.value == said

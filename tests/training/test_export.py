@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from training.decode import generate
-from training.export import build_tokenizer, export, hf_config, load
+from training.evaluate import TABLE, Row, update_card
+from training.export import build_tokenizer, export, hf_config, load, write_card
 from training.model import Llama, ModelConfig, parameter_count
 from training.vocab import END, ID, WORDS, encode
 
@@ -102,6 +103,17 @@ def test_the_bundled_folder_is_small_and_of_this_vocabulary() -> None:
     config = load(BUNDLED).config
     assert json.loads((BUNDLED / "config.json").read_text()) == hf_config(config)
     assert config.context == 1024
+
+
+def test_a_model_without_a_card_gets_one(tmp_path: Path) -> None:
+    facts = {"steps": 16_000, "tokens": 70_454_018, "seconds": 3543, "seed": 1}
+    assert write_card(load(BUNDLED), tmp_path, "python -m training", facts, TABLE)
+    card = (tmp_path / "README.md").read_text()
+    assert "A Llama of 1.1 million parameters (5 layers, width 128, 4 heads, context 1,024 tokens" in card
+    assert "(seed 1, 16,000 steps): 70.5 million tokens in 59 minutes" in card
+    assert update_card([Row("direct", 10, 0.5, (0.2, 0.8), 0.0, 3.0, 3.0, 3.0)], tmp_path / "README.md")
+    assert "50.0 % (20.0–80.0)" in (tmp_path / "README.md").read_text()
+    assert not write_card(load(BUNDLED), tmp_path, "python -m training", facts, TABLE)
 
 
 @pytest.mark.parametrize("name", ["countdown", "countdown-large"])

@@ -66,3 +66,8 @@ def test_one_command_trains_exports_and_evaluates(tmp_path: Path) -> None:
     assert (model / "model.safetensors").stat().st_size < 8_000_000
     assert (folder / "evaluation.json").exists()
     assert (folder / "last.pt").exists()
+    card = (model / "README.md").read_text()
+    assert f"{TABLE[0]}\n{TABLE[1]}" in card  # a quick evaluation is not the table
+    (model / "README.md").write_text("mine")
+    assert main(["export", *options, "--device", "cpu"]) == 0
+    assert (model / "README.md").read_text() == "mine"
