@@ -32,7 +32,6 @@ Mode = Callable[[Llama, Sequence[Puzzle]], Sequence[Outcome]]
 MODES: dict[str, Mode] = {
     "serial, T=0": lambda model, puzzles: run_single(model, "serial", puzzles, 8),
     "direct, T=0": lambda model, puzzles: run_single(model, "direct", puzzles, None),
-    "threads k=4 forked, T=0": lambda model, puzzles: run_threads(model, puzzles, 4)[0],
     "threads k=8 forked, T=0": lambda model, puzzles: run_threads(model, puzzles, 8)[0],
 }
 """In plain torch. All are greedy: a difference is one of the models."""

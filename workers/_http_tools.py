@@ -22,8 +22,8 @@ WAYS: tuple[Mapping[str, Any], ...] = (
     {"tool_choice": "auto", "parallel_tool_calls": True},
     {"tool_choice": "auto"},
 )
-"""Richest first. vLLM takes `auto` only with a parser of calls, `required` without; llama.cpp writes several calls only
-when asked for parallel ones."""
+"""Richest first. vLLM takes functions only when it was started with a parser of calls (`--tool-call-parser`, and for
+`auto` `--enable-auto-tool-choice`); llama.cpp writes several calls only when asked for parallel ones."""
 _ABOUT = re.compile(r"tool|function|jinja|unrecogni[sz]ed|extra|not permitted|unknown (field|parameter|name)", re.I)
 
 

@@ -29,6 +29,8 @@ __all__ = ["group"]
 DEFAULT = "http://127.0.0.1:8265"
 _OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 _SECONDS = 0.5
+_PATIENCE = 20
+"""Seconds that a new cluster has to get ready for a job."""
 
 Address = Annotated[
     str | None,

@@ -65,6 +65,30 @@ def test_a_ray_without_its_jobs_api_is_said_so(plait: Plait, monkeypatch: pytest
     assert (done.code, done.err) == (1, "error: Ray's Jobs API is not installed: pip install 'plait[job]'\n")
 
 
+@pytest.mark.parametrize(("refusals", "code"), [(2, 0), (99, 1)])
+def test_a_cluster_that_has_only_just_started(
+    plait: Plait, monkeypatch: pytest.MonkeyPatch, refusals: int, code: int
+) -> None:
+    tried: list[dict[str, str]] = []
+
+    class Client:
+        def __init__(self, address: str) -> None:
+            pass
+
+        def submit_job(self, **options: str) -> str:
+            tried.append(options)
+            if len(tried) <= refusals:
+                raise RuntimeError("Request failed with status code 500: No available agent to submit job, try later")
+            return "made"
+
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", Client)
+    monkeypatch.setattr("orchestrator.apps.jobs.time.sleep", lambda seconds: None)
+    done = plait("job", "submit", "--", "version")
+    assert done.code == code
+    assert done.out == "made\n" if code == 0 else "No available agent" in done.err
+    assert len(tried) == min(refusals, 20) + 1 and all(each == tried[0] for each in tried)
+
+
 @pytest.mark.parametrize("words", [(), ("--", "repl"), ("--", "job", "list")])
 def test_what_is_no_job_is_refused(plait: Plait, words: tuple[str, ...]) -> None:
     assert plait("job", "submit", *words).code == 2

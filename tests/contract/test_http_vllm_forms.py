@@ -57,10 +57,12 @@ async def test_the_bundled_model_keeps_to_forms_of_its_words(bundled: Http) -> N
         ("grammar", 'root ::= "<hit>" | "<lo>"', lambda text: text in ("<hit>", "<lo>")),
     ):
         for seed in range(3):
-            form = Structured(kind=kind, spec=spec)
+            form = Structured.model_validate({"kind": kind, "spec": spec})
             end = await ends(bundled, form, prompt, temperature=1.0, seed=seed, max_tokens=4)
             assert isinstance(end, Result), (kind, spec, end)
-            assert right(end.text.strip()), (kind, spec, end.text)
+            # To the engine a form is one of the tokens put together; a tokenizer of words puts a space between them, so
+            # the 17 that was asked for may come as the two words 1 and 7.
+            assert right(end.text.replace(" ", "")), (kind, spec, end.text)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -70,7 +72,8 @@ async def letters(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Htt
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
     log = tmp_path_factory.mktemp("vllm") / "server.log"
-    async with vllm_server(folder, "bytes", log, f"--chat-template={template}") as worker:
+    flags = (f"--chat-template={template}", "--enable-auto-tool-choice", "--tool-call-parser=hermes")
+    async with vllm_server(folder, "bytes", log, *flags) as worker:
         yield worker
 
 
@@ -91,24 +94,25 @@ async def test_forms_of_every_kind(letters: Http, chat: bool) -> None:
         ("grammar", 'root ::= "x" ("+" "x")? ";"', lambda text: text in ("x;", "x+x;")),
     ):
         for seed in range(3):
-            form = Structured(kind=kind, spec=spec)
+            form = Structured.model_validate({"kind": kind, "spec": spec})
             end = await ends(letters, form, "go", chat=chat, temperature=0.7, seed=seed, max_tokens=80)
             assert isinstance(end, Result) and end.finish == "stop", (kind, end)
             assert right(end.text), (kind, end.text)
 
 
-async def test_functions_that_must_be_called(letters: Http) -> None:
-    """vLLM takes `required` without a parser of calls, by a form; a random model then calls something."""
+async def test_functions_that_must_be_called(letters: Http, caplog: pytest.LogCaptureFixture) -> None:
+    """vLLM holds a model to `required` by a form, so that a random model calls something, too."""
     offered = Function(name="pick.one", description="Pick it.", parameters=SCHEMA)
     called = 0
-    for seed in range(4):
-        end = await ends(
-            letters, None, "go", chat=True, tools=(offered,), temperature=0.7, seed=seed, max_tokens=120
-        )  # fmt: skip
+    texts: list[str] = []
+    for seed in range(6):
+        end = await ends(letters, None, "go", chat=True, tools=(offered,), temperature=0.7, seed=seed, max_tokens=300)
         assert isinstance(end, Result), end
-        calls = [part.partition("</tool_call>")[0] for part in end.text.split("<tool_call>")[1:]]
-        for call in calls[:-1] if end.finish == "length" else calls:
-            said = json.loads(call)
-            assert said["name"] == "pick_one" and said["arguments"] in ({"n": 1}, {"n": 2})
-            called += 1
-    assert called
+        texts.append(end.text)
+        for part in end.text.split("<tool_call>")[1:]:
+            said = json.loads(part.partition("</tool_call>")[0])
+            assert said["name"] == "pick_one"
+            if isinstance(said["arguments"], dict):  # else the limit cut it off
+                assert said["arguments"] in ({"n": 1}, {"n": 2})
+                called += 1
+    assert called, (texts, caplog.text)

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Before Ray is imported: it would end this process after a minute without its head node.
-RAYS_PATIENCE = 20
+# Before Ray is imported: after so many seconds without its head node (a minute by default) it ends this process.
+RAYS_PATIENCE = 30
 os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(RAYS_PATIENCE)
 
 from benchmarks import faults  # noqa: E402
@@ -80,13 +80,11 @@ async def _headless() -> dict[str, Any]:
         for pid in descendants(os.getpid()):  # as when the machine is switched off
             os.kill(pid, signal.SIGKILL)
         lost = await asyncio.wait_for(slow, 60)
-        told = time.monotonic() - began
         after = await asyncio.wait_for(orchestrator.run("x"), 10)
-    await asyncio.sleep(max(0.0, RAYS_PATIENCE + 4 - (time.monotonic() - began)))
+    await asyncio.sleep(max(0.0, RAYS_PATIENCE + 4 - (time.monotonic() - began)))  # by then Ray has had its chance
     return {
         "lost": [lost.status, lost.failure.message if lost.failure else None],
         "after": [after.status, after.failure.message if after.failure else None],
-        "told": told,
     }
 
 

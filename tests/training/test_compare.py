@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,19 @@ from orchestrator.apps.studies.page import render
 from training import compare
 from training.__main__ import main, parse
 from training.compare import Kept, Pair, findings, on_engine, paired, weights_of, write
-from training.export import export
+from training.evaluate import held_out
+from training.export import export, load
 from training.model import Llama, ModelConfig
 
 BUNDLED = Path(__file__).parents[2] / "orchestrator" / "models" / "countdown"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_a_paired_difference_and_its_interval() -> None:
@@ -67,25 +77,35 @@ def test_one_command_compares_and_goes_on_where_it_was(
 ) -> None:
     one, two = _model(tmp_path / "one", 1), _model(tmp_path / "two", 2)
     assert weights_of(one) != weights_of(two)
+    direct = {"direct, T=0": compare.MODES["direct, T=0"]}
+    monkeypatch.setattr(compare, "MODES", direct)
     words = ["compare", "--model", str(one), "--other", str(two), "--folder", str(tmp_path / "f"), "--problems", "4"]
+    words += ["--threads", "1"]
     assert main([*words, "--device", "cpu", "--out", str(tmp_path / "out")]) == 0
     said = json.loads((tmp_path / "out" / "retraining.json").read_text())
     page = (tmp_path / "out" / "retraining.md").read_text()
     assert page == render(said)
-    assert set(said["figures"]["modes"]) == set(compare.MODES)
-    assert all(f"| {mode} | 4 | " in page for mode in compare.MODES)
+    assert set(said["figures"]["modes"]) == set(direct)
+    assert "| direct, T=0 | 4 | " in page
     assert "| shipped | 3 | 4,000 |" in page
     assert "--problems 4 --out docs/results" in said["command"]
 
     def forbidden(*_: object) -> None:
         raise AssertionError("this was run before")
 
-    monkeypatch.setattr(compare, "MODES", dict.fromkeys(compare.MODES, forbidden))
+    monkeypatch.setattr(compare, "MODES", dict.fromkeys(direct, forbidden))
     asked = []
     monkeypatch.setattr(compare, "on_engine", lambda folder, planner, count: asked.append(planner) or [True] * count)
     assert main([*words, "--device", "cpu", "--out", str(tmp_path / "out"), "--engine"]) == 0
     assert asked == [planner for planner in compare.ENGINE.values() for _ in range(2)]
     assert "on the engine" in (tmp_path / "out" / "retraining.md").read_text()
+
+
+def test_every_mode_is_run_by_the_shipped_model() -> None:
+    puzzles = held_out(3)
+    solved = {mode: sum(o.solved for o in run(load(BUNDLED), puzzles)) for mode, run in compare.MODES.items()}
+    assert list(solved) == ["serial, T=0", "direct, T=0", "threads k=8 forked, T=0"]
+    assert solved["threads k=8 forked, T=0"] == 3
 
 
 def test_a_kept_run_belongs_to_its_weights_mode_and_number(tmp_path: Path) -> None:

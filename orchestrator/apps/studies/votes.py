@@ -81,7 +81,7 @@ class Votes:
         if not runs:
             return found
         wanted = [(rule, SAMPLES) for grid in GRID.values() for rule in grid]
-        wanted += [(rule, size) for rule in REPLAYED for size in SIZES]
+        wanted += [(rule, size) for size in reversed(SIZES) for rule in REPLAYED]
         outcomes = replay_all(wanted, runs, problems[: len(runs)], workers, self.kept)
         full = outcomes["majority", SAMPLES]
         tables.best_combination(outcomes, full, found)

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 SAMPLES = 64
-SIZES = (1, 2, 4, 8, 16, 32, 48, 64)
+SIZES = (1, 2, 4, 8, 16, 32, 64)
 TOKENS = 512
 """Most tokens of a sample."""
 
