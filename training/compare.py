@@ -80,18 +80,22 @@ class Kept:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._found: dict[str, list[bool]] = json.loads(path.read_text()) if path.exists() else {}
 
     def get(self, folder: Path, mode: str, count: int, run: Callable[[], list[bool]]) -> list[bool]:
         """Return what was kept, or run it and keep it."""
         key = f"{weights_of(folder)} {mode} {count}"
-        if key not in self._found:
-            self._found[key] = run()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(self._found))
-            os.replace(temporary, self._path)
-        return self._found[key]
+        found = self._read()
+        if key in found:
+            return found[key]
+        solved = run()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self._read() | {key: solved}))
+        os.replace(temporary, self._path)
+        return solved
+
+    def _read(self) -> dict[str, list[bool]]:
+        return json.loads(self._path.read_text()) if self._path.exists() else {}
 
 
 def compare(folders: Sequence[Path], count: int, kept: Kept, device: torch.device, engine: bool) -> list[Pair]:

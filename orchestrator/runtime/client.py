@@ -16,7 +16,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 from pydantic import JsonValue
 
 from ..core.base import Brief, Merge, Planner, Policy, Task, Worker
-from ..core.errors import PluginError, UsageError
+from ..core.errors import ConfigError, PluginError, UsageError
 from ..core.events import Finish, Submitted
 from ..core.graph import validate
 from ..core.ir import Budget, Join, Plan, Plugin, Request
@@ -126,7 +126,13 @@ class AsyncOrchestrator:
         config: Config | None = None,
         **settings: Any,
     ) -> None:
-        self.config = config or Config.load(model=model, worker=worker, **settings)
+        named = {"model": model, "worker": worker} | settings
+        if config is not None and (doubled := [name for name, value in named.items() if value is not None]):
+            raise ConfigError(
+                f"{', '.join(doubled)} beside `config`: put all settings into it (config.model_copy(update={{…}})), or "
+                "give them by name without it"
+            )
+        self.config = config or Config.load(**named)
         self.plugins = Plugins()
         self._given = list(workers) if workers is not None else None
         self._tools: Any = build_tools(self.config, self.plugins, tools)

@@ -26,7 +26,15 @@ from orchestrator import (
     Think,
     tool,
 )
-from orchestrator.core.errors import PlanError, PluginError, RunFailed, TaskError, ToolSchemaError, UsageError
+from orchestrator.core.errors import (
+    ConfigError,
+    PlanError,
+    PluginError,
+    RunFailed,
+    TaskError,
+    ToolSchemaError,
+    UsageError,
+)
 from workers.scripted import Reply, Scripted
 
 Make = Callable[..., AsyncOrchestrator]
@@ -265,3 +273,9 @@ async def test_an_attempt_of_a_silent_worker_is_lost_after_its_lease() -> None:
     assert answer.status == "failed"
     assert answer.failure is not None
     assert "silent" in answer.failure.message
+
+
+def test_settings_beside_a_configuration_are_refused() -> None:
+    """They would else be dropped without a word."""
+    with pytest.raises(ConfigError, match="engines beside `config`"):
+        AsyncOrchestrator(config=Config(journal="off"), engines=2)

@@ -182,7 +182,7 @@ def test_unknown_settings_name_the_near_ones(clean: Path, monkeypatch: pytest.Mo
     with pytest.raises(ConfigError, match=r"no setting 'zzzz' \(there are: model, worker"):
         Config.load(zzzz=1)
     monkeypatch.setenv("PLAIT_MODLE", "x")
-    with pytest.raises(ConfigError, match=r"variable PLAIT_MODLE: .*did you mean PLAIT_MODEL\?"):
+    with pytest.raises(ConfigError, match=r"variable PLAIT_MODLE: .*did you mean PLAIT_MODEL"):
         Config.load()
     monkeypatch.delenv("PLAIT_MODLE")
     monkeypatch.setenv("PLAIT_ZZZZ", "x")
