@@ -85,6 +85,8 @@ def test_records_survive_a_kill_and_belong_to_one_study(tmp_path: Path) -> None:
     last = Store(path, header)
     assert last.records(10) == {"serial-t0": [{"solved": False}, {"solved": True}, {"solved": True}]}
     assert last.records(2) == {"serial-t0": [{"solved": False}, {"solved": True}]}
+    last.add("serial-t0", 4, {"solved": False})
+    assert len(last.records(10)["serial-t0"]) == 3  # the fourth problem has not been run
     last.close()
     with pytest.raises(ConfigError, match="another study"):
         Store(path, {"study": "apr", "seed": 1})

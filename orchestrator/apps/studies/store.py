@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,12 @@ class Store:
             self._file.flush()
 
     def records(self, count: int) -> dict[str, Sequence[Record]]:
-        """Return the records of the first `count` problems, by condition, in the order of the problems."""
-        return {key: [found[place] for place in sorted(found) if place < count] for key, found in self._found.items()}
+        """Return the records of the first `count` problems, by condition, in the order of the problems: up to the first
+        problem that has not been run, so that the i-th record is always the i-th problem's."""
+        return {
+            key: [found[place] for place in takewhile(found.__contains__, range(count))]
+            for key, found in self._found.items()
+        }
 
     def close(self) -> None:
         """Close the file."""
