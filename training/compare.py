@@ -171,7 +171,8 @@ def write(pairs: Sequence[Pair], facts: Sequence[dict[str, Any]], command: str, 
         [name, *(f"{each[key]:,}" if key in each else "" for key in names)]
         for name, each in zip(NAMES, facts, strict=True)
     ]
-    tables = [Table("Solved", columns, rows, note), Table("Training", ("model", *names), runs)]
+    times = "Seconds are wall-clock, with whatever else the machine did meanwhile, and with pauses."
+    tables = [Table("Solved", columns, rows, note), Table("Training", ("model", *names), runs, times)]
     page = contents(
         name="retraining",
         title="Retraining from scratch",

@@ -101,14 +101,22 @@ def submit(
 
 def _submitted(client: Any, options: dict[str, Any]) -> str:
     """Submit a job and return its id. A cluster that has only just started has nobody yet to run it on."""
-    for _ in range(_PATIENCE):
+    from ..core.errors import WorkerError
+
+    end = time.monotonic() + _PATIENCE
+    while True:
         try:
             return client.submit_job(**options)
         except RuntimeError as error:
             if "No available agent" not in str(error):
                 raise
+            if time.monotonic() > end:
+                raise WorkerError(
+                    "No available agent: the cluster has nobody to run a job on, for its dashboard agent did not "
+                    "start. Perhaps another Ray on that machine has its port: `ray start "
+                    "--dashboard-agent-listen-port=PORT` gives it another"
+                ) from None
             time.sleep(1.0)
-    return client.submit_job(**options)
 
 
 def status(job: Id, address: Address = None, as_json: Json = False) -> None:

@@ -75,7 +75,7 @@ def complete(script):
         ("/planner sample:n=2,str", ["stream="]),
         ("/planner sample:stream=", ["true", "false"]),
         ("/planner single:style=d", ["direct"]),
-        ("/policy fi", ["fifo"]),
+        ("/policy fi", ["fifo", "first-finish"]),
         ("/policy fifo +consen", ["consensus"]),
         ("/task count", ["countdown"]),
         ("/merge collec", ["collect"]),

@@ -160,7 +160,7 @@ def test_stepping_goes_from_change_to_change(shown):
     assert len(seen) > 1
     assert seen == sorted(set(seen))
     click(tab, "#back")
-    assert tab.run(place) == seen[-2]
+    assert seen[-2] <= tab.run(place) < seen[-1], "changes may lie closer together than the slider has places"
 
 
 def test_playing_reaches_the_end(shown):

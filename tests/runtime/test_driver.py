@@ -174,6 +174,7 @@ class Interrupts(Scripted):
         async for item in super().run(job):
             yield item
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process begun in the background ignores it
 what = sys.argv[1]
 plait = Orchestrator(workers=[Interrupts([Reply(text="a b c d", tokens_per_second=0.1)])], journal="off")
 try:
