@@ -21,7 +21,7 @@ from orchestrator.runtime.answer import Answer
 from orchestrator.runtime.parallelism import parallelism
 from tests.planners.recording import Recording
 from tests.planners.tagged_model import APR, build
-from workers.engine import Engine
+from workers.ray_pool import pool
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -47,7 +47,9 @@ async def searching(
 ) -> AsyncIterator[tuple[AsyncOrchestrator, Recording, Any]]:
     """An orchestrator over one engine with the model of searches, its worker, and the tokenizer."""
     folder: Path = build(tmp_path_factory.mktemp("models") / "apr", language=APR)
-    worker = Recording(Engine(str(folder), kv_cache_memory_bytes=64 << 20, block_size=BLOCK, threads=1))
+    options = {"model": str(folder), "kv_cache_memory_bytes": 64 << 20, "block_size": BLOCK, "threads": 1}
+    (inner,) = pool(1, options=options)  # in an actor: this process may have an engine already
+    worker = Recording(inner)
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
         yield orchestrator, worker, Tokenizer.from_file(str(folder / "tokenizer.json"))
 
