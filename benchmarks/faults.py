@@ -25,7 +25,7 @@ from orchestrator.apps.interrupt import descendants
 from orchestrator.apps.problems import draw
 from orchestrator.runtime.config import BUNDLED_MODEL, Config
 from workers.engine import Engine
-from workers.ray_pool import RayWorker, pool
+from workers.ray_pool import CHECKPOINT, RayWorker, pool
 
 from .measure import Row, spread
 
@@ -73,7 +73,7 @@ def _returned(worker: RayWorker, seconds: float = 60.0) -> None:
 def engines(ledger: Path, count: int = 2, **options: Any) -> list[RayWorker]:
     """Return counted engines in Ray actors."""
     settings = {"model": str(BUNDLED_MODEL), "slots": 64, "ledger": str(ledger), **options}
-    return pool(count, "benchmarks.faults:Counted", {"checkpoint": 2, "threads": 1, **settings})
+    return pool(count, "benchmarks.faults:Counted", {"checkpoint": CHECKPOINT, "threads": 1, **settings})
 
 
 async def solve(orchestrator: AsyncOrchestrator, seed: int) -> list[Any]:
@@ -174,7 +174,7 @@ async def nodes(trials: int = 3) -> list[dict[str, Any]]:
 async def _node_trial(other: Any, ledger: Path, seed: int) -> dict[str, Any]:
     workers = pool(
         2, "benchmarks.faults:Counted",
-        {"model": str(BUNDLED_MODEL), "slots": 64, "ledger": str(ledger), "checkpoint": 2, "threads": 1},
+        {"model": str(BUNDLED_MODEL), "slots": 64, "ledger": str(ledger), "checkpoint": CHECKPOINT, "threads": 1},
         strategy="STRICT_SPREAD",
     )  # fmt: skip
     async with AsyncOrchestrator(workers=workers, config=Config(journal="off")) as orchestrator:

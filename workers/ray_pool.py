@@ -29,8 +29,9 @@ log = logging.getLogger("plait.ray")
 
 T = TypeVar("T")
 
-CHECKPOINT = 2
-"""Engine steps between two accounts of the ids generated: what a dead engine's branches may lose."""
+CHECKPOINT = 8
+"""Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. Every account costs
+about a step of a small model; `benchmarks/LOG.md` has the figures."""
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
 
