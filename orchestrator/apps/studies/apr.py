@@ -29,7 +29,7 @@ CONTEXT = 512
 TIMED = ("serial-t0", "threads-2-t0", "threads-4-t0", "threads-6-t0", "threads-8-t0", "threads-8-stop")
 """What wall-clock is taken of: one problem at a time, all of these in turn."""
 ROUNDS = 2
-TIMED_PROBLEMS = 60
+TIMED_PROBLEMS = 40
 
 
 class Apr:
