@@ -47,8 +47,8 @@ class Link:
         http = self._http = importlib.import_module(
             openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0]
         )
-        # For each request a pool looks at all of its connections: with a few hundred in one pool that was a third of what
-        # we did for a request.
+        # For each request a pool looks at all of its connections: with a few hundred in one pool that was a third of
+        # what we did for a request.
         pools = -(-connections // POOL)
         limits = http.Limits(max_connections=None, max_keepalive_connections=POOL + 4)
         secure = http.create_ssl_context()  # made once: it reads the system's certificates
