@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 from orchestrator.apps.problems import Problem, is_right
+from planners._seeds import derive
 
 N, WIDTH, MODEL = 8, 8, "countdown"
 Ask = Any
@@ -39,13 +40,15 @@ async def plain_votes(ask: Ask, problem: Problem, seed: int) -> tuple[bool, int]
 
 
 async def early_votes(ask: Ask, problem: Problem, seed: int) -> tuple[bool, int]:
-    """Eight requests side by side; the rest are given up as soon as one is right."""
+    """Eight requests side by side; the rest are given up as soon as one is right. They are drawn with the seeds that
+    the planner `sample` gives its samples, since a luckier draw is no faster client."""
     seen = [0] * N
 
     async def one(i: int) -> bool:
         text = ""
         stream = await ask(model=MODEL, prompt=head(problem, "serial"), temperature=1.0, max_tokens=512,
-                           seed=seed * N + i, stream=True, extra_body={"skip_special_tokens": False})  # fmt: skip
+                           seed=derive(seed, "sample", i + 1), stream=True,
+                           extra_body={"skip_special_tokens": False})  # fmt: skip
         async with stream:
             async for chunk in stream:
                 text += chunk.choices[0].text

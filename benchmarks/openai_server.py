@@ -1,10 +1,11 @@
 """Against one OpenAI server: votes with early stop and spawned threads, ours and written by hand in asyncio.
 
-A hundred puzzles, 32 at the same time, on vLLM's own server with the bundled model; every contender in turn, in each
-round. `in process` is the same job on our engine without a server, on the same cores while the server idles, and `two
-engines in Ray` on two of them. Tokens a problem are the server's or engine's own counter; those *after solved* were
-generated for a problem that had its answer already. Ours are asked for in one piece, so that they are known only where
-every token is streamed, as by hand (`counted`).
+A hundred puzzles, 32 at the same time, on vLLM's own server with the bundled model; every contender in turn in each
+round, and other seeds in the next. By hand and ours draw the same samples. Ours go out `breadth-first`, 128 at a time;
+`all at once` sends every branch as soon as it can run, as by hand. `in process` is the same job on our engine without a
+server, on the same cores while the server idles, and `two engines in Ray` on two of them. Tokens a problem are the
+server's or engine's own counter; those *after solved* were generated for a problem that had its answer already. Ours
+are asked for in one piece, so that they are known only where every token is streamed, as by hand (`counted`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ OURS: dict[str, Any] = {
 Solve = Callable[[Problem, int], Awaitable[tuple[bool, int]]]
 
 
-async def _all(solve: Solve, problems: list[Problem]) -> tuple[float, int, int]:
-    """Return problems a second, how many were solved, and the tokens seen when they were."""
+async def _all(solve: Solve, problems: list[Problem], first: int) -> tuple[float, int, int]:
+    """Solve with seeds from `first` on; return problems a second, how many were solved, and the tokens seen when they
+    were."""
     room = asyncio.Semaphore(IN_FLIGHT)
 
     async def one(i: int, problem: Problem) -> tuple[bool, int]:
         async with room:
-            return await solve(problem, i)
+            return await solve(problem, first + i)
 
     start = time.perf_counter()
     found = await asyncio.gather(*(one(i, problem) for i, problem in enumerate(problems)))
@@ -62,24 +64,31 @@ async def run() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         async with served(Path(folder) / "server.log") as (url, generated):
             client = AsyncOpenAI(base_url=url, api_key="none", timeout=300)
-            http = Config(worker="http", base_url=url, slots=256, journal="off")
-            inside = Config(worker="engine", slots=256, journal="off")
+            ordered: dict[str, Any] = {"slots": 128, "policies": ("breadth-first",), "journal": "off"}
+            http = Config(worker="http", base_url=url, **ordered)
+            inside = Config(worker="engine", **ordered)
+            split = Config(
+                worker="ray", engines=2, **ordered | {"slots": 64, "policies": ("affinity", "breadth-first")}
+            )
             async with (
                 AsyncOrchestrator(config=http) as remote,
                 AsyncOrchestrator(config=http.model_copy(update={"whole": 0})) as counted,
+                AsyncOrchestrator(config=http.model_copy(update={"slots": 256, "policies": ()})) as unordered,
                 AsyncOrchestrator(config=inside) as local,
-                AsyncOrchestrator(config=Config(worker="ray", engines=2, slots=128, journal="off")) as pair,
+                AsyncOrchestrator(config=split) as pair,
             ):
                 asks = client.completions.create
                 solvers: dict[str, Solve] = {
                     "by hand, plain n=8": lambda p, s: by_hand.plain_votes(asks, p, s),
                     "by hand, votes of 8, early stop": lambda p, s: by_hand.early_votes(asks, p, s),
                     "ours, votes of 8, early stop": _ours(remote, "votes"),
+                    "ours, votes of 8, all at once": _ours(unordered, "votes"),
                     "ours, votes of 8, counted": _ours(counted, "votes"),
                     "ours in process, votes of 8": _ours(local, "votes"),
                     "ours, two engines in Ray, votes of 8": _ours(pair, "votes"),
                     "by hand, spawn and join": lambda p, s: by_hand.spawn_join(asks, p, s),
                     "ours, threads of width 8": _ours(remote, "threads"),
+                    "ours, threads of width 8, all at once": _ours(unordered, "threads"),
                     "ours, threads of width 8, counted": _ours(counted, "threads"),
                     "ours in process, threads": _ours(local, "threads"),
                     "ours, two engines in Ray, threads": _ours(pair, "threads"),
@@ -87,11 +96,11 @@ async def run() -> list[Row]:
 
                 def contender(name: str, solve: Solve) -> Callable[[], Awaitable[float]]:
                     async def measured() -> float:
-                        before = await asyncio.to_thread(generated)
-                        rate, solved, seen = await _all(solve, problems)
+                        before, number = await asyncio.to_thread(generated), len(told.setdefault(name, []))
+                        rate, solved, seen = await _all(solve, problems, number * PROBLEMS)
                         await asyncio.sleep(0.3)  # the last aborts are on their way
                         total = await asyncio.to_thread(generated) - before or seen
-                        told.setdefault(name, []).append((solved, total / PROBLEMS, max(0, total - seen) / PROBLEMS))
+                        told[name].append((solved, total / PROBLEMS, max(0, total - seen) / PROBLEMS))
                         return rate
 
                     return measured

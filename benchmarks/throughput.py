@@ -2,6 +2,7 @@
 
 The raw engine is vLLM's own `LLMEngine`, stepped by a plain loop with the same settings and the same prompts, at the
 same number of requests in flight. All contenders decode the same greedy tokens; only one of them works at a time.
+Rounds are short and many, since a shared machine's speed drifts by more within a minute than the contenders differ.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from orchestrator.runtime.plugins import Plugins
 
 from .measure import Row, interleave
 
-WIDTHS, ROUNDS = (8, 32, 128), 5
+WIDTHS, ROUNDS = (8, 32, 128), 12
 MAX_TOKENS = 256
 
 
@@ -40,7 +41,9 @@ class Raw:
             block_size=32, disable_log_stats=True, enable_prefix_caching=True,
         )  # fmt: skip
         self.engine: Any = LLMEngine.from_engine_args(args)
-        self.params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY)
+        self.params = SamplingParams(
+            temperature=0.0, max_tokens=MAX_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, skip_special_tokens=False
+        )
         self.number = 0
 
     async def rate(self, texts: list[str], width: int) -> float:
@@ -86,7 +89,7 @@ async def run() -> list[Row]:
     ):
         raw = Raw(config.model, slots)
         for width in WIDTHS:
-            texts = prompts(max(3 * width, 64))
+            texts = prompts(max(2 * width, 32))
             contenders = {
                 "raw": lambda texts=texts, width=width: raw.rate(texts, width),
                 "in process": lambda texts=texts, width=width: through(inside, texts, width),

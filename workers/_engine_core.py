@@ -28,7 +28,7 @@ from ._process import INSTALL, environment, explain, first_line
 from ._prompt import Prompter
 from ._signals import Trace, measure
 from ._stops import first_stop
-from ._stream import Stream
+from ._stream import Checkpoint, Stream
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -161,8 +161,14 @@ class Core:
                 "included: shorten the prompt, or start the engine with a larger max_model_len if the model allows"
             )
         order.deltas = think.stream or bool(order.joint) or not self.peeks
-        order.params = self.able.params(sampling, stops, min(sampling.max_tokens - len(order.past), room), order.deltas)
+        # The engine decodes each token as it comes, between two steps; it has to only where a text may end the output.
+        order.mute = not (order.deltas or stops.texts or order.skip) and self.able.mutes
+        order.mute = order.mute and self.prompter.decodes_late(order.context)
+        limit = min(sampling.max_tokens - len(order.past), room)
+        order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute)
         order.trace = Trace.of(sampling)
+        order.attempt = job.attempt
+        order.bare = order.tells and not (order.deltas or sampling.logprobs)
         return order
 
     def add(self, order: Order, news: News) -> None:
@@ -188,14 +194,14 @@ class Core:
         with contextlib.suppress(AttributeError):
             if state is not None:
                 order.ids = list(state.detokenizer.output_token_ids)
-                order.text = order.fresh(state.detokenizer.output_text)
+                order.text = "" if order.mute else order.fresh(state.detokenizer.output_text)
                 order.cached = state.num_cached_tokens
         self.engine.abort_request([key])
         order.joint = ""
         self._end(order, news, "abort", None)
 
-    def step(self, news: News) -> None:
-        """Let vLLM make one step, and add what it brought."""
+    def step(self, news: News) -> Checkpoint | None:
+        """Let vLLM make one step, and add what it brought; return the checkpoint, if it is time for one."""
         outputs = self.engine.step()
         counts = self.counts
         counts["steps"] += 1
@@ -222,15 +228,28 @@ class Core:
                 self._end(order, news, piece.finish_reason, piece.stop_reason)
             elif order.streams:
                 self._tell(order, news, order.ids)
-        if self._checkpoint and counts["steps"] % self._checkpoint == 0:
-            for order in self.running.values():
-                if not order.streams:
-                    self._peek(order, news)
-        else:
-            for order in self._due:
+        due, self._due = self._due, []
+        if not self._checkpoint or counts["steps"] % self._checkpoint:
+            for order in due:
                 if order.key in self.running:
                     self._peek(order, news)
-        self._due.clear()
+            return None
+        return self._account(news)
+
+    def _account(self, news: News) -> Checkpoint:
+        """Tell what is new of all requests that report their end only."""
+        attempts: list[int] = []
+        counts: list[int] = []
+        ids: list[int] = []
+        for order in self.running.values():
+            if order.bare and (state := self._state(order)) is not None:
+                fresh = order.unheard(state.detokenizer.output_token_ids)
+                attempts.append(order.attempt)
+                counts.append(len(fresh))
+                ids += fresh
+            elif not order.streams:
+                self._peek(order, news)
+        return Checkpoint(attempts, counts, ids)
 
     def _peek(self, order: Order, news: News) -> None:
         """Tell of a request that reports its end only."""
@@ -279,6 +298,10 @@ class Core:
         if order.streams:
             self._tell(order, news, order.ids)
         ids, text = [*order.past, *order.ids], order.earlier + order.text
+        if order.mute:
+            # As where vLLM decodes: of what stopped it the text has nothing, and a half character waits for its end.
+            said = order.ids[:-1] if reason == "stop" and not order.sampling.keep_stop else order.ids
+            text += self.prompter.after(order.context, said).rstrip("\ufffd")
         if reason == "joined" or (reason == "stop" and not order.sampling.keep_stop and order.ids):
             # vLLM leaves the stop token among the ids although it cuts its text.
             ids = self.prompter.within(ids, text) if reason == "joined" or isinstance(stop, str) else ids[:-1]

@@ -14,7 +14,7 @@ from orchestrator.core.ir import Failure, Finish, Result, Sampling, Usage
 
 from ._prompt import Prompter
 from ._signals import Trace
-from ._stops import TAIL, first_stop, opening
+from ._stops import first_stop, opening
 from ._stream import Stream
 
 News = list[tuple[Stream, Progress | Result | Failure]]
@@ -45,6 +45,11 @@ class Order:
     """The end of `earlier`, where that may be the beginning of a stop text. Nothing is told before that is known."""
     tells: bool = False
     """Whether token ids are told with what is new."""
+    attempt: int = 0
+    bare: bool = False
+    """Whether checkpoints of it are token ids and nothing else, so that they can go with those of others."""
+    mute: bool = False
+    """Whether the engine makes no text: it is decoded once, at the end."""
     buffer: int = 0
     """Characters at the end of the text that the engine holds back, as a stop text may begin there."""
     skip: str = ""
@@ -97,6 +102,11 @@ class Order:
             trace.lowest if trace else None,
         )
 
+    def unheard(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the ids that have not been told yet, of all generated so far, and take them as told."""
+        fresh, self.told = ids[self.told :], len(ids)
+        return fresh
+
     def result(self, finish: Finish, ids: Sequence[int], text: str) -> Result:
         """Return the result, with the ids and text of the whole output, stops already cut. Usage and statistics are
         those of what this attempt generated."""
@@ -116,9 +126,7 @@ def take_up(order: Order, past: Sequence[int], prompter: Prompter, stops: Sequen
     """Let a request go on after the token ids that a lost attempt had generated, and told as text as far as `buffer`
     allowed. `stops` are the texts that end it."""
     order.past, order.tells = tuple(past), True
-    tail = order.prompt[-TAIL:]
-    head, whole = prompter.text(tail), prompter.text([*tail, *past])
-    text = whole[len(head) :] if whole.startswith(head) else prompter.text(past)
+    text = prompter.after(order.prompt, past)
     order.earlier = text.rstrip("\ufffd")
     if order.earlier != text:
         order.skip = prompter.text(order.context).rstrip("\ufffd")

@@ -32,10 +32,11 @@ class Abilities:
         self.version = version
         self._sampling, self._forms, self._kinds = sampling, forms, kinds
         self._fields = _parameters(sampling)
+        self.mutes = "detokenize" in self._fields
         self._own: dict[str, Any] = {"skip_clone": True} if "skip_clone" in self._fields else {}
 
-    def params(self, sampling: Sampling, stops: Stops, max_tokens: int, deltas: bool) -> Any:
-        """Return vLLM's form of the sampling settings.
+    def params(self, sampling: Sampling, stops: Stops, max_tokens: int, deltas: bool, mute: bool = False) -> Any:
+        """Return vLLM's form of the sampling settings; `mute`: it need not make text of the ids.
 
         Raises `EngineError` for a setting that this vLLM does not know, and whatever vLLM raises for a value that it
         does not accept.
@@ -52,6 +53,8 @@ class Abilities:
             "skip_special_tokens": False,
             "output_kind": self._kinds.DELTA if deltas else self._kinds.FINAL_ONLY,
         }
+        if mute:
+            fields["detokenize"] = False
         if sampling.min_p:
             fields["min_p"] = sampling.min_p
         if sampling.logprobs:

@@ -37,21 +37,23 @@ class Server:
     models: tuple[str, ...]
     """Those that it lists; none if it does not list any."""
     dialect: Dialect
+    root: str | None = None
+    """Where it says that it has its model from: a folder, or an id on a hub."""
 
 
 async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -> Server:
     """Look at a server. `make` opens a link to an address. Raises `Trouble` or `EngineError`."""
     link = make(base_url)
-    models: tuple[str, ...] = ()
+    roots: dict[str, str | None] = {}
     try:
         try:
-            models = await _models(link)
+            roots = await _models(link)
         except Trouble as trouble:
             if trouble.status != 404 or base_url.endswith("/v1"):
                 raise
             await link.close()
             link = make(base_url + "/v1")  # people leave it out
-            models = await _models(link)
+            roots = await _models(link)
     except Trouble as trouble:
         if trouble.status not in ABSENT or model is None:
             await link.close()
@@ -61,11 +63,12 @@ async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -
                     "one that ends in /v1"
                 ) from None
             raise
+    models = tuple(roots)
     try:
         chosen = model or next(iter(models), None)
         if chosen is None:
             raise EngineError(f"{link.base_url} serves no model: load one, or name one with `model`")
-        return Server(link, chosen, models, await _dialect(link, chosen, models))
+        return Server(link, chosen, models, await _dialect(link, chosen, models), roots.get(chosen))
     except BaseException:
         await link.close()
         raise
@@ -112,12 +115,14 @@ def unknown(link: Link, model: str, models: Sequence[str]) -> str:
     return f"{link.base_url} has no model {model!r} (there are: {there}): name one of them with `model`"
 
 
-async def _models(link: Link) -> tuple[str, ...]:
+async def _models(link: Link) -> dict[str, str | None]:
+    """Return the models that a server lists, each with its root."""
     listed = await link.get("models")
     data = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(data, list):
         raise Trouble(f"{link.base_url}/models does not list models: is it an OpenAI-compatible server?")
-    return tuple(str(each["id"]) for each in data if isinstance(each, dict) and each.get("id"))
+    listed = [each for each in data if isinstance(each, dict) and each.get("id")]
+    return {str(each["id"]): each["root"] if isinstance(each.get("root"), str) else None for each in listed}
 
 
 async def _dialect(link: Link, model: str, models: Sequence[str]) -> Dialect:

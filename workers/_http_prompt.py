@@ -16,8 +16,10 @@ from orchestrator.core.ir import Finish, Result, Text, Think, Tokens, Usage
 
 from ._http_forms import way, ways
 from ._http_probe import Server, detokenise, single, tokenise
+from ._http_tokens import Nearby
 from ._http_wire import Reading, Trouble
-from ._stops import TAIL, first_stop, opening
+from ._prompt import TAIL
+from ._stops import first_stop, opening
 
 REMEMBERED = 4096
 """Pieces of text whose token ids are kept."""
@@ -30,6 +32,7 @@ class Prompts:
         self._ids: dict[tuple[str, str, bool], tuple[int, ...]] = {}
         self._stops: dict[tuple[str, str], int | None] = {}
         self._ways: dict[tuple[str, str, bool], str] = {}
+        self._nearby: dict[str | None, Nearby] = {}
         self._lock = asyncio.Lock()
 
     async def text_after(self, server: Server, think: Think, prompt: Sequence[int], past: Sequence[int]) -> str | None:
@@ -119,11 +122,25 @@ class Prompts:
         key = (server.model, text, opening)
         ids = self._ids.get(key)
         if ids is None:
-            ids = tuple(await tokenise(server.link, server.model, text, opening))
+            ids = await self._tokenise(server, text, opening)
             if len(self._ids) >= REMEMBERED:
                 del self._ids[next(iter(self._ids))]
             self._ids[key] = ids
         return ids
+
+    async def _tokenise(self, server: Server, text: str, opening: bool) -> tuple[int, ...]:
+        if opening:  # what opens a prompt is for the server to say
+            return tuple(await tokenise(server.link, server.model, text, True))
+        async with self._lock:
+            if server.root not in self._nearby:
+                self._nearby[server.root] = await asyncio.to_thread(Nearby, server.root)
+        nearby = self._nearby[server.root]
+        ours = nearby.ids(text)
+        if ours is not None and nearby.trusted:
+            return ours
+        theirs = tuple(await tokenise(server.link, server.model, text, False))
+        nearby.compare(ours, theirs)
+        return theirs
 
     async def singles(self, server: Server, think: Think) -> list[int]:
         """Return the ids of the stop texts that are one token: the server then stops on them at once, and cuts them as

@@ -13,6 +13,9 @@ from orchestrator.core.ir import Text, Think, Tokens
 
 from ._functions import function
 
+TAIL = 16
+"""Tokens of a prompt that are decoded with what follows, to see how the latter's text begins."""
+
 
 class Stops(NamedTuple):
     """What ends an output: token ids that the engine compares, and texts that it looks for."""
@@ -26,6 +29,7 @@ class Prompter:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        self._fast: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._encode = lru_cache(maxsize=1024)(self._encode_uncached)
         self.stops = lru_cache(maxsize=256)(self._stops)
 
@@ -59,8 +63,22 @@ class Prompter:
         return out
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, control tokens included."""
+        """Return the text of token ids, control tokens included, as the engine decodes it: without the cleaning up of
+        spaces that some tokenizers are set to."""
+        if self._fast is not None:
+            return self._fast.decode(list(ids), skip_special_tokens=False)
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def after(self, context: Sequence[int], ids: Sequence[int]) -> str:
+        """Return the text of `ids` as it goes on after `context`."""
+        tail = context[-TAIL:]
+        head, whole = self.text(tail), self.text([*tail, *ids])
+        return whole[len(head) :] if whole.startswith(head) else self.text(ids)
+
+    def decodes_late(self, context: Sequence[int]) -> bool:
+        """Whether the text of an output can be decoded at its end, all at once: not where the context ends within a
+        character, nor with tokenizers that are not known to decode as the engine does."""
+        return self._fast is not None and not self.text(context[-TAIL:]).endswith("\ufffd")
 
     def within(self, ids: Sequence[int], text: str) -> list[int]:
         """Return the longest start of `ids` whose text lies within `text`: of an output that was cut before a stop

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -18,11 +19,10 @@ from orchestrator.core.errors import PlaitError, WorkerError, as_failure
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure, Result
 
-from ._stream import together
+from ._stream import Checkpoint, together
 
-News = tuple[int, Progress | Result | Failure]
-"""An attempt and what is new of it."""
-
+News = tuple[int, Progress | Result | Failure] | Checkpoint
+"""An attempt and what is new of it, or the new ids of many."""
 
 FACTS = ("slots", "models", "cache_tokens", "block")
 """What a worker may know of itself only when it has started."""
@@ -45,7 +45,10 @@ class Host:
     """An actor that hosts a worker."""
 
     def __init__(self, spec: str, options: dict[str, Any]) -> None:
-        self._worker = load(spec, options)
+        worker: Any = load(spec, options)
+        if hasattr(worker, "on_checkpoint"):
+            worker.on_checkpoint = self._account
+        self._worker: Worker = worker
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._begun: set[int] = set()
         """Attempts that the worker knows."""
@@ -53,12 +56,16 @@ class Host:
         """Attempts cancelled before the worker knew them."""
         self._next = 0
         self._calls: dict[int, tuple[Sequence[Job], Sequence[int]]] = {}
-        """Calls of `submit` that overtook others, by number: an async actor does not take them in order."""
+        """Calls of `exchange` that overtook others, by number: an async actor does not take them in order."""
+        self._newest = -1
+        self._waiter: asyncio.Future[None] | None = None
+        """What the newest call waits on."""
         self._news: list[News] = []
         self._latest: dict[int, int] = {}
         """Where in `_news` the unread progress of an attempt stands."""
-        self._some = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._due = math.inf
+        """When the news has to go out, on the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> tuple[int, str | None, dict[str, Any]]:
         """Start the worker; return the process id, what went wrong (an exception of Ray's would hide the cause), and
@@ -69,33 +76,44 @@ class Host:
             return os.getpid(), str(error) or repr(error), {}
         return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
 
-    async def submit(self, number: int, jobs: Sequence[Job], given_up: Sequence[int] = ()) -> None:
-        """Start jobs, whose news come out of `news`, and cancel attempts. Calls are numbered from 0 and take effect in
-        that order, so that a cancel never comes before its job."""
+    async def exchange(self, number: int, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> list[News]:
+        """Start jobs and cancel attempts; then wait until there is news, and return all of it.
+
+        Calls are numbered from 0 and take effect in that order, so that a cancel never comes before its job. Only the
+        newest waits: one before it returns nothing, so that a caller with something to say need not wait for news, and
+        what it says takes the place of a call of its own for what comes next. An end goes out at once; progress waits a
+        little for more of it, since a message costs about as much as an engine step for a few requests.
+        """
         self._calls[number] = (jobs, given_up)
         while (call := self._calls.pop(self._next, None)) is not None:
             self._next += 1
-            for job in call[0]:
-                self._tasks[job.attempt] = asyncio.create_task(self._work(job))
-            for attempt in call[1]:
-                if attempt in self._begun:
-                    with contextlib.suppress(Exception):  # the others are to be cancelled all the same
-                        await self._worker.cancel(attempt)
-                elif attempt in self._tasks:
-                    self._early.add(attempt)
-
-    async def news(self) -> list[News]:
-        """Wait until there is news, and return all of it. An end goes out at once; progress alone waits a little for
-        more of it, since a message costs about as much as an engine step for a few requests."""
-        await self._some.wait()
-        if not self._ended.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), GATHER_SECONDS)
-        self._some.clear()
-        self._ended.clear()
+            await self._take(*call)
+        if number < self._newest:
+            return []
+        self._newest = number
+        self._wake()
+        loop = asyncio.get_running_loop()
+        while number == self._newest and loop.time() < self._due:
+            self._waiter = loop.create_future()
+            await self._waiter
+        if number != self._newest:
+            return []
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due, self._timer = math.inf, None
         news, self._news = self._news, []
         self._latest.clear()
         return news
+
+    async def _take(self, jobs: Sequence[Job], given_up: Sequence[int]) -> None:
+        for job in jobs:
+            self._tasks[job.attempt] = asyncio.create_task(self._work(job))
+        for attempt in given_up:
+            if attempt in self._begun:
+                with contextlib.suppress(Exception):  # the others are to be cancelled all the same
+                    await self._worker.cancel(attempt)
+            elif attempt in self._tasks:
+                self._early.add(attempt)
 
     async def watch(self) -> bool:
         """Wait until the worker's health changes for the worse; return whether it may come back."""
@@ -140,11 +158,41 @@ class Host:
 
     def _post(self, attempt: int, item: Progress | Result | Failure) -> None:
         if not isinstance(item, Progress):
-            self._ended.set()
-        elif (at := self._latest.get(attempt)) is not None and isinstance(last := self._news[at][1], Progress):
+            self._send_in(0.0)
+        elif (at := self._latest.get(attempt)) is not None and isinstance(last := self._progress(at), Progress):
             self._news[at] = (attempt, together((last, item)))
             return
         else:
             self._latest[attempt] = len(self._news)
+            self._send_in(GATHER_SECONDS)
         self._news.append((attempt, item))
-        self._some.set()
+
+    def _progress(self, place: int) -> Progress | Result | Failure | None:
+        news = self._news[place]
+        return None if isinstance(news, Checkpoint) else news[1]
+
+    def _account(self, checkpoint: Checkpoint) -> None:
+        """Let a checkpoint go out at once: what waits here is lost with the actor."""
+        self._news.append(checkpoint)
+        self._send_in(0.0)
+
+    def _send_in(self, seconds: float) -> None:
+        """Let the news go out in so many seconds, if not earlier."""
+        loop = asyncio.get_running_loop()
+        if (due := loop.time() + seconds) >= self._due:
+            return
+        self._due = due
+        if self._timer is not None:
+            self._timer.cancel()
+        if seconds:
+            self._timer = loop.call_at(due, self._send)
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        self._due, self._timer = -math.inf, None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-TAIL = 16
-"""Tokens of a prompt that are decoded with what follows, to see how the latter's text begins."""
-
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
     """Return where the stop text begins and ends that is complete first in a text; of two that end together, the

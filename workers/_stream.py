@@ -10,14 +10,32 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from orchestrator.core.base import Progress
 from orchestrator.core.ir import Failure, Result
 
 Item = Progress | Result | Failure
 T = TypeVar("T")
+
+
+class Checkpoint(NamedTuple):
+    """The token ids that are new of many jobs, in flat arrays: an object for each job would cost more than an engine
+    step for a few of them."""
+
+    attempts: Sequence[int]
+    counts: Sequence[int]
+    """How many of `ids` belong to each attempt, in their order; shape (attempts,)."""
+    ids: Sequence[int]
+    """Shape (sum of counts,)."""
+
+    def parts(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield each attempt with its ids."""
+        begin = 0
+        for attempt, count in zip(self.attempts, self.counts, strict=True):
+            yield attempt, self.ids[begin : begin + count]
+            begin += count
 
 
 class Stream:

@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import itertools
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.core.base import Progress, Worker
@@ -21,7 +21,7 @@ from orchestrator.core.ir import Failure, Kind, Result, Think
 from ._engine_core import Core, broken
 from ._engine_order import News, Order
 from ._process import first_line
-from ._stream import Inbox
+from ._stream import Checkpoint, Inbox
 
 __all__ = ["Engine"]
 
@@ -90,6 +90,8 @@ class Engine(Worker):
         self.models = (Path(self.model).name, *self.lora)
         self.cache_tokens: int | None = None
         self.block: int | None = None
+        self.on_checkpoint: Callable[[Checkpoint], None] | None = None
+        """Takes checkpoints as a whole, on the loop, in place of the jobs that they are of."""
         self._core: Core | None = None
         self._inbox: Inbox[Order | str | None] = Inbox()
         self._thread: threading.Thread | None = None
@@ -227,10 +229,21 @@ class Engine(Worker):
                     core.abort(order, news)
                 case Order():
                     core.add(order, news)
-        if core.running:
-            core.step(news)
+        checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
+        if checkpoint is not None and checkpoint.ids:
+            self._inbox.call(lambda: self._tell(checkpoint))
         return True
+
+    def _tell(self, checkpoint: Checkpoint) -> None:
+        """On the loop: pass a checkpoint on as a whole, or to each job its part."""
+        if self.on_checkpoint is not None:
+            self.on_checkpoint(checkpoint)
+            return
+        for attempt, ids in checkpoint.parts():
+            order = self._orders.get(attempt)
+            if order is not None:
+                order.stream.push(Progress("", len(ids), None, tuple(ids)))
 
     def _break(self, reason: str) -> None:
         """On the loop: everything that still waits is lost, and so is what comes later."""

@@ -1,7 +1,7 @@
 """Workers inside Ray actors: an engine that lives in a process of its own, on this machine or another.
 
-Decides when an actor is made, watched and made again. Jobs go out in batches and news come back in batches, on one
-standing call per actor. It does not know what the hosted worker does.
+Decides when an actor is made, watched and made again. Jobs go out in batches, and news come back in batches as the
+answers. It does not know what the hosted worker does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,9 +20,9 @@ from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure, Kind, Result
 
 from . import _ray_cluster as cluster
-from ._ray_host import Host, load
+from ._ray_host import Host, News, load
 from ._resources import default_threads, local_model, usable_cores
-from ._stream import Stream
+from ._stream import Checkpoint, Stream
 
 __all__ = ["RayWorker", "pool"]
 
@@ -29,9 +30,14 @@ log = logging.getLogger("plait.ray")
 
 T = TypeVar("T")
 
-CHECKPOINT = 8
-"""Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. Every account costs
-about a step of a small model; `benchmarks/LOG.md` has the figures."""
+CHECKPOINT = 4
+"""Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. An account is a
+message, which takes about a millisecond from the engine's thread; `benchmarks/LOG.md` has the figures."""
+FOLLOW_SECONDS = 0.002
+"""How long the jobs that follow from news may take to come, so that they go with the call that waits for more."""
+TELL_SECONDS = 0.25
+"""How long ids of checkpoints are kept here before the scheduler hears of them, unless the actor dies. They matter to
+it when a step has to go on elsewhere; to hear of every checkpoint would cost it more than all else."""
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
 
@@ -85,9 +91,16 @@ class RayWorker(Worker):
         self._ray: Any = None
         self._actor: Any = None
         self._streams: dict[int, Stream] = {}
+        self._kept: dict[int, list[int]] = {}
+        """Ids of checkpoints, by attempt, of which the scheduler has not heard."""
+        self._tell_at = 0.0
         self._outbox: list[Job] = []
         self._given_up: list[int] = []
         self._calls, self._called = 0, False
+        self._replies: deque[asyncio.Future[list[News]]] = deque()
+        """Of the calls that have not been answered, the oldest first; the newest waits for news."""
+        self._sent = asyncio.Event()
+        """Set when a call goes out."""
         self._health: asyncio.Queue[bool | None] = asyncio.Queue()
         self._follower: asyncio.Task[None] | None = None
         self._head: cluster.Head | None = None
@@ -129,6 +142,7 @@ class RayWorker(Worker):
                 yield item
         finally:
             self._streams.pop(job.attempt, None)
+            self._kept.pop(job.attempt, None)
             if not stream.ended:
                 self._given_up.append(job.attempt)
                 self._call()
@@ -250,6 +264,7 @@ class RayWorker(Worker):
                     self._ray.kill(actor)
             if left:
                 self._health.put_nowait(False)
+            self._tell()
             lost = as_failure(WorkerLost(f"{self.name} died: {reason}"))
             for stream in list(self._streams.values()):
                 stream.push(lost)
@@ -270,24 +285,54 @@ class RayWorker(Worker):
         actor, gone = self._actor, self._gone
         assert gone is not None
         watch, hangs = asyncio.ensure_future(_reply(actor.watch)), asyncio.ensure_future(self._hangs(actor))
-        news = watch
+        sent: asyncio.Task[Any] | None = None
+        replies = self._replies
         try:
             while True:
-                news = asyncio.ensure_future(_reply(actor.news))
-                await asyncio.wait([news, watch, hangs, gone], return_when=asyncio.FIRST_COMPLETED)
-                if not news.done():
+                if not replies:
+                    # What follows from the news just handed out may go with the call that waits for more.
+                    sent = asyncio.ensure_future(self._sent.wait())
+                    await asyncio.wait([sent], timeout=FOLLOW_SECONDS)
+                    sent.cancel()
+                if not replies:
+                    self._exchange()
+                reply = replies[0]
+                await asyncio.wait([reply, watch, hangs, gone], return_when=asyncio.FIRST_COMPLETED)
+                if not reply.done():
                     said = gone if gone.done() else hangs
                     return said.result() if said.done() else "its worker ended"
-                for attempt, item in news.result():
-                    stream = self._streams.get(attempt)
-                    if stream is not None:
-                        stream.push(item)
+                replies.popleft()
+                self._sent.clear()
+                for each in reply.result():
+                    if isinstance(each, Checkpoint):
+                        self._keep(each)
+                    elif (stream := self._streams.get(each[0])) is not None:
+                        stream.push(each[1])
         except Exception as error:
             return _first_line(error)
         finally:
-            for task in (watch, hangs, news):
+            left = [watch, hangs, *replies, *([sent] if sent is not None else ())]
+            replies.clear()
+            for task in left:
                 task.cancel()
-            await asyncio.gather(watch, hangs, news, return_exceptions=True)
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def _keep(self, checkpoint: Checkpoint) -> None:
+        """Take the ids of a checkpoint; tell the scheduler of them now and then."""
+        for attempt, ids in checkpoint.parts():
+            if attempt in self._streams:
+                self._kept.setdefault(attempt, []).extend(ids)
+        now = asyncio.get_running_loop().time()
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_SECONDS
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell the scheduler of the ids that are kept."""
+        for attempt, ids in self._kept.items():
+            if (stream := self._streams.get(attempt)) is not None:
+                stream.push(Progress("", len(ids), None, tuple(ids)))
+        self._kept.clear()
 
     async def _hangs(self, actor: Any) -> str:
         """Ask the actor now and then whether it is there; return that it does not answer. It is asked twice: the first
@@ -317,6 +362,7 @@ class RayWorker(Worker):
             return waiting.result()
         finally:
             waiting.cancel()
+            await asyncio.wait([waiting])  # one that had not begun would be reported as forgotten
 
     def _call(self) -> None:
         """Send jobs and cancels when all that are due now have gathered."""
@@ -329,9 +375,23 @@ class RayWorker(Worker):
         jobs, self._outbox = self._outbox, []
         given_up, self._given_up = self._given_up, []
         self._called = False
-        if self._actor is not None:
-            self._actor.submit.remote(self._calls, jobs, given_up)
-            self._calls += 1
+        if self._actor is None:
+            return
+        try:
+            self._exchange(jobs, given_up)
+        except Exception as error:  # what cannot be pickled
+            self._given_up += given_up
+            refused = WorkerError(f"{self.name} cannot be told of it: {_first_line(error)}")
+            for job in jobs:
+                if (stream := self._streams.get(job.attempt)) is not None:
+                    stream.push(as_failure(refused))
+
+    def _exchange(self, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> None:
+        """Call the actor, with what there is to tell it; the reply is its news."""
+        answer = self._actor.exchange.remote(self._calls, jobs, given_up)
+        self._calls += 1
+        self._replies.append(asyncio.ensure_future(_answered(answer)))
+        self._sent.set()
 
 
 def pool(
@@ -386,6 +446,10 @@ def pool(
 
 async def _reply(method: Any) -> Any:
     return await method.remote()
+
+
+async def _answered(answer: Awaitable[T]) -> T:
+    return await answer
 
 
 def _first_line(error: BaseException) -> str:

@@ -63,6 +63,8 @@ class FakeServer:
     away: bool = False
     """Only the proxy before it answers."""
     models: list[str] | None = field(default_factory=lambda: ["fake-model"])
+    root: str | None = None
+    """Where it says that it has its models from."""
     prefix: str = "/v1"
     delay: float = 0.0
     """Seconds before each token."""
@@ -148,7 +150,8 @@ class FakeServer:
         if method == "GET" and name == "/models" and self.away:
             return self._send(writer, 503, {"error": {"message": "no server behind this proxy"}})
         if method == "GET" and name == "/models" and self.models is not None:
-            return self._send(writer, 200, {"object": "list", "data": [{"id": each} for each in self.models]})
+            root = {"root": self.root} if self.root else {}
+            return self._send(writer, 200, {"object": "list", "data": [{"id": each} | root for each in self.models]})
         if (name == "/completions" and self.completions) or (name == "/chat/completions" and self.chat):
             return await self._answer(reader, writer, body, name == "/chat/completions")
         if path == "/tokenize" and self.ids:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
+from tokenizers.decoders import DecodeStream
 
 from orchestrator.core import Progress, Ref, Result, Text, Think, Tokens
 from orchestrator.core.errors import EngineError
@@ -22,19 +26,36 @@ GIB = 1 << 30
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Prompter:
+@functools.cache
+def tokenizers_made() -> dict[str, Prompter]:
+    """The two below, once for all examples of a property."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {"words": make_words(Path(folder)), "pieces": make_pieces()}
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Prompter:
     """A word-level tokenizer."""
-    from transformers import AutoTokenizer
-
-    from .tiny_model import build
-
-    return Prompter(AutoTokenizer.from_pretrained(build(tmp_path_factory.mktemp("model"))))
+    return make_words(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def pieces() -> Prompter:
-    """A byte-level BPE tokenizer that opens texts with `<s>`, has `<|end|>` as an added token, and a chat template."""
+    """A byte-level BPE tokenizer."""
+    return make_pieces()
+
+
+def make_words(folder: Path) -> Prompter:
+    """Return a word-level tokenizer."""
+    from transformers import AutoTokenizer
+
+    from .tiny_model import build
+
+    return Prompter(AutoTokenizer.from_pretrained(build(folder)))
+
+
+def make_pieces() -> Prompter:
+    """Return a byte-level BPE tokenizer with `<s>` as opening, `<|end|>` as an added token, and a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -52,6 +73,35 @@ def pieces() -> Prompter:
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="<|end|>")
     wrapped.chat_template = "<s>{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %} [assistant]"
     return Prompter(wrapped)
+
+
+@pytest.mark.parametrize("kind", ["words", "pieces"])
+@given(data=st.data())
+def test_text_decoded_at_the_end_is_what_the_engine_would_have_told(kind: str, data: st.DataObject) -> None:
+    prompter: Prompter = tokenizers_made()[kind]
+    ids = st.integers(0, len(prompter.tokenizer) - 1)
+    context, said = data.draw(st.lists(ids, min_size=1, max_size=40)), data.draw(st.lists(ids, max_size=40))
+    if not prompter.decodes_late(context):
+        assert kind == "pieces" and prompter.text(context).endswith("\ufffd")
+        return
+    stream = DecodeStream(ids=context, skip_special_tokens=False)  # as vLLM decodes
+    told = "".join(stream.step(prompter.tokenizer._tokenizer, each) or "" for each in said)
+    assert prompter.after(context, said).rstrip("\ufffd") == told
+
+
+def test_a_tokenizer_that_is_not_known_is_left_to_the_engine() -> None:
+    class Other:
+        def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+            return "".join(map(chr, ids))
+
+    prompter = Prompter(Other())
+    assert not prompter.decodes_late([65]) and prompter.after([65], [66, 67]) == "BC"
+
+
+def test_spaces_are_as_the_model_wrote_them(words: Prompter) -> None:
+    words.tokenizer.clean_up_tokenization_spaces = True  # as some models' settings say
+    alone = Prompter(words.tokenizer)
+    assert alone.text([7, 8]) == "w1 w2"
 
 
 def think(*parts: str | list[int], chat: bool = False) -> Think:

@@ -52,6 +52,30 @@ async def test_a_stop_id_is_kept_or_not(engine: Engine, keep: bool) -> None:
     assert held.token_ids == free.token_ids[:count] and held.text.split() == free.text.split()[:count]
 
 
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("done", [0, 5])
+async def test_text_is_the_same_whether_the_engine_decodes_it_or_we_at_the_end(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, done: int, keep: bool
+) -> None:
+    free = await generate(engine, words(3, 5), max_tokens=40)
+    stop = free.token_ids[20]
+    asked: dict[str, Any] = {"generated": free.token_ids[:done], "max_tokens": 40, "keep_stop": keep}
+    ends: dict[bool, list[Result]] = {}
+    for late in (True, False):
+        monkeypatch.setattr(engine._core.able, "mutes", late)
+        asks = [asking(words(3, 5), **asked), asking(words(3, 5), **asked, stop_ids=(stop,))]
+        cut = asking(words(3, 5), **(asked | {"max_tokens": 400}))
+        running = asyncio.create_task(end_of(engine, cut))
+        ends[late] = [await end_of(engine, each) for each in asks]
+        await engine.cancel(cut.attempt)
+        aborted = await running
+        assert aborted.finish == "cancelled"
+        assert aborted.text == engine._core.prompter.after([5], aborted.token_ids)
+    for ours, theirs in zip(*ends.values(), strict=True):
+        assert (ours.text, ours.token_ids, ours.finish) == (theirs.text, theirs.token_ids, theirs.finish)
+    assert [end.finish for end in ends[True]] == ["length", "stop"] and ends[True][0].text == free.text
+
+
 async def test_min_p_of_one_leaves_the_likeliest_token(engine: Engine) -> None:
     greedy = await generate(engine, words(7, 5), max_tokens=10)
     wild = await generate(engine, words(7, 5), max_tokens=10, temperature=2.0, seed=1)

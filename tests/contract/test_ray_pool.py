@@ -26,6 +26,7 @@ from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure
 from workers import _ray_cluster
 from workers._ray_host import Host
+from workers._stream import Checkpoint, Stream
 from workers.ray_pool import RayWorker, pool
 from workers.scripted import Reply, Scripted
 
@@ -141,15 +142,28 @@ class TestContract(WorkerContract):
         return Think(prompt=(Text(text="bad"),))
 
 
+async def exchanged(host: Host, *calls: tuple[int, list[Job], list[int]]) -> list[Any]:
+    """Make the calls in the order given; return the news that come with them and with further calls until all the jobs
+    have ended."""
+    due = sum(len(jobs) for _, jobs, _ in calls)
+    waiting = [asyncio.ensure_future(host.exchange(*call)) for call in calls]
+    news: list[Any] = []
+    number = max(number for number, _, _ in calls)
+    while sum(isinstance(item, Result | Failure) for _, item in news) < due:
+        for each in waiting:
+            news += await asyncio.wait_for(each, 5)
+        number += 1
+        waiting = [asyncio.ensure_future(host.exchange(number))]
+    for each in waiting:
+        each.cancel()
+    return news
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_in_the_actor_a_cancel_that_overtakes_its_job_waits_for_it(order: tuple[int, int]) -> None:
     host = Host(HOST, {"replies": REPLIES})
-    calls = [([job(1, "slow"), job(2, "a")], []), ([], [1, 77])]
-    for number in order:
-        await host.submit(number, *calls[number])
-    ends: dict[int, Any] = {}
-    while len(ends) < 2:
-        ends.update(await asyncio.wait_for(host.news(), 5))
+    calls = [(0, [job(1, "slow"), job(2, "a")], []), (1, [], [1, 77])]
+    ends = dict(await exchanged(host, *(calls[number] for number in order)))
     assert isinstance(ends[1], Result) and ends[1].finish == "cancelled"
     assert isinstance(ends[2], Result) and ends[2].finish != "cancelled"
     await host.close()
@@ -157,19 +171,86 @@ async def test_in_the_actor_a_cancel_that_overtakes_its_job_waits_for_it(order: 
 
 async def test_in_the_actor_a_cancel_in_the_call_of_its_job_is_not_lost() -> None:
     host = Host(HOST, {"replies": REPLIES})
-    await host.submit(0, [job(1, "slow")], [1])
-    ((attempt, end),) = await asyncio.wait_for(host.news(), 5)
+    ((attempt, end),) = await exchanged(host, (0, [job(1, "slow")], [1]))
     assert attempt == 1 and isinstance(end, Result) and end.finish == "cancelled"
     await host.close()
 
 
 async def test_in_the_actor_nothing_is_kept_of_cancels_that_come_too_late() -> None:
     host = Host(HOST, {"replies": REPLIES})
-    await host.submit(0, [job(1, "a")])
-    await asyncio.wait_for(host.news(), 5)
-    await host.submit(1, [], [1])
+    await asyncio.wait_for(host.exchange(0, [job(1, "a")]), 5)
+    waiting = asyncio.ensure_future(host.exchange(1, [], [1]))
+    await asyncio.sleep(0.01)
     assert not host._early and not host._tasks and not host._begun and not host._calls
+    waiting.cancel()
     await host.close()
+
+
+async def test_in_the_actor_only_the_newest_call_waits_and_none_that_came_late_has_news() -> None:
+    host = Host(HOST, {"replies": REPLIES})
+    first = asyncio.ensure_future(host.exchange(0))
+    await asyncio.sleep(0.01)
+    third = asyncio.ensure_future(host.exchange(2, [job(1, "a")]))
+    assert await asyncio.wait_for(first, 1) == []  # with no news, since another call waits for it now
+    assert not third.done() and not host._tasks  # its job waits for the call before it
+    assert await asyncio.wait_for(host.exchange(1, [job(2, "b")]), 1) == []
+    news = await asyncio.wait_for(third, 5)
+    if len(news) < 2:
+        news += await asyncio.wait_for(host.exchange(3), 5)
+    assert [attempt for attempt, _ in news] == [2, 1]
+    await host.close()
+
+
+async def test_in_the_actor_checkpoints_go_out_at_once_and_before_what_comes_after_them() -> None:
+    host = Host(HOST, {"replies": REPLIES})
+    waiting = asyncio.ensure_future(host.exchange(0))
+    await asyncio.sleep(0)
+    one, two = Checkpoint([1, 2], [2, 1], [5, 6, 7]), Checkpoint([1], [1], [8])
+    assert [list(each) for _, each in one.parts()] == [[5, 6], [7]]
+    host._account(one)
+    host._account(two)
+    assert await asyncio.wait_for(waiting, 1) == [one, two]
+    host._account(one)
+    news = await asyncio.wait_for(host.exchange(1, [job(3, "a")]), 5)
+    assert news[0] == one
+    await host.close()
+
+
+async def test_ids_of_checkpoints_are_told_now_and_then_and_all_of_them_when_the_actor_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = RayWorker(HOST, {"replies": REPLIES}, restarts=0)
+    streams = {attempt: Stream() for attempt in (7, 8)}
+    worker._streams.update(streams)
+    worker._keep(Checkpoint([7, 9], [2, 1], [1, 2, 99]))  # nobody waits for attempt 9
+    assert worker._kept == {}
+    worker._keep(Checkpoint([8, 7], [1, 2], [5, 3, 4]))
+    worker._keep(Checkpoint([7], [1], [6]))
+    assert worker._kept == {8: [5], 7: [3, 4, 6]}
+
+    async def read() -> str:
+        return "it was killed"
+
+    monkeypatch.setattr(worker, "_read", read)
+    await worker._follow()
+    for attempt, ids in ((7, (1, 2, 3, 4, 6)), (8, (5,))):
+        news, end = [item async for item in streams[attempt]]
+        assert isinstance(news, Progress) and (news.ids, news.tokens, news.text) == (ids, len(ids), "")
+        assert isinstance(end, Failure) and end.lost and "it was killed" in end.message
+
+
+async def test_a_job_that_cannot_be_sent_fails_alone() -> None:
+    class Actor:
+        class exchange:  # noqa: N801
+            @staticmethod
+            def remote(*args: object) -> Any:
+                raise TypeError("cannot pickle this")
+
+    worker = RayWorker(HOST, {"replies": REPLIES})
+    worker._actor = Actor()
+    (end,) = await asyncio.wait_for(everything(worker, job(1, "a")), 5)
+    assert isinstance(end, Failure) and not end.lost and "cannot pickle this" in end.message
+    assert not worker._streams and not worker._replies and worker._calls == 0
 
 
 async def test_a_killed_actor_loses_its_jobs_and_comes_back(worker: RayWorker) -> None:

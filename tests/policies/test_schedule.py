@@ -22,7 +22,10 @@ from orchestrator.runtime.simulate import (
     whole,
 )
 
-PLACING = ("affinity", "gang", "trie-order", "waves", "hedge", "random", "round-robin", "least-loaded", "critical-path")
+PLACING = (
+    "affinity", "gang", "trie-order", "waves", "breadth-first", "hedge", "random", "round-robin", "least-loaded",
+    "critical-path",
+)  # fmt: skip
 
 
 def text(name: str, tokens: int) -> Text:
@@ -295,6 +298,50 @@ def test_a_branch_that_expands_is_in_flight_until_its_expansion_is_over() -> Non
     assert world.running() == ["a/x"]
     world.succeed("a/x")
     assert world.running() == ["b"]
+
+
+# -- breadth-first -----------------------------------------------------------------------------------------------------
+
+
+def two_votes() -> Plan:
+    steps: list[Step] = []
+    for p in ("aa", "bb"):
+        names = tuple(f"{p}{i}" for i in range(6))
+        steps += [think(name, text(p, 16)) for name in names]
+        merge = Join(merge=Plugin(name="majority"), tolerate="best-effort")
+        steps.append(Step(name=f"j-{p}", op=merge, needs=names))
+    return joined(*steps, needs=("j-aa", "j-bb"))
+
+
+def started(report: SimReport) -> list[str]:
+    return [span.step.removeprefix("sim:") for span in sorted(report.spans, key=lambda span: (span.start, span.step))]
+
+
+def test_breadth_first_starts_the_first_branches_of_all_before_the_second_of_any() -> None:
+    report = run(two_votes(), "breadth-first", hosts=cluster(1, slots=2))
+    assert started(report) == [f"{p}{i}" for i in range(6) for p in ("aa", "bb")]
+    plain = run(two_votes(), hosts=cluster(1, slots=2))
+    assert started(plain)[:6] == [f"aa{i}" for i in range(6)]
+
+
+def test_breadth_first_leaves_no_slot_empty_and_what_is_decided_is_never_started() -> None:
+    def same(job: Job, rng: object) -> Result:
+        return Result(value="42", usage=Usage(completion=40))
+
+    lone = run(two_votes(), "breadth-first", hosts=cluster(1, slots=12))
+    assert {span.start for span in lone.spans} == {lone.spans[0].start}
+    spans = {order: len(run(two_votes(), *order, hosts=cluster(1, slots=4), outcome=same).spans)
+             for order in (("consensus",), ("consensus", "breadth-first"))}  # fmt: skip
+    assert spans["consensus", "breadth-first"] <= spans["consensus",] and spans["consensus", "breadth-first"] < 12
+
+
+def test_breadth_first_lets_a_step_that_feeds_no_join_go_ahead() -> None:
+    steps = [*(think(f"a{i}", text("aa", 16)) for i in range(3)), think("lone", text("lo", 16))]
+    vote = Step(name="vote", op=Join(), needs=("a0", "a1", "a2"))
+    end = Step(name="end", op=Join(), needs=("vote", "read"))
+    plan = Plan(steps=(*steps, Step(name="read", op=Think(prompt=(Ref(step="lone"),))), vote, end), output="end")
+    report = run(plan, "breadth-first", hosts=cluster(1, slots=1))
+    assert started(report)[0] == "lone"
 
 
 # -- hedge -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,28 @@
+"""Policy `breadth-first`: the first branches of all requests run before the second of any.
+
+It goes by places in the plan. What a branch is worth, and whether those before it have decided, it does not know.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.base import Policy
+from orchestrator.core.view import StepView, View
+
+__all__ = ["BreadthFirst"]
+
+
+class BreadthFirst(Policy):
+    """Ranks a step by its place among the branches of the join that it goes into; steps that go into none come first.
+
+    With an early stop, branch k of a join is wanted only if those before it have not decided: with a chance p that one
+    does, the k-th is worth (1 − p)^(k − 1) of the first. While many requests share slots that are all taken, the most
+    answers come from the branch that is worth most, whoever asked first. Unlike `waves` it leaves no slot empty, so a
+    lone request has all its branches at once. It orders what waits in our queue: give an engine no more slots than it
+    decodes well together. The price is that a hard request waits while easy ones keep coming.
+    """
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        """Return the step's place among the needs of a join that reads it, the first if there are several."""
+        name = step.plan.name
+        needs = [join.plan.needs for join in step.readers if join.kind == "join"]
+        return (float(min((each.index(name) for each in needs if name in each), default=-1)),)
