@@ -30,7 +30,7 @@ log = logging.getLogger("plait.ray")
 
 T = TypeVar("T")
 
-CHECKPOINT = 4
+CHECKPOINT = 8
 """Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. An account is a
 message, which takes about a millisecond from the engine's thread; `benchmarks/LOG.md` has the figures."""
 FOLLOW_SECONDS = 0.002
@@ -262,9 +262,10 @@ class RayWorker(Worker):
             else:
                 with contextlib.suppress(Exception):
                     self._ray.kill(actor)
+            self._tell()
+            await asyncio.sleep(0)  # the scheduler places steps anew as soon as it hears that the actor is gone
             if left:
                 self._health.put_nowait(False)
-            self._tell()
             lost = as_failure(WorkerLost(f"{self.name} died: {reason}"))
             for stream in list(self._streams.values()):
                 stream.push(lost)

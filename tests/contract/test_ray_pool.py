@@ -239,6 +239,36 @@ async def test_ids_of_checkpoints_are_told_now_and_then_and_all_of_them_when_the
         assert isinstance(end, Failure) and end.lost and "it was killed" in end.message
 
 
+async def test_ids_are_told_before_the_news_that_the_actor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = RayWorker(HOST, {"replies": REPLIES}, restarts=1)
+    stream = worker._streams[7] = Stream()
+    heard: list[str] = []
+
+    async def reader() -> None:
+        async for item in stream:
+            heard.append(type(item).__name__)
+
+    async def watcher() -> None:
+        async for healthy in worker.health():
+            heard.append(f"healthy: {healthy}")
+
+    async def read() -> str:
+        worker._tell_at = float("inf")
+        worker._keep(Checkpoint([7], [2], [1, 2]))
+        return "it was killed"
+
+    async def make() -> None:
+        raise WorkerError("no room")
+
+    monkeypatch.setattr(worker, "_read", read)
+    monkeypatch.setattr(worker, "_make", make)
+    tasks = [asyncio.create_task(watcher()), asyncio.create_task(reader())]
+    await asyncio.sleep(0)
+    await worker._follow()
+    await asyncio.gather(*tasks)
+    assert heard == ["Progress", "healthy: False", "Failure"]
+
+
 async def test_a_job_that_cannot_be_sent_fails_alone() -> None:
     class Actor:
         class exchange:  # noqa: N801
