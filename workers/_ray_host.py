@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from orchestrator.core.base import Progress, Worker
@@ -19,6 +19,7 @@ from orchestrator.core.errors import PlaitError, WorkerError, as_failure
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure, Result
 
+from ._ray_ids import IdsOut
 from ._stream import Checkpoint, together
 
 News = tuple[int, Progress | Result | Failure] | Checkpoint
@@ -45,10 +46,7 @@ class Host:
     """An actor that hosts a worker."""
 
     def __init__(self, spec: str, options: dict[str, Any]) -> None:
-        worker: Any = load(spec, options)
-        if hasattr(worker, "on_checkpoint"):
-            worker.on_checkpoint = self._account
-        self._worker: Worker = worker
+        self._worker = load(spec, options)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._begun: set[int] = set()
         """Attempts that the worker knows."""
@@ -67,9 +65,13 @@ class Host:
         """When the news has to go out, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def start(self) -> tuple[int, str | None, dict[str, Any]]:
+    async def start(self, ids: str | None = None) -> tuple[int, str | None, dict[str, Any]]:
         """Start the worker; return the process id, what went wrong (an exception of Ray's would hide the cause), and
-        what is known of the worker now."""
+        what is known of the worker now. Checkpoints go into the pipe at the path `ids`, or with the news if there is
+        none here."""
+        worker: Any = self._worker
+        if hasattr(worker, "on_checkpoint"):
+            worker.on_checkpoint = self._way_out(ids)
         try:
             await self._worker.start()
         except Exception as error:
@@ -170,6 +172,19 @@ class Host:
     def _progress(self, place: int) -> Progress | Result | Failure | None:
         news = self._news[place]
         return None if isinstance(news, Checkpoint) else news[1]
+
+    def _way_out(self, path: str | None) -> Callable[[Checkpoint], None]:
+        """Return what takes checkpoints from the worker's thread."""
+        if path is not None:
+            with contextlib.suppress(OSError):  # the pipe is on another machine
+                return IdsOut(path).write
+        loop = asyncio.get_running_loop()
+
+        def post(checkpoint: Checkpoint) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._account, checkpoint)
+
+        return post
 
     def _account(self, checkpoint: Checkpoint) -> None:
         """Let a checkpoint go out at once: what waits here is lost with the actor."""

@@ -91,7 +91,7 @@ class Engine(Worker):
         self.cache_tokens: int | None = None
         self.block: int | None = None
         self.on_checkpoint: Callable[[Checkpoint], None] | None = None
-        """Takes checkpoints as a whole, on the loop, in place of the jobs that they are of."""
+        """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
         self._inbox: Inbox[Order | str | None] = Inbox()
         self._thread: threading.Thread | None = None
@@ -232,14 +232,14 @@ class Engine(Worker):
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
         if checkpoint is not None and checkpoint.ids:
-            self._inbox.call(lambda: self._tell(checkpoint))
+            if self.on_checkpoint is not None:
+                self.on_checkpoint(checkpoint)
+            else:
+                self._inbox.call(lambda: self._tell(checkpoint))
         return True
 
     def _tell(self, checkpoint: Checkpoint) -> None:
-        """On the loop: pass a checkpoint on as a whole, or to each job its part."""
-        if self.on_checkpoint is not None:
-            self.on_checkpoint(checkpoint)
-            return
+        """On the loop: pass each job its part of a checkpoint."""
         for attempt, ids in checkpoint.parts():
             order = self._orders.get(attempt)
             if order is not None:

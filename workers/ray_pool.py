@@ -21,6 +21,7 @@ from orchestrator.core.ir import Failure, Kind, Result
 
 from . import _ray_cluster as cluster
 from ._ray_host import Host, News, load
+from ._ray_ids import Told
 from ._resources import default_threads, local_model, usable_cores
 from ._stream import Checkpoint, Stream
 
@@ -32,12 +33,10 @@ T = TypeVar("T")
 
 CHECKPOINT = 8
 """Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. An account is a
-message, which takes about a millisecond from the engine's thread; `benchmarks/LOG.md` has the figures."""
+message between machines, which takes about a millisecond from the engine's thread; `benchmarks/LOG.md` has the
+figures."""
 FOLLOW_SECONDS = 0.002
 """How long the jobs that follow from news may take to come, so that they go with the call that waits for more."""
-TELL_SECONDS = 0.25
-"""How long ids of checkpoints are kept here before the scheduler hears of them, unless the actor dies. They matter to
-it when a step has to go on elsewhere; to hear of every checkpoint would cost it more than all else."""
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
 
@@ -91,9 +90,7 @@ class RayWorker(Worker):
         self._ray: Any = None
         self._actor: Any = None
         self._streams: dict[int, Stream] = {}
-        self._kept: dict[int, list[int]] = {}
-        """Ids of checkpoints, by attempt, of which the scheduler has not heard."""
-        self._tell_at = 0.0
+        self._told = Told(self._streams)
         self._outbox: list[Job] = []
         self._given_up: list[int] = []
         self._calls, self._called = 0, False
@@ -142,7 +139,7 @@ class RayWorker(Worker):
                 yield item
         finally:
             self._streams.pop(job.attempt, None)
-            self._kept.pop(job.attempt, None)
+            self._told.forget(job.attempt)
             if not stream.ended:
                 self._given_up.append(job.attempt)
                 self._call()
@@ -177,6 +174,7 @@ class RayWorker(Worker):
                 with contextlib.suppress(WorkerLost):
                     await self._unless_gone(self._placement.free(ray))
         finally:
+            self._told.close()
             gone, self._gone = self._gone, None
             if gone is not None:
                 gone.cancel()
@@ -218,7 +216,7 @@ class RayWorker(Worker):
             **room,
         )
         actor = remote.remote(self._spec, self._options)
-        started = asyncio.ensure_future(_reply(actor.start))
+        started = asyncio.ensure_future(_answered(actor.start.remote(self._told.open())))
         started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end after we gave it up
         try:
             waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
@@ -237,6 +235,7 @@ class RayWorker(Worker):
             raise
         except Exception as error:
             raise WorkerError(f"{self.name} died while it started: {_first_line(error)}") from error
+        self._told.opened()
         if wrong is not None:
             ray.kill(actor)
             raise EngineError(wrong)
@@ -262,7 +261,8 @@ class RayWorker(Worker):
             else:
                 with contextlib.suppress(Exception):
                     self._ray.kill(actor)
-            self._tell()
+            self._told.read()  # what a dead actor has written is still there
+            self._told.tell()
             await asyncio.sleep(0)  # the scheduler places steps anew as soon as it hears that the actor is gone
             if left:
                 self._health.put_nowait(False)
@@ -306,7 +306,7 @@ class RayWorker(Worker):
                 self._sent.clear()
                 for each in reply.result():
                     if isinstance(each, Checkpoint):
-                        self._keep(each)
+                        self._told.keep(each)
                     elif (stream := self._streams.get(each[0])) is not None:
                         stream.push(each[1])
         except Exception as error:
@@ -317,23 +317,6 @@ class RayWorker(Worker):
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-
-    def _keep(self, checkpoint: Checkpoint) -> None:
-        """Take the ids of a checkpoint; tell the scheduler of them now and then."""
-        for attempt, ids in checkpoint.parts():
-            if attempt in self._streams:
-                self._kept.setdefault(attempt, []).extend(ids)
-        now = asyncio.get_running_loop().time()
-        if now >= self._tell_at:
-            self._tell_at = now + TELL_SECONDS
-            self._tell()
-
-    def _tell(self) -> None:
-        """Tell the scheduler of the ids that are kept."""
-        for attempt, ids in self._kept.items():
-            if (stream := self._streams.get(attempt)) is not None:
-                stream.push(Progress("", len(ids), None, tuple(ids)))
-        self._kept.clear()
 
     async def _hangs(self, actor: Any) -> str:
         """Ask the actor now and then whether it is there; return that it does not answer. It is asked twice: the first

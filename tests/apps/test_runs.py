@@ -60,8 +60,8 @@ def call(name: str, tool: str, **args: object) -> dict:
 
 def killed_in(process: Callable, root: Path, tmp_path: Path, *words: object) -> None:
     running = process("run", *words)
-    until = time.monotonic() + 60
-    while not (tmp_path / "ledger").exists():
+    ledger, until = tmp_path / "ledger", time.monotonic() + 60
+    while not (ledger.exists() and ledger.read_text().endswith("\n")):
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < until
         time.sleep(0.02)
