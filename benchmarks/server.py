@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
 import socket
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.runtime.config import BUNDLED_MODEL
@@ -24,9 +26,34 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    url: str
+    """Of its API, with `/v1`."""
+    group: int
+    """Its group of processes, which is its own."""
+
+    def generated(self) -> int:
+        """Return how many tokens it has generated so far, by its own metrics."""
+        said = _get(f"{self.url.removesuffix('/v1')}/metrics")
+        found = re.findall(r"^vllm:generation_tokens_total{.*} (\S+)$", said, re.MULTILINE)
+        return int(sum(map(float, found)))
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let none of its processes run: on a CPU they spin although there is nothing to do."""
+        os.killpg(self.group, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.group, signal.SIGCONT)
+
+
 @contextlib.asynccontextmanager
-async def served(log: Path) -> AsyncIterator[tuple[str, Callable[[], int]]]:
-    """Yield the server's address and a function that returns how many tokens it has generated so far."""
+async def served(log: Path) -> AsyncIterator[Server]:
+    """Start a server and yield it when it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -34,7 +61,10 @@ async def served(log: Path) -> AsyncIterator[tuple[str, Callable[[], int]]]:
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--port={port}", "--host=127.0.0.1", *flags]
     words += ["--enforce-eager", "--enable-prompt-tokens-details"]
     with log.open("wb") as out:
-        process = await asyncio.create_subprocess_exec(*words, env=os.environ | ENVIRONMENT, stdout=out, stderr=out)
+        environment = os.environ | ENVIRONMENT
+        process = await asyncio.create_subprocess_exec(
+            *words, env=environment, stdout=out, stderr=out, start_new_session=True
+        )
     root = f"http://127.0.0.1:{port}"
     try:
         for _ in range(400):
@@ -45,7 +75,7 @@ async def served(log: Path) -> AsyncIterator[tuple[str, Callable[[], int]]]:
                 await asyncio.to_thread(_get, f"{root}/health")
                 break
             await asyncio.sleep(0.3)
-        yield f"{root}/v1", lambda: _generated(root)
+        yield Server(f"{root}/v1", process.pid)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -55,8 +85,3 @@ async def served(log: Path) -> AsyncIterator[tuple[str, Callable[[], int]]]:
 def _get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return answer.read().decode()
-
-
-def _generated(root: str) -> int:
-    found = re.findall(r"^vllm:generation_tokens_total{.*} (\S+)$", _get(f"{root}/metrics"), re.MULTILINE)
-    return int(sum(map(float, found)))
