@@ -3,7 +3,8 @@
 Forty puzzles by threads (greedy, no early stop), 32 in flight on two engines, are run undisturbed and then with one
 engine killed (SIGKILL) at a random moment, ten times; then on a local cluster of two nodes with one of the nodes
 killed. Every engine writes what it has sampled to a file a thousand times a second, so that a dead one's count is
-known to within about a millisecond. Repeated: tokens sampled beyond those of the undisturbed run ÷ those.
+known to within about a millisecond. Repeated: tokens sampled and in no answer ÷ those of the undisturbed run, whose
+length alone says little: a step that goes on in another batch may round otherwise and take another way.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ async def solve(orchestrator: AsyncOrchestrator, seed: int) -> list[Any]:
     async def one(text: str) -> Any:
         async with room:
             answer = await orchestrator.run(text, task="countdown", planner=PLANNER, policies=[])
-            return answer.status, answer.answer, sum(row.tries > 1 for row in answer.report.steps)
+            moved = sum(row.tries > 1 for row in answer.report.steps)
+            return answer.status, answer.answer, moved, answer.total_tokens
 
     return await asyncio.gather(*(one(problem.text) for problem in problems))
 
@@ -110,10 +112,13 @@ async def trial(orchestrator: AsyncOrchestrator, workers: list[RayWorker], ledge
 
 
 def compared(reference: list[Any], answers: list[Any], whole: int, disturbed: int) -> dict[str, Any]:
-    """Return how many answers are the same, how many steps had to go on elsewhere, and what was sampled twice."""
+    """Return how many answers are the same, how many steps had to go on elsewhere, and what was sampled twice; `whole`
+    and `disturbed` are the tokens sampled without and with a death."""
+    assert whole == sum(each[3] for each in reference), "without a death everything sampled is in an answer"
     same = sum(a[:2] == b[:2] for a, b in zip(reference, answers, strict=True))
-    moved = sum(tries for _, _, tries in answers)
-    return {"same": same, "moved": moved, "tokens": whole, "repeated": (disturbed - whole) / whole}
+    moved = sum(each[2] for each in answers)
+    repeated = (disturbed - sum(each[3] for each in answers)) / whole
+    return {"same": same, "moved": moved, "tokens": whole, "repeated": repeated}
 
 
 async def run() -> list[Row]:

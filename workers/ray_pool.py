@@ -31,7 +31,7 @@ log = logging.getLogger("plait.ray")
 
 T = TypeVar("T")
 
-CHECKPOINT = 8
+CHECKPOINT = 4
 """Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. An account is a
 message between machines, which takes about a millisecond from the engine's thread; `benchmarks/LOG.md` has the
 figures."""
