@@ -101,7 +101,8 @@ async def test_forms_of_every_kind(letters: Http, chat: bool) -> None:
 
 
 async def test_functions_that_must_be_called(letters: Http, caplog: pytest.LogCaptureFixture) -> None:
-    """vLLM holds a model to `required` by a form, so that a random model calls something, too."""
+    """vLLM holds a model to `required` by a form, so that a random model calls something, too. It holds the arguments to
+    their schema only if a function is `strict`, which is not asked for: other servers refuse many schemas then."""
     offered = Function(name="pick.one", description="Pick it.", parameters=SCHEMA)
     called = 0
     texts: list[str] = []
@@ -111,8 +112,6 @@ async def test_functions_that_must_be_called(letters: Http, caplog: pytest.LogCa
         texts.append(end.text)
         for part in end.text.split("<tool_call>")[1:]:
             said = json.loads(part.partition("</tool_call>")[0])
-            assert said["name"] == "pick_one"
-            if isinstance(said["arguments"], dict):  # else the limit cut it off
-                assert said["arguments"] in ({"n": 1}, {"n": 2})
-                called += 1
+            assert said["name"] == "pick_one" and "arguments" in said
+            called += 1
     assert called, (texts, caplog.text)
