@@ -101,8 +101,8 @@ async def test_forms_of_every_kind(letters: Http, chat: bool) -> None:
 
 
 async def test_functions_that_must_be_called(letters: Http, caplog: pytest.LogCaptureFixture) -> None:
-    """vLLM holds a model to `required` by a form, so that a random model calls something, too. It holds the arguments to
-    their schema only if a function is `strict`, which is not asked for: other servers refuse many schemas then."""
+    """vLLM holds a model to `required` by a form, so that a random model calls something, too. It holds the arguments
+    to their schema only if a function is `strict`, which is not asked for: other servers refuse many schemas then."""
     offered = Function(name="pick.one", description="Pick it.", parameters=SCHEMA)
     called = 0
     texts: list[str] = []
