@@ -2,9 +2,9 @@
 
 Forty puzzles by threads (greedy, no early stop), 32 in flight on two engines, are run undisturbed and then with one
 engine killed (SIGKILL) at a random moment, ten times; then on a local cluster of two nodes with one of the nodes
-killed. Every engine writes what it has sampled to a file a thousand times a second, so that a dead one's count is
-known to within about a millisecond. Repeated: tokens sampled and in no answer ÷ those of the undisturbed run, whose
-length alone says little: a step that goes on in another batch may round otherwise and take another way.
+killed. Every engine writes what it has sampled to a file between its steps, so that a dead one's count may lack those
+of its last two. Repeated: tokens sampled and in no answer ÷ those of the undisturbed run, whose length alone says
+little: a step that goes on in another batch may round otherwise and take another way.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class Host:
 
     def __init__(self, spec: str, options: dict[str, Any]) -> None:
         self._worker = load(spec, options)
+        self._out: IdsOut | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._begun: set[int] = set()
         """Attempts that the worker knows."""
@@ -136,6 +137,9 @@ class Host:
     async def close(self) -> None:
         """Free the worker."""
         await self._worker.close()
+        out, self._out = self._out, None
+        if out is not None:
+            out.close()
 
     async def _work(self, job: Job) -> None:
         attempt = job.attempt
@@ -177,7 +181,8 @@ class Host:
         """Return what takes checkpoints from the worker's thread."""
         if path is not None:
             with contextlib.suppress(OSError):  # the pipe is on another machine
-                return IdsOut(path).write
+                self._out = IdsOut(path)
+                return self._out.write
         loop = asyncio.get_running_loop()
 
         def post(checkpoint: Checkpoint) -> None:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 CHECKPOINT = 4
 """Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. An account is a
-message between machines, which takes about a millisecond from the engine's thread; `benchmarks/LOG.md` has the
+message between machines, which takes about half a millisecond from the engine's thread; `benchmarks/LOG.md` has the
 figures."""
 FOLLOW_SECONDS = 0.002
 """How long the jobs that follow from news may take to come, so that they go with the call that waits for more."""
@@ -216,7 +216,7 @@ class RayWorker(Worker):
             **room,
         )
         actor = remote.remote(self._spec, self._options)
-        started = asyncio.ensure_future(_answered(actor.start.remote(self._told.open())))
+        started = asyncio.ensure_future(_reply(actor.start, self._told.open()))
         started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end after we gave it up
         try:
             waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
@@ -428,8 +428,8 @@ def pool(
     return workers
 
 
-async def _reply(method: Any) -> Any:
-    return await method.remote()
+async def _reply(method: Any, *args: Any) -> Any:
+    return await method.remote(*args)
 
 
 async def _answered(answer: Awaitable[T]) -> T:

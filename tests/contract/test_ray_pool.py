@@ -25,6 +25,8 @@ from orchestrator.core.errors import EngineError, WorkerError
 from orchestrator.core.events import Job
 from orchestrator.core.ir import Failure
 from workers import _ray_cluster
+from workers._ray_ids import IdsOut, Told
+from workers._stream import Checkpoint
 from workers.ray_pool import RayWorker, pool
 from workers.scripted import Reply, Scripted
 
@@ -253,6 +255,39 @@ async def test_room_that_there_can_never_be_is_not_waited_for(
 def test_a_placement_that_there_is_not_is_refused() -> None:
     with pytest.raises(WorkerError, match=r"'near'.*STRICT_SPREAD"):
         pool(2, HOST, {"replies": REPLIES}, strategy="near")
+
+
+class Telling(Scripted):
+    """Tells three token ids of a job and goes on for ever; says whether they go through a pipe."""
+
+    on_checkpoint: Any = None
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        self.on_checkpoint(Checkpoint([job.attempt], [3], [5, 6, 7]))
+        await asyncio.sleep(3600)
+        yield Result(value="")
+
+    def stats(self) -> dict[str, int]:
+        return {"piped": int(isinstance(getattr(self.on_checkpoint, "__self__", None), IdsOut))}
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_ids_of_a_killed_actor_are_told_through_a_pipe_or_as_news(
+    cluster: None, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    if not here:
+        monkeypatch.setattr(Told, "open", lambda told: None)  # as when the actor is on another machine
+    worker = RayWorker("tests.contract.test_ray_pool:Telling", {"replies": REPLIES}, num_cpus=0.1, restarts=0)
+    await worker.start()
+    task = asyncio.create_task(everything(worker, job(1, "a")))
+    await asyncio.sleep(0.5)
+    assert await worker.stats() == {"piped": int(here)}
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    *news, end = await asyncio.wait_for(task, 30)
+    assert [token for item in news for token in item.ids] == [5, 6, 7]
+    assert isinstance(end, Failure) and end.lost
+    await worker.close()
 
 
 class Visible(Scripted):
