@@ -5,7 +5,6 @@ SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-CODE := orchestrator planners policies workers
 ARGS ?=
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -49,7 +48,7 @@ types: $(READY)
 
 imports: $(READY)
 	@echo "── import-linter"
-	@PYTHONPATH=. $(BIN)/lint-imports --no-cache
+	@$(BIN)/lint-imports --no-cache
 
 architecture: $(READY)
 	@echo "── architecture tests"
@@ -60,7 +59,7 @@ format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff format .
 
 docs: $(READY) ## Write docs/reference from the docstrings
-	@PYTHONPATH=. $(BIN)/python scripts/reference.py
+	@$(BIN)/python scripts/reference.py
 
 bench: $(READY) ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator import AsyncOrchestrator
-from orchestrator.apps.problems import draw
-from orchestrator.core.base import Worker
-from orchestrator.core.events import Cancel, Job
-from orchestrator.runtime.config import BUNDLED_MODEL, Config
-from workers.engine import Engine
-from workers.ray_pool import CHECKPOINT, RayWorker
+from plait import AsyncOrchestrator
+from plait.apps.common.problems import draw
+from plait.core.events import Cancel, Job
+from plait.core.interfaces import Worker
+from plait.runtime.client.config import BUNDLED_MODEL, Config
+from plait.workers.engine import Engine
+from plait.workers.ray import CHECKPOINT, RayWorker
 
 from .measure import Row, spread
 

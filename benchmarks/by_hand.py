@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from orchestrator.apps.problems import Problem, is_right
-from planners._seeds import derive
+from plait.apps.common.problems import Problem, is_right
+from plait.planners._shared.seeds import derive
 
 N, WIDTH, MODEL = 8, 8, "countdown"
 Ask = Any

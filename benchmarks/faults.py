@@ -21,12 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator import AsyncOrchestrator
-from orchestrator.apps.interrupt import descendants
-from orchestrator.apps.problems import draw
-from orchestrator.runtime.config import BUNDLED_MODEL, Config
-from workers.engine import Engine
-from workers.ray_pool import CHECKPOINT, RayWorker, pool
+from plait import AsyncOrchestrator
+from plait.apps.common.interrupt import descendants
+from plait.apps.common.problems import draw
+from plait.runtime.client.config import BUNDLED_MODEL, Config
+from plait.workers.engine import Engine
+from plait.workers.ray import CHECKPOINT, RayWorker, pool
 
 from .measure import Row, spread
 

@@ -20,11 +20,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orchestrator import Answer, AsyncOrchestrator, Sampling, Think
-from orchestrator.apps.problems import draw
-from orchestrator.core.events import Job
-from orchestrator.runtime.config import BUNDLED_MODEL, Config
-from workers.ray_pool import RayWorker, pool
+from plait import Answer, AsyncOrchestrator, Sampling, Think
+from plait.apps.common.problems import draw
+from plait.core.events import Job
+from plait.runtime.client.config import BUNDLED_MODEL, Config
+from plait.workers.ray import RayWorker, pool
 
 from .measure import Row, spread
 

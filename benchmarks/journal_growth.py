@@ -12,12 +12,13 @@ import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from orchestrator import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, Think, tool
-from orchestrator.core.base import Progress
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Result, Text, Tokens
-from orchestrator.runtime import recorder
-from workers.scripted import Reply, Scripted
+from plait import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, Think, tool
+from plait.core.events import Job
+from plait.core.interfaces import Progress
+from plait.core.plan import Text, Tokens
+from plait.core.result import Failure, Result
+from plait.runtime.journal import writer
+from plait.workers.scripted import Reply, Scripted
 
 WORDS = [f"word{i} " for i in range(997)]
 LONG = "".join(WORDS[i * i % 997] for i in range(2000))
@@ -83,15 +84,15 @@ async def measure(plan: Plan, merged: bool) -> tuple[int, int, int, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "j.plait"
         worker = Engine([Reply(text=LONG)])
-        alike = recorder._alike
+        alike = writer._alike
         if not merged:
-            recorder._alike = lambda first, then: False
+            writer._alike = lambda first, then: False
         try:
             async with AsyncOrchestrator(workers=[worker], tools=[look], journal=path) as orchestrator:
                 answer = await orchestrator.run(plan=plan)
                 assert answer.status in ("done", "partial"), answer
         finally:
-            recorder._alike = alike
+            writer._alike = alike
         with sqlite3.connect(path) as db:
             events = db.execute("SELECT count(*) FROM events").fetchone()[0]
         db.close()

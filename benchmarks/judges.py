@@ -15,17 +15,17 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator import AsyncOrchestrator, Config
-from orchestrator.apps.problems import draw
-from orchestrator.core.base import Task
-from orchestrator.core.ir import Plugin
-from orchestrator.runtime.plugins import Plugins
+from plait import AsyncOrchestrator, Config
+from plait.apps.common.problems import draw
+from plait.core.plan import Plugin
+from plait.core.task import Task
+from plait.runtime.plugins.loader import Plugins
 
 from .measure import Row
 
 PROBLEMS, SAMPLES, SEED = 60, 16, 7
 STEPS = (3, 10, 25)
-MODEL = Path(importlib.import_module("orchestrator").__file__ or "").parent / "models" / "countdown"
+MODEL = Path(importlib.import_module("plait").__file__ or "").parent / "models" / "countdown"
 
 
 class Puzzle(NamedTuple):
@@ -82,7 +82,7 @@ def pairs_of(puzzles: Sequence[Puzzle], steps: int) -> list[Pair]:
 
 def judges(steps: int, embed: Any) -> dict[str, Callable[[Pair], float]]:
     """Return the judges that can be had without a model made for it."""
-    similarity: Any = importlib.import_module("policies.similarity")
+    similarity: Any = importlib.import_module("plait.policies._similarity")
     vectors: dict[str, list[float]] = {}
 
     def vector(text: str) -> list[float]:
@@ -109,8 +109,8 @@ def judges(steps: int, embed: Any) -> dict[str, Callable[[Pair], float]]:
 
 def table(puzzles: Sequence[Puzzle]) -> list[Row]:
     """Return the AUROC of each judge after so many steps."""
-    auroc: Any = importlib.import_module("policies.similarity").auroc
-    embedder: Any = importlib.import_module("workers._embedding").embedder
+    auroc: Any = importlib.import_module("plait.policies._similarity").auroc
+    embedder: Any = importlib.import_module("plait.workers.tools.embed").embedder
     embed = embedder(str(MODEL)).fn
     rows: list[Row] = []
     for steps in STEPS:

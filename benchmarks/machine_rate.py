@@ -10,10 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from orchestrator.core import Call, Join, Plan, Request, Result, Step
-from orchestrator.core.events import Dispatch, Submitted, Succeeded, WorkerUp
-from orchestrator.core.machine import Machine
-from orchestrator.runtime.plugins import Plugins
+from plait.core import Call, Join, Plan, Request, Result, Step
+from plait.core.events import Dispatch, Submitted, Succeeded, WorkerUp
+from plait.machine.machine import Machine
+from plait.runtime.plugins.loader import Plugins
 
 from .measure import Rounds, Row, interleave
 

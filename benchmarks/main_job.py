@@ -10,9 +10,9 @@ import statistics
 import time
 from typing import NamedTuple
 
-from orchestrator import Answer, AsyncOrchestrator
-from orchestrator.apps.evaluate import wilson
-from orchestrator.apps.problems import Problem, draw, is_right
+from plait import Answer, AsyncOrchestrator
+from plait.apps.commands.eval import wilson
+from plait.apps.common.problems import Problem, draw, is_right
 
 from .measure import Row
 

@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator import AsyncOrchestrator, Config
-from orchestrator.apps.problems import Problem, draw, is_right
+from plait import AsyncOrchestrator, Config
+from plait.apps.common.problems import Problem, draw, is_right
 
 from . import by_hand
 from .measure import Row, interleave

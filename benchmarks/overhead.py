@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestrator import AsyncOrchestrator, Call, Config, Join, Plan, Step, tool
+from plait import AsyncOrchestrator, Call, Config, Join, Plan, Step, tool
 
 from .measure import Contender, Rounds, Row, interleave
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from orchestrator.core import Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think
-from orchestrator.core.events import Job
-from orchestrator.runtime.latency import Host, LatencyModel
-from orchestrator.runtime.simulate import SimReport, Throttle, simulate, varied
+from plait.core import Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think
+from plait.core.events import Job
+from plait.runtime.simulation.latency import Host, LatencyModel
+from plait.runtime.simulation.simulator import SimReport, Throttle, simulate, varied
 
 from .measure import Row
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from orchestrator import AsyncOrchestrator, Config, tool
-from planners.llmcompiler import LLMCompiler
-from workers.scripted import Reply, Scripted
+from plait import AsyncOrchestrator, Config, tool
+from plait.planners.llmcompiler import LLMCompiler
+from plait.workers.scripted import Reply, Scripted
 
 from .measure import Row, Spread, interleave, spread
 
@@ -85,7 +85,7 @@ async def _plain_chain() -> float:
 
 async def _parse() -> float:
     """Milliseconds to read a long plan in small pieces."""
-    from planners._llmcompiler_parse import PlanText
+    from plait.planners.llmcompiler.parser import PlanText
 
     text = "".join(f'{i}. search("thing {i}", [${max(1, i - 1)}])\n' for i in range(1, TASKS + 1)) + "join()"
     reader = PlanText()

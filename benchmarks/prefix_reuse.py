@@ -13,9 +13,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator import AsyncOrchestrator, Config, Join, Plan, Sampling, Step, Think
-from orchestrator.core.ir import Plugin, Ref, Text
-from workers.ray_pool import RayWorker, pool
+from plait import AsyncOrchestrator, Config, Join, Plan, Sampling, Step, Think
+from plait.core.plan import Plugin, Ref, Text
+from plait.workers.ray import RayWorker, pool
 
 from .measure import Row, spread
 

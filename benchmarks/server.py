@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.runtime.config import BUNDLED_MODEL
+from plait.runtime.client.config import BUNDLED_MODEL
 
 SETTINGS = {
     "dtype": "bfloat16", "max-num-seqs": "256", "block-size": "32", "kv-cache-memory-bytes": str(512 << 20),

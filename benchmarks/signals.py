@@ -30,7 +30,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 async def run() -> list[Row]:
     """Measure and return the table's rows."""
-    signals = importlib.import_module("workers._signals")
+    signals = importlib.import_module("plait.workers._shared.confidence")
     draw = np.random.default_rng(1)
     steps = draw.gamma(4.0, 3.0, size=(TOKENS, BRANCHES))
     lists = steps.tolist()

@@ -11,11 +11,11 @@ import time
 from collections import deque
 from typing import Any
 
-from orchestrator import AsyncOrchestrator, Budget, Join, Plan, Plugin, Sampling, Step, Think
-from orchestrator.apps.problems import draw
-from orchestrator.core import Text, Worker
-from orchestrator.runtime.config import Config
-from orchestrator.runtime.plugins import Plugins
+from plait import AsyncOrchestrator, Budget, Join, Plan, Plugin, Sampling, Step, Think
+from plait.apps.common.problems import draw
+from plait.core import Text, Worker
+from plait.runtime.client.config import Config
+from plait.runtime.plugins.loader import Plugins
 
 from .measure import Row, interleave
 

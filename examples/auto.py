@@ -5,8 +5,8 @@ python examples/auto.py
 
 from __future__ import annotations
 
-from orchestrator import Orchestrator
-from workers.scripted import Reply, Scripted
+from plait import Orchestrator
+from plait.workers.scripted import Reply, Scripted
 
 
 def model(*answers: int, then: str) -> Scripted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrator import Call, Join, Orchestrator, Plan, Step, tool
+from plait import Call, Join, Orchestrator, Plan, Step, tool
 
 CITIES = {"Oslo": (4.0, 717_000), "Paris": (11.5, 2_100_000), "Rome": (17.5, 2_750_000)}
 

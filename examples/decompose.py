@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
-from orchestrator import Orchestrator
-from workers.scripted import Reply, Scripted
+from plait import Orchestrator
+from plait.workers.scripted import Reply, Scripted
 
 PROMPT = "Translate to German:\n1. Good day.\n2. Good night.\n3. Good luck."
 SPLIT = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrator import AsyncOrchestrator, Plugin, tool
-from workers.scripted import Reply, Scripted
+from plait import AsyncOrchestrator, Plugin, tool
+from plait.workers.scripted import Reply, Scripted
 
 HEIGHTS = {"Mont Blanc": 4806, "Zugspitze": 2962, "Triglav": 2864}
 

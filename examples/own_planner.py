@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator import Join, Orchestrator, Plan, Planner, Sampling, Step, Think
-from orchestrator.core import Brief, Reader, Result
-from workers.scripted import Reply, Scripted
+from plait import Join, Orchestrator, Plan, Planner, Sampling, Step, Think
+from plait.core import Brief, Reader, Result
+from plait.workers.scripted import Reply, Scripted
 
 
 class Outline(Planner):

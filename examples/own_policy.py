@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from orchestrator import Orchestrator, Policy
-from orchestrator.core import StepView, Stop, View
-from orchestrator.core.events import Event, Succeeded
-from workers.scripted import Reply, Scripted
+from plait import Orchestrator, Policy
+from plait.core import StepView, Stop, View
+from plait.core.events import Event, Succeeded
+from plait.workers.scripted import Reply, Scripted
 
 
 class FirstWins(Policy):

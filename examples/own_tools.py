@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from orchestrator import Call, Orchestrator, Plan, Ref, Step, tool
+from plait import Call, Orchestrator, Plan, Ref, Step, tool
 
 
 @tool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator import Orchestrator
+from plait import Orchestrator
 
 
 def main() -> None:

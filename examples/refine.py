@@ -5,8 +5,8 @@ python examples/refine.py
 
 from __future__ import annotations
 
-from orchestrator import Orchestrator
-from workers.scripted import Reply, Scripted
+from plait import Orchestrator
+from plait.workers.scripted import Reply, Scripted
 
 MODEL = [
     Reply(when="Condense the attempts", text="41 forgets to carry; the others agree on the partial products."),

@@ -6,8 +6,8 @@ plan of one's own: five planners put the same question. Needs no model and no ne
 
 from __future__ import annotations
 
-from orchestrator import Orchestrator, Plugin
-from workers.scripted import Reply, Scripted
+from plait import Orchestrator, Plugin
+from plait.workers.scripted import Reply, Scripted
 
 ASK = "What is 6 * 7?"
 RIGHT, WRONG = "Six sevens: 42. Answer: 42", "I guess: 36. Answer: 36"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator import Join, Plan, Plugin, Request, Sampling, Step, Think
-from orchestrator.runtime.latency import Host
-from orchestrator.runtime.simulate import Fault, SimReport, Throttle, simulate, varied
+from plait import Join, Plan, Plugin, Request, Sampling, Step, Think
+from plait.runtime.simulation.latency import Host
+from plait.runtime.simulation.simulator import Fault, SimReport, Throttle, simulate, varied
 
 
 def plan(chains: int, length: int, problems: int, votes: int) -> Plan:

@@ -7,8 +7,8 @@ The scripted worker stands in for the model, at 40 words a second. With a real o
 
 from __future__ import annotations
 
-from orchestrator import Orchestrator
-from workers.scripted import Reply, Scripted
+from plait import Orchestrator
+from plait.workers.scripted import Reply, Scripted
 
 MODEL = [
     Reply(when="Question: How does a plant live", text="A"),

@@ -7,8 +7,8 @@ Needs no model and no network:
 
 from __future__ import annotations
 
-from orchestrator import Orchestrator, Plugin
-from workers.scripted import Reply, Scripted
+from plait import Orchestrator, Plugin
+from plait.workers.scripted import Reply, Scripted
 
 PLAN = """\
 1. [difficulty 1; needs none] Read off the distances

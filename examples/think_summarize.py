@@ -6,8 +6,8 @@ network:
 
 from __future__ import annotations
 
-from orchestrator import Orchestrator
-from workers.scripted import Reply, Scripted
+from plait import Orchestrator
+from plait.workers.scripted import Reply, Scripted
 
 WANDERING = "Perhaps it is prime, let me look: " + ", ".join(f"not {n}" for n in range(2, 400))
 MODEL = [

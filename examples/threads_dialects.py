@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrator import AsyncOrchestrator, Plugin
-from orchestrator.runtime.parallelism import parallelism
-from workers.scripted import Reply, Scripted
+from plait import AsyncOrchestrator, Plugin
+from plait.runtime.client.parallelism import parallelism
+from plait.workers.scripted import Reply, Scripted
 
 OUTLINES = """\
 <think> Two ways to be sure. <Parallel>

@@ -1,6 +1,6 @@
 """plait: plans, runs and merges parallel lines of reasoning. The public names, and nothing else.
 
-Names are loaded when first used, so that importing a plugin's one dependency, `orchestrator.core`, stays light.
+Names are loaded when first used, so that importing a plugin's one dependency, `plait.core`, stays light.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .core.base import Merge, Planner, Policy, Task, Verdict, Worker
-    from .core.context import Context, Question
     from .core.errors import PlaitError
-    from .core.ir import Budget, Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Think
-    from .core.tool import Tool, tool
-    from .runtime.answer import Answer, AnswerNews, AskNews, News, StepNews, TextNews
-    from .runtime.client import AsyncOrchestrator
-    from .runtime.config import Config
-    from .runtime.sync import Orchestrator
+    from .core.interfaces import Merge, Planner, Policy, Verdict, Worker
+    from .core.plan import Budget, Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Think
+    from .core.task import Task
+    from .core.tools.context import Context, Question
+    from .core.tools.tool import Tool, tool
+    from .runtime.client.answer import Answer, AnswerNews, AskNews, News, StepNews, TextNews
+    from .runtime.client.client import AsyncOrchestrator
+    from .runtime.client.config import Config
+    from .runtime.client.sync import Orchestrator
 
 __all__ = [
     "Answer",
@@ -56,42 +57,42 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Merge": ".core.base",
-    "Planner": ".core.base",
-    "Policy": ".core.base",
-    "Task": ".core.base",
-    "Verdict": ".core.base",
-    "Worker": ".core.base",
+    "Answer": ".runtime.client.answer",
+    "AnswerNews": ".runtime.client.answer",
+    "AskNews": ".runtime.client.answer",
+    "AsyncOrchestrator": ".runtime.client.client",
+    "Budget": ".core.plan",
+    "Call": ".core.plan",
+    "Config": ".runtime.client.config",
+    "Context": ".core.tools.context",
+    "Join": ".core.plan",
+    "Merge": ".core.interfaces",
+    "News": ".runtime.client.answer",
+    "Orchestrator": ".runtime.client.sync",
     "PlaitError": ".core.errors",
-    "Budget": ".core.ir",
-    "Call": ".core.ir",
-    "Join": ".core.ir",
-    "Plan": ".core.ir",
-    "Plugin": ".core.ir",
-    "Ref": ".core.ir",
-    "Request": ".core.ir",
-    "Sampling": ".core.ir",
-    "Step": ".core.ir",
-    "Think": ".core.ir",
-    "Tool": ".core.tool",
-    "tool": ".core.tool",
-    "Context": ".core.context",
-    "Question": ".core.context",
-    "Answer": ".runtime.answer",
-    "AskNews": ".runtime.answer",
-    "AnswerNews": ".runtime.answer",
-    "News": ".runtime.answer",
-    "StepNews": ".runtime.answer",
-    "TextNews": ".runtime.answer",
-    "AsyncOrchestrator": ".runtime.client",
-    "Config": ".runtime.config",
-    "Orchestrator": ".runtime.sync",
+    "Plan": ".core.plan",
+    "Planner": ".core.interfaces",
+    "Plugin": ".core.plan",
+    "Policy": ".core.interfaces",
+    "Question": ".core.tools.context",
+    "Ref": ".core.plan",
+    "Request": ".core.plan",
+    "Sampling": ".core.plan",
+    "Step": ".core.plan",
+    "StepNews": ".runtime.client.answer",
+    "Task": ".core.task",
+    "TextNews": ".runtime.client.answer",
+    "Think": ".core.plan",
+    "Tool": ".core.tools.tool",
+    "Verdict": ".core.interfaces",
+    "Worker": ".core.interfaces",
+    "tool": ".core.tools.tool",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
+        raise AttributeError(f"module 'plait' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name], __name__), name)
 
 

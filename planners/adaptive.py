@@ -11,11 +11,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
-from orchestrator.core.base import Allocation, Brief, Planner, Reader, Share
-from orchestrator.core.errors import PlannerError
-from orchestrator.core.ir import Join, Plan, Plugin, Result, Sampling, Step, Text, Think
+from plait.core.errors import PlannerError
+from plait.core.interfaces import Allocation, Brief, Planner, Reader, Share
+from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
+from plait.core.result import Result
 
-from ._seeds import derive
+from ._shared.seeds import derive
 
 __all__ = ["Adaptive"]
 

@@ -11,11 +11,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from orchestrator.core.base import Brief, Planner, Reader
-from orchestrator.core.errors import PlannerError
-from orchestrator.core.ir import Join, Plan, Plugin, Result, Sampling, Step, Text, Think
+from plait.core.errors import PlannerError
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
+from plait.core.result import Result
 
-from ._seeds import derive
+from ._shared.seeds import derive
 
 __all__ = ["DeepPrune"]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from orchestrator.core.base import Brief, Planner
-from orchestrator.core.errors import PlanError
-from orchestrator.core.ir import Plan
+from plait.core.errors import PlanError
+from plait.core.interfaces import Brief, Planner
+from plait.core.plan import Plan
 
 __all__ = ["Fixed"]
 

@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from orchestrator.core.base import Brief, Planner
-from orchestrator.core.ir import Join, Plan, Plugin, Sampling, Step, Text, Think
+from plait.core.interfaces import Brief, Planner
+from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
 
-from ._seeds import derive
+from ._shared.seeds import derive
 
 __all__ = ["Sample"]
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from orchestrator.core.base import Brief, Planner, Style
-from orchestrator.core.ir import Plan, Sampling, Step, Text, Think
+from plait.core.interfaces import Brief, Planner
+from plait.core.plan import Plan, Sampling, Step, Text, Think
+from plait.core.task import Style
 
-from ._seeds import derive
+from ._shared.seeds import derive
 
 __all__ = ["Single"]
 

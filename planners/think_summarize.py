@@ -10,11 +10,12 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
-from orchestrator.core.base import Brief, Planner, Reader
-from orchestrator.core.ir import Join, Plan, Plugin, Result, Step, Text
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.plan import Join, Plan, Plugin, Step, Text
+from plait.core.result import Result
 
-from ._asking import Asker, AtEnd, through
-from ._drafts import block, drafts_of, histogram, verified
+from ._shared.drafts import block, drafts_of, histogram, verified
+from ._shared.steps import Asker, AtEnd, through
 
 __all__ = ["ThinkSummarize"]
 

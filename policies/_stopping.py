@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from orchestrator.core.base import Policy, Stop, Task
-from orchestrator.core.events import Event, Failed, Succeeded
-from orchestrator.core.ir import Join
-from orchestrator.core.view import Branch, StepView, View
+from plait.core.events import Event, Failed, Succeeded
+from plait.core.interfaces import Policy, Stop
+from plait.core.plan import Join
+from plait.core.task import Task
+from plait.core.view import Branch, StepView, View
 
-from ._votes import Roll, claim_of, count, lead, read
+from ._ballots import Roll, claim_of, count, lead, read
 
 
 class Poll:

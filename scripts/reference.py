@@ -51,15 +51,15 @@ def main(words: list[str]) -> int:
 
 def pages() -> dict[str, str]:
     """Return the text of each page, by its file name."""
-    import orchestrator
-    from orchestrator import core
-    from orchestrator.core import errors, events
-    from orchestrator.runtime import answer, handle
-    from orchestrator.runtime.config import Config
+    import plait
+    from plait import core
+    from plait.core import errors, events
+    from plait.runtime.client import answer, handle
+    from plait.runtime.client.config import Config
 
-    own = [each for each in orchestrator.__all__ if each not in ("__version__", "Config")]
+    own = [each for each in plait.__all__ if each not in ("__version__", "Config")]
     rest = [each for each in core.__all__ if each not in own]
-    public = {each: getattr(orchestrator, each) for each in own}
+    public = {each: getattr(plait, each) for each in own}
     public["Handle"] = handle.Handle
     inner = {each: getattr(core, each) for each in rest}
     for name in ("Job", "Submitted", "Progressed", "Succeeded", "Failed", "Tick"):
@@ -75,9 +75,9 @@ def pages() -> dict[str, str]:
     made = {
         "commands.md": _commands(),
         "settings.md": _settings(Config),
-        "sdk.md": _names("SDK", "`from orchestrator import …`", public, "orchestrator"),
-        "core.md": _names("Core", "`from orchestrator.core import …`: what plugins are written against. Events come "
-                          "from `orchestrator.core.events`.", inner, "orchestrator.core"),
+        "sdk.md": _names("SDK", "`from plait import …`", public, "plait"),
+        "core.md": _names("Core", "`from plait.core import …`: what plugins are written against. Events come "
+                          "from `plait.core.events`.", inner, "plait.core"),
         "errors.md": _errors(faults),
     }  # fmt: skip
     made |= {file: _plugins(kind, title, intro) for kind, (title, file, intro) in KINDS.items()}
@@ -92,7 +92,7 @@ def pages() -> dict[str, str]:
 def _commands() -> str:
     import typer
 
-    from orchestrator.apps.cli import build
+    from plait.apps.main import build
 
     root = typer.main.get_command(build())
     parts = [
@@ -129,7 +129,7 @@ def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _shared(commands: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `options.Common`."""
-    from orchestrator.apps.options import Common
+    from plait.apps.common.options import Common
 
     names = {each.name for each in dataclasses.fields(Common)}
     return {each.name: each for each in commands["plait run"].params if each.name in names}
@@ -172,7 +172,7 @@ def _names(title: str, intro: str, found: Mapping[str, Any], module: str) -> str
     for name, value in found.items():
         parts.append(f"## {name}\n")
         home = getattr(value, "__module__", module)
-        if not home.startswith("orchestrator"):
+        if not home.startswith("plait"):
             home = module
         if name in ("Handle", "Report", "StepReport"):
             parts.append(f"From `{home}`.\n")
@@ -234,7 +234,7 @@ def _is_public(name: str, member: Any) -> bool:
 
 def _errors(found: Mapping[str, type]) -> str:
     head = (
-        "# Errors\n\nFrom `orchestrator.core.errors`. Those that a call raises are exceptions; those of a step or a "
+        "# Errors\n\nFrom `plait.core.errors`. Those that a call raises are exceptions; those of a step or a "
         "run are data (`Failure.kind` is the class's name).\n\n"
     )
     rows = [(f"`{name}`", f"`{cls.__mro__[1].__name__}`", _inline(_own_doc(cls))) for name, cls in found.items()]
@@ -245,7 +245,7 @@ def _errors(found: Mapping[str, type]) -> str:
 
 
 def _plugins(kind: Any, title: str, intro: str) -> str:
-    from orchestrator.runtime.plugins import Plugins
+    from plait.runtime.plugins.loader import Plugins
 
     plugins = Plugins()
     intro = intro.format("NAME:option=value,…")
@@ -265,9 +265,9 @@ def _plugins(kind: Any, title: str, intro: str) -> str:
         ]
         parts.append(_table(("option", "takes", "default", ""), rows) if rows else "No options.\n")
     if kind == "worker":
-        import workers.ray_pool as ray_pool
+        from plait.workers import ray as ray_pool
 
-        parts.append("## pool\n\nFrom `workers.ray_pool`.\n\n" + _described(ray_pool.pool))
+        parts.append("## pool\n\nFrom `plait.workers.ray`.\n\n" + _described(ray_pool.pool))
     return "\n".join(parts)
 
 
@@ -405,7 +405,7 @@ def _dataclass_default(field: Any) -> str:
 
 def _plain(value: Any) -> str:
     """Return a default as one would write it; nothing of this machine gets into it."""
-    from orchestrator.core import Plugin
+    from plait.core import Plugin
 
     if isinstance(value, str | Path) and str(ROOT) in str(value):
         return "the bundled model"

@@ -10,6 +10,7 @@ import ast
 import importlib
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,9 +19,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import networkx
 import pytest
 
-from orchestrator.core import base
+from plait.core import interfaces, task
+from plait.core.values import Frozen
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("orchestrator", "planners", "policies", "workers")
@@ -31,14 +34,14 @@ TOO_LONG: frozenset[str] = frozenset()  # stays empty: what is too long holds tw
 
 # Where plugins live and what each file must export one of. A worker is a protocol, so it is known by its methods.
 PLUGINS: dict[str, type] = {
-    "planners": base.Planner,
-    "policies/schedule": base.Policy,
-    "policies/prune": base.Policy,
-    "policies/stop": base.Policy,
-    "policies/merge": base.Merge,
-    "policies/allocate": base.Merge,
-    "orchestrator/tasks": base.Task,
-    "workers": base.Worker,
+    "planners": interfaces.Planner,
+    "policies/schedule": interfaces.Policy,
+    "policies/prune": interfaces.Policy,
+    "policies/stop": interfaces.Policy,
+    "policies/merge": interfaces.Merge,
+    "policies/allocate": interfaces.Merge,
+    "orchestrator/tasks": task.Task,
+    "workers": interfaces.Worker,
 }
 HEAVY = ("ray", "torch", "transformers", "vllm")
 
@@ -49,7 +52,8 @@ def tracked() -> tuple[str, ...]:
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
     )
-    paths = sorted({name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()})
+    names = (name for name in listed.stdout.split("\0") if not name.startswith("src/"))  # links into the folders
+    paths = sorted({name for name in names if name and (ROOT / name).is_file()})
     assert "pyproject.toml" in paths
     return tuple(paths)
 
@@ -66,16 +70,31 @@ def sources(*folders: str) -> list[str]:
     return [path for path in tracked() if path.endswith(".py") and path.startswith(below or "")]
 
 
+def kind_folder(path: str) -> str:
+    """The folder of plugins that a plugin stands in; a plugin that is a package is its `__init__.py`."""
+    parent = Path(path).parent
+    return str(parent.parent if path.endswith("/__init__.py") else parent)
+
+
 def plugin_files() -> list[str]:
-    """One path a plugin; a leading underscore marks what several of them share."""
-    return [
-        path for path in sources(*SHIPPED) if str(Path(path).parent) in PLUGINS and not Path(path).name.startswith("_")
-    ]
+    """One path a plugin, a file or a package's `__init__.py`; a leading underscore marks what several share."""
+    found = [path for path in sources(*SHIPPED) if kind_folder(path) in PLUGINS]
+    names = {path: path.removesuffix("/__init__.py").rpartition("/")[2] for path in found}
+    return [path for path in found if not names[path].startswith("_")]
+
+
+def module_name(path: str) -> str:
+    """What a file is imported as: `orchestrator/` is the package `plait`, the plugins' folders are packages in it."""
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    if name.split(".")[0] == "orchestrator":
+        return "plait" + name.removeprefix("orchestrator")
+    return f"plait.{name}" if name.split(".")[0] in SHIPPED else name
 
 
 def imports(path: str) -> Iterator[tuple[str, int]]:
-    """Absolute names of the modules that a file imports anywhere in it, with the line."""
-    package = Path(path).with_suffix("").parts[:-1]
+    """Absolute names of what a file imports anywhere in it (`package.module.name` of `from`), with the line."""
+    parts = module_name(path).split(".")
+    package = parts if path.endswith("/__init__.py") else parts[:-1]
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -84,7 +103,7 @@ def imports(path: str) -> Iterator[tuple[str, int]]:
             above = package[: len(package) - node.level + 1] if node.level else ()
             stem = ".".join((*above, *([node.module] if node.module else [])))
             for alias in node.names:
-                yield (stem if (node.module or not node.level) else f"{stem}.{alias.name}"), node.lineno
+                yield f"{stem}.{alias.name}", node.lineno
 
 
 def is_within(module: str, package: str) -> bool:
@@ -158,7 +177,7 @@ CORE_MAY_IMPORT = frozenset(sys.stdlib_module_names - IMPURE) | {
 @pytest.mark.parametrize("path", sources(CORE))
 def test_core_imports_only_what_is_pure(path: str) -> None:
     for module, line in imports(path):
-        pure = module.split(".")[0] in CORE_MAY_IMPORT or is_within(module, "orchestrator.core")
+        pure = module.split(".")[0] in CORE_MAY_IMPORT or is_within(module, "plait.core")
         assert pure, f"{path}:{line} imports {module}"
 
 
@@ -195,8 +214,8 @@ LAUNCHES = frozenset(
     + ["shelve", "shutil", "subprocess", "yaml"]
 )
 LOADS_BY_NAME = {
-    "planners/dialects/__init__.py",  # a file of its own folder
-    "orchestrator/tasks/_answers.py",  # a function that the user names
+    "planners/threads/dialects/__init__.py",  # a file of its own folder
+    "orchestrator/tasks/plain/answers.py",  # a function that the user names
     "policies/merge/best_scored.py",  # a scorer that the user names
     "policies/prune/redundant.py",  # an embedding that the user names
 }
@@ -221,38 +240,57 @@ def test_what_reads_a_models_text_can_execute_nothing(path: str) -> None:
 
 @pytest.mark.parametrize("path", sources("planners", "policies", "workers", "orchestrator/tasks"))
 def test_plugins_import_only_the_core_of_ours(path: str) -> None:
-    own = "orchestrator.tasks" if path.startswith("orchestrator/") else path.split("/")[0]
+    own = ".".join(module_name(path).split(".")[:2])
     for module, line in imports(path):
-        if module.split(".")[0] in SHIPPED:
-            allowed = is_within(module, "orchestrator.core") or is_within(module, own)
-            assert allowed, f"{path}:{line} imports {module}; a plugin may import orchestrator.core only"
+        if module.split(".")[0] == "plait":
+            allowed = is_within(module, "plait.core") or is_within(module, own)
+            assert allowed, f"{path}:{line} imports {module}; a plugin may import plait.core only"
 
 
 @pytest.mark.parametrize("path", sources(*SHIPPED))
-def test_imports_inside_a_package_are_relative(path: str) -> None:
-    own = path.split("/")[0]
+def test_imports_inside_a_folder_are_relative(path: str) -> None:
+    own = "plait" if path.startswith("orchestrator/") else ".".join(module_name(path).split(".")[:2])
+    others = tuple(f"plait.{folder}" for folder in SHIPPED)  # of `plait`, but folders of their own
     for node in ast.walk(tree(path)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module or ""]
         for name in names:
-            assert not is_within(name, own), f"{path}:{node.lineno} imports {name}: write it relative"
+            elsewhere = own == "plait" and name.startswith(others)
+            assert elsewhere or not is_within(name, own), f"{path}:{node.lineno} imports {name}: write it relative"
 
 
 @pytest.mark.parametrize("path", sources(*SHIPPED))
 def test_the_engine_adapter_alone_imports_vllm(path: str) -> None:
     for module, line in imports(path):
         heavy = module.split(".")[0]
-        assert heavy != "vllm" or path == "workers/_engine_core.py", f"{path}:{line} imports {module}"
-        is_rays = path.startswith("workers/") or (path == "orchestrator/apps/jobs.py" and "job_submission" in module)
+        assert heavy != "vllm" or path == "workers/engine/vllm.py", f"{path}:{line} imports {module}"
+        is_rays = path.startswith("workers/") or (
+            path == "orchestrator/apps/jobs/command.py" and "job_submission" in module
+        )
         assert heavy != "ray" or is_rays, f"{path}:{line} imports {module}"
         assert not is_within(module, "vllm.entrypoints"), f"{path}:{line} imports {module}"
+
+
+def test_no_modules_import_one_another() -> None:
+    """Also for types alone: two files that need one another are one idea, or hold a third."""
+    names = {module_name(path): path for path in sources(*SHIPPED)}
+    graph = networkx.DiGraph()
+    for name, path in names.items():
+        for module, _ in imports(path):
+            found = module
+            while found and found not in names:
+                found = found.rpartition(".")[0]
+            if found and found != name:
+                graph.add_edge(name, found)
+    circles = [sorted(each) for each in networkx.strongly_connected_components(graph) if len(each) > 1]
+    assert not circles, circles
 
 
 def test_nothing_shipped_imports_what_is_not() -> None:
     for path in sources(*SHIPPED):
         for module, line in imports(path):
-            assert module.split(".")[0] not in {"tests", "training", "benchmarks", "examples"}, (
+            assert module.split(".")[0] not in {"tests", "training", "benchmarks", "examples", "studies"}, (
                 f"{path}:{line} imports {module}, which is not shipped"
             )
 
@@ -266,7 +304,7 @@ def test_every_library_that_is_imported_is_required() -> None:
     for path in sources(*SHIPPED):
         for module, line in imports(path):
             top = module.split(".")[0]
-            if top in sys.stdlib_module_names or top in SHIPPED or top in optional:
+            if top in sys.stdlib_module_names or top == "plait" or top in optional:
                 continue
             providers = {normalised(name) for name in distributions.get(top, [top])}
             providers |= {"pydantic"} & {top.removesuffix("_core")}  # its other half
@@ -292,17 +330,17 @@ sys.meta_path.insert(0, Block())
 
 def test_core_can_be_imported_without_the_engine_and_plugins() -> None:
     done = run_python(
-        BLOCK + "import orchestrator.core, pkgutil, importlib\n"
-        "for module in pkgutil.iter_modules(orchestrator.core.__path__):\n"
-        "    importlib.import_module(f'orchestrator.core.{module.name}')\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'planners', 'policies', 'workers'}))"
+        BLOCK + "import plait.core, pkgutil, importlib, sys\n"
+        "for module in pkgutil.iter_modules(plait.core.__path__):\n"
+        "    importlib.import_module(module.name)\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(('plait.planners', 'plait.policies', 'plait.workers'))))"
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
 
 
 def test_everything_can_be_imported_without_the_engine() -> None:
-    modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources(*SHIPPED)]
+    modules = [module_name(path) for path in sources(*SHIPPED)]
     modules = [name for name in modules if not name.endswith("__main__")]
     done = run_python(BLOCK + f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)")
     assert done.returncode == 0, done.stderr
@@ -315,26 +353,26 @@ def is_plugin(thing: object, kind: type, module: str) -> bool:
     """Whether a name exported by a module is a plugin of the kind, made in that module."""
     if not isinstance(thing, type) or thing.__module__ != module:
         return False
-    if kind is base.Worker:
+    if kind is interfaces.Worker:
         return all(callable(getattr(thing, name, None)) for name in ("start", "run", "cancel", "health", "close"))
     return issubclass(thing, kind)
 
 
 def test_every_kind_of_plugin_is_there() -> None:
-    assert {str(Path(path).parent) for path in plugin_files()} == set(PLUGINS)
+    assert {kind_folder(path) for path in plugin_files()} == set(PLUGINS)
 
 
 @pytest.mark.parametrize("path", plugin_files())
 def test_a_plugin_file_exports_one_plugin(path: str) -> None:
-    name = path.removesuffix(".py").replace("/", ".")
+    name = module_name(path)
     module = importlib.import_module(name)
     exported = [
-        public for public in module.__all__ if is_plugin(getattr(module, public), PLUGINS[str(Path(path).parent)], name)
+        public for public in module.__all__ if is_plugin(getattr(module, public), PLUGINS[kind_folder(path)], name)
     ]
     assert len(exported) == 1, f"{path} exports {exported or 'no plugin'} in __all__, not one plugin"
     plugin = getattr(module, exported[0])
     assert plugin.__doc__, f"{path}: {plugin.__name__} has no docstring"
-    if issubclass(plugin, base.Frozen):
+    if issubclass(plugin, Frozen):
         assert plugin.model_config.get("frozen")
         for option, field in plugin.model_fields.items():
             assert field.description, f"{path}: the option {option} has no docstring under it"
@@ -364,14 +402,15 @@ def test_the_commands_of_the_documents_are_in_the_makefile() -> None:
     assert said >= {"demo", "test"}
 
 
-def test_every_package_is_listed_and_typed() -> None:
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = {str(Path(path).parent).replace("/", ".") for path in sources(*SHIPPED) if path.endswith("/__init__.py")}
-    assert found == set(listed)
-    holders = {str(Path(path).parent).replace("/", ".") for path in sources(*SHIPPED)}
-    assert holders == found, "a folder with Python files and no __init__.py"
-    for package in SHIPPED:  # a marker holds for the packages below it, too
-        assert f"{package}/py.typed" in tracked()
+def test_every_folder_with_code_is_a_package_and_is_linked() -> None:
+    folders = {str(Path(path).parent) for path in sources(*SHIPPED)}
+    assert folders == {str(Path(path).parent) for path in sources(*SHIPPED) if path.endswith("/__init__.py")}
+    linked = {link.name: link.resolve() for link in (ROOT / "src" / "plait").iterdir()}
+    assert all(link.is_symlink() for link in (ROOT / "src" / "plait").iterdir() if link.name != "__pycache__")
+    inside = {path.split("/")[1]: ROOT / "orchestrator" / path.split("/")[1] for path in tracked()
+              if path.startswith("orchestrator/")}  # fmt: skip
+    expected = inside | {name: ROOT / name for name in SHIPPED if name != "orchestrator"}
+    assert {name: path for name, path in linked.items() if name != "__pycache__"} == expected
 
 
 def test_the_wheel_holds_the_packages_and_the_model_and_nothing_else(tmp_path: Path) -> None:
@@ -379,6 +418,7 @@ def test_the_wheel_holds_the_packages_and_the_model_and_nothing_else(tmp_path: P
     for path in tracked():  # a build writes into its source
         (copy / path).parent.mkdir(parents=True, exist_ok=True)
         (copy / path).write_bytes((ROOT / path).read_bytes())
+    shutil.copytree(ROOT / "src", copy / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
     built = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, copy],
         capture_output=True,
@@ -390,11 +430,10 @@ def test_the_wheel_holds_the_packages_and_the_model_and_nothing_else(tmp_path: P
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         metadata = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
-        assert "plait = orchestrator.apps.cli:main" in archive.read(metadata).decode()
+        assert "plait = plait.apps.main:main" in archive.read(metadata).decode()
+    shipped = [path for path in tracked() if path.startswith(tuple(f"{folder}/" for folder in SHIPPED))]
     expected = {
-        path
-        for path in tracked()
-        if path.startswith(tuple(f"{package}/" for package in SHIPPED)) and not path.endswith((".pyi", "FORMAT.md"))
+        f"plait/{path.removeprefix('orchestrator/')}" for path in shipped if not path.endswith((".pyi", "FORMAT.md"))
     }
     assert names == expected
     assert any(name.endswith(".safetensors") for name in names)

@@ -57,9 +57,9 @@ def test_the_reference_is_what_the_docstrings_say() -> None:
 
 
 def test_the_reference_has_every_public_name_and_plugin() -> None:
-    import orchestrator
-    from orchestrator import core
-    from orchestrator.runtime.plugins import Plugins
+    import plait
+    from plait import core
+    from plait.runtime.plugins.loader import Plugins
 
     made = _tool().pages()
     said = made["sdk.md"] + made["core.md"]
@@ -98,7 +98,7 @@ def test_commands_work_as_written(script: str, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     command = tmp_path / "bin" / "plait"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m orchestrator.apps.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m plait.apps.main "$@"\n')
     command.chmod(0o755)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PLAIT_", "OTEL_"))}
     environment |= {

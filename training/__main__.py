@@ -68,9 +68,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def check_traces(path: Path | None, seed: int, count: int = 10_000) -> int:
     """Check the traces of a file, or freshly generated ones; returns how many are wrong."""
-    from training.check import Wrong, check
-    from training.generate import draw_trace
-    from training.vocab import decode
+    from .check import Wrong, check
+    from .generate import draw_trace
+    from .vocab import decode
 
     rng = random.Random(seed)
     texts = path.read_text().splitlines() if path else (decode(draw_trace(rng).ids) for _ in range(count))
@@ -91,8 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     if options.command == "check":
         return int(check_traces(options.text, options.seed) > 0)
-    from training import evaluate, export, train
-    from training.model import SIZES
+    from . import evaluate, export, train
+    from .model import SIZES
 
     device = device_of(options.device)
     config = train.TrainConfig(
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def compare_models(options: argparse.Namespace, device: torch.device) -> None:
     """Compare two exported models and write the page."""
-    from training import compare
+    from . import compare
 
     folders = (options.model, options.other)
     kept = compare.Kept(options.folder / "compared.json")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from training.generate import Trace, draw_trace
-from training.vocab import PAD
+from .generate import Trace, draw_trace
+from .vocab import PAD
 
 POOL = 768  # traces drawn at a time
 

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from training import export
-from training.controller import Outcome, Puzzle, run_single, run_threads
-from training.evaluate import held_out, wilson
-from training.model import Llama
+from . import export
+from .controller import Outcome, Puzzle, run_single, run_threads
+from .evaluate import held_out, wilson
+from .model import Llama
 
 NAMES = ("shipped", "retrained")
 ENGINE_SEED = 11
@@ -121,7 +121,7 @@ def on_engine(folder: Path, planner: str, count: int) -> list[bool]:
     """Solve `count` held-out problems with `plait eval`; return which were. Raises `RuntimeError` if it fails."""
     with tempfile.TemporaryDirectory() as place:
         answers = Path(place) / "answers.jsonl"
-        command = [sys.executable, "-m", "orchestrator.apps.cli", "eval", "countdown", "--model", str(folder)]
+        command = [sys.executable, "-m", "plait.apps.main", "eval", "countdown", "--model", str(folder)]
         command += ["--planner", planner, "--count", str(count), "--seed", str(ENGINE_SEED)]
         done = subprocess.run([*command, "--answers", str(answers), "--journal", "off"], check=False)
         rows = [json.loads(line) for line in answers.read_text().splitlines()] if answers.exists() else []
@@ -156,9 +156,9 @@ def findings(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], dict[st
 
 def write(pairs: Sequence[Pair], facts: Sequence[dict[str, Any]], command: str, out: Path) -> Path:
     """Write `retraining.json` and the page made of it into a folder; return the page."""
-    from orchestrator.apps.studies.base import Table
-    from orchestrator.apps.studies.page import contents, render
-    from orchestrator.apps.study import machine
+    from studies.base import Table
+    from studies.command import machine
+    from studies.page import contents, render
 
     claims, rows, figures = findings(pairs)
     columns = ("mode", "n", *NAMES, "retrained − shipped", "within the shipped one's interval")

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from training.check import Line, Reader, Wrong, lines_on, solvable, solves
-from training.decode import generate
-from training.generate import MAX_ROUNDS, SERIAL_TOKENS
-from training.model import Llama
-from training.vocab import END, ID, decode, encode
+from .check import Line, Reader, Wrong, lines_on, solvable, solves
+from .decode import generate
+from .generate import MAX_ROUNDS, SERIAL_TOKENS
+from .model import Llama
+from .vocab import END, ID, decode, encode
 
 CHILD_LIMIT = 256
 ROUND_LIMIT = 96

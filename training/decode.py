@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.model import Block, Llama
-from training.vocab import PAD
+from .model import Block, Llama
+from .vocab import PAD
 
 
 class _Cache:

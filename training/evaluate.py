@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.controller import Outcome, Puzzle, ThreadCounts, run_single, run_threads
-from training.model import Llama
-from training.task import draw_problem, is_test
+from .controller import Outcome, Puzzle, ThreadCounts, run_single, run_threads
+from .model import Llama
+from .task import draw_problem, is_test
 
 SAMPLES = 8
 

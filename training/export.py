@@ -20,9 +20,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
-from training.model import Block, Llama, ModelConfig, parameter_count
-from training.task import MAX_NUMBER, MAX_TARGET, MIN_NUMBER, MIN_TARGET
-from training.vocab import END, ID, PAD, VOCAB_SIZE
+from .model import Block, Llama, ModelConfig, parameter_count
+from .task import MAX_NUMBER, MAX_TARGET, MIN_NUMBER, MIN_TARGET
+from .vocab import END, ID, PAD, VOCAB_SIZE
 
 SPECIAL = ("<pad>", "<unk>", "<end>")
 

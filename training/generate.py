@@ -13,8 +13,8 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from training.task import Leaf, Problem, Step, draw_problem, is_test, leaves, steps
-from training.vocab import ID, TARGET_BASE
+from .task import Leaf, Problem, Step, draw_problem, is_test, leaves, steps
+from .vocab import ID, TARGET_BASE
 
 SERIAL_TOKENS = 512  # the whole context of the serial mode
 SERIAL_WIDTHS = (2, 3, 3, 4, 4, 5, 6, 8)  # more than four branches seldom fit

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.vocab import MAX_NUMBER, TARGET_BASE, VOCAB_SIZE
+from .vocab import MAX_NUMBER, TARGET_BASE, VOCAB_SIZE
 
 FOURIER_PERIODS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 16, 20, 25, 32, 50, 64, 100, 128, 256)
 EMBEDDING_STD = 0.05

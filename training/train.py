@@ -19,9 +19,9 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
-from training.batches import Batch, Stream
-from training.model import Llama, ModelConfig, parameter_count
-from training.optim import Muon, learning_rate
+from .batches import Batch, Stream
+from .model import Llama, ModelConfig, parameter_count
+from .optim import Muon, learning_rate
 
 
 @dataclass

@@ -11,15 +11,16 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.base import Progress
-from orchestrator.core.errors import WorkerError, WorkerLost, as_failure
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Call, Failure, Result
+from plait.core.errors import WorkerError, WorkerLost, as_failure
+from plait.core.events import Job
+from plait.core.interfaces import Progress
+from plait.core.plan import Call
+from plait.core.result import Failure, Result
 
-from ._load import AnyTool, load_tools
-from ._mcp import McpServer
-from .ray_pool import RayWorker
+from .ray import RayWorker
 from .tools import Tools
+from .tools.loading import AnyTool, load_tools
+from .tools.mcp import McpServer
 
 __all__ = ["ToolActors"]
 
@@ -60,7 +61,7 @@ class ToolActors(Tools):
         options: dict[str, Any] = {"file": str(Path(file).absolute()), "slots": slots, "grace": grace}
         room: dict[str, Any] = {"num_cpus": num_cpus, "count": actors, "start_timeout": start_timeout, "like": self}
         self._actors = [
-            RayWorker("workers.tools:Tools", options, name=f"{name}-{index}", **room) for index in range(actors)
+            RayWorker("plait.workers.tools:Tools", options, name=f"{name}-{index}", **room) for index in range(actors)
         ]
         self._left = actors
         """Actors that are there or coming back."""

@@ -1,6 +1,6 @@
 """The pure core: what plugin authors import. Nothing here touches the world."""
 
-from .base import (
+from .interfaces import (
     Allocation,
     Allocator,
     Brief,
@@ -14,13 +14,14 @@ from .base import (
     Reader,
     Share,
     Stop,
-    Task,
     Verdict,
     Wake,
     Worker,
 )
-from .ir import Budget, Call, Join, Plan, Plugin, Ref, Request, Result, Sampling, Step, Text, Think, Tokens
-from .tool import Tool, ToolSpec, tool
+from .plan import Budget, Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think, Tokens
+from .result import Result
+from .task import Task
+from .tools.tool import Tool, ToolSpec, tool
 from .view import Branch, Siblings, StepView, View, WorkerView
 
 __all__ = [

@@ -25,13 +25,13 @@
         ├── InvalidTransition    a step was moved where the table of moves does not allow; carries its story
         └── ReplayDiverged       a journal's actions are not what the machine does now
 
-Inside a run a failed step is data (`orchestrator.core.ir.Failure`, whose `kind` is a name from this tree); only
+Inside a run a failed step is data (`plait.core.result.Failure`, whose `kind` is a name from this tree); only
 `answer.unwrap()` raises it. Every exception here is picklable: `args` holds all that `__init__` takes.
 """
 
 from __future__ import annotations
 
-from .ir import Failure
+from .result import Failure
 
 
 class PlaitError(Exception):

@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
-from .ir import Call, Failure, Frozen, Kind, Plan, Request, Result, Think, Usage
+from .plan import Call, Kind, Plan, Request, Think
+from .result import Failure, Result, Usage
+from .values import Frozen
 
 Status = Literal["done", "partial", "failed", "cancelled"]
 

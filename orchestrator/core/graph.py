@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import PlanError
-from .explain import counted, did_you_mean
-from .ir import Call, Join, Plan, Step, Think
 from .matching import maximum_matching
+from .messages import counted, did_you_mean
+from .plan import Call, Join, Plan, Step, Think
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -1,24 +1,28 @@
-"""What planners, policies and people may see of a machine: read-only, and alive (a view shows the present, not a copy).
+"""What planners, policies and merges may see of a running plan. Read-only, and alive: a view shows the present.
 
-Wraps the machine's records; decides nothing and changes nothing.
+The machine's own records stand behind these protocols.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
-from .ir import Failure, Kind, Result, Step
-from .kin import prompt_tokens, shared_tokens
-from .nodes import Node, Run, State, lane_of, tell
-from .resolve import context_step
+from .plan import Kind, Step
+from .result import Failure, Result
+from .states import State
+from .task import Task
 
-if TYPE_CHECKING:
-    from .base import Task
-    from .fleet import Fleet, Host
-    from .kin import Ended, Peers
+
+class Ended(NamedTuple):
+    """An attempt that ended in a value."""
+
+    seconds: float
+    """From its dispatch to its end."""
+    tokens: int
+    """Of its value."""
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,400 +54,306 @@ class Branch:
         return self.result.text if self.result is not None else "".join(self.pieces)
 
 
-class StepView:
+class StepView(Protocol):
     """One step, read-only."""
-
-    __slots__ = ("_node",)
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StepView) and other._node is self._node
-
-    def __hash__(self) -> int:
-        return hash(self._node.id)
 
     @property
     def id(self) -> str:
         """Id of the step, unique among all runs."""
-        return self._node.id
+        ...
 
     @property
     def run(self) -> str:
         """Id of its run."""
-        return self._node.run.id
+        ...
 
     @property
     def plan(self) -> Step:
         """What the plan says of it."""
-        return self._node.step
+        ...
 
     @property
     def kind(self) -> Kind:
         """`think`, `call` or `join`."""
-        return self._node.step.op.kind
+        ...
 
     @property
     def state(self) -> State:
         """Where it stands."""
-        return self._node.state
+        ...
 
     @property
     def height(self) -> float:
         """Longest way from its start to the output: tokens that may be generated, one for a call."""
-        return self._node.height
+        ...
 
     @property
     def result(self) -> Result | None:
         """What it ended in."""
-        return self._node.result
+        ...
 
     @property
     def failure(self) -> Failure | None:
         """Why it has no result."""
-        return self._node.failure
+        ...
 
     @property
     def tokens(self) -> int:
         """Tokens generated so far, those that a lost attempt handed on included, or in the end."""
-        node = self._node
-        if node.attempt is not None:
-            return node.attempt.generated
-        return node.own.usage.completion if node.own else 0
+        ...
 
     @property
     def text(self) -> str:
         """Text generated so far, if the step streams, or in the end."""
-        node = self._node
-        if node.attempt is not None:
-            return "".join(node.attempt.text)
-        return node.own.text if node.own else ""
+        ...
 
     @property
     def worker(self) -> str | None:
         """Name of the worker that runs it now."""
-        return self._node.attempt.host.name if self._node.attempt else None
+        ...
 
     @property
     def started(self) -> float | None:
         """When the attempt that runs now was sent out, in seconds."""
-        return self._node.attempt.started if self._node.attempt else None
+        ...
 
     @property
     def hedged(self) -> bool:
         """Whether it has had its second attempt, which may be over."""
-        return self._node.hedged
+        ...
 
     @property
     def held(self) -> str:
         """Why a policy holds it back in our queue; empty if none does."""
-        return self._node.held
+        ...
 
     @property
     def group(self) -> float | None:
         """Mean confidence (nats) of the last full window, of a step that runs and says so (`Sampling.window`)."""
-        return self._node.attempt.group if self._node.attempt else None
+        ...
 
     @property
     def lowest(self) -> float | None:
         """The lowest such mean so far, or in the end."""
-        node = self._node
-        if node.attempt is not None:
-            return node.attempt.lowest
-        return node.own.signals.lowest if node.own is not None and node.own.signals is not None else None
+        ...
 
     @property
     def prompt_tokens(self) -> int:
         """About how many tokens its prompt has, the context that it continues included: counted where an engine has
         said so, else a token for every four characters."""
-        return prompt_tokens(self._node)
+        ...
 
     @property
     def shared_tokens(self) -> int:
         """About how many of these are the same for all its siblings."""
-        return shared_tokens(self._node)
+        ...
 
     @property
     def max_tokens(self) -> int:
         """Most tokens that it may generate; 0 if it is no think step."""
-        op = self._node.step.op
-        return op.sampling.max_tokens if op.kind == "think" else 0
+        ...
 
     @property
     def home(self) -> str | None:
         """Name of the worker whose cache holds the context that it continues: where the step that it comes `after` ran
         last."""
-        node = self._node
-        if node.after is None:
-            return None
-        return context_step(node.after, node.after_own).ran_on
+        ...
 
     @property
     def ran_on(self) -> str | None:
         """Name of the worker that it was last sent to; in the end, of the one that gave its value."""
-        return self._node.ran_on
+        ...
 
     @property
     def siblings(self) -> Siblings:
         """The steps of its run that continue the same context as it or begin with the same prompt (for a call: that
         call the same tool), itself included. Empty in a run without policies."""
-        return Siblings(self._node)
+        ...
 
     @property
     def owner(self) -> StepView | None:
         """The step that expanded into this one."""
-        owner = self._node.scope.owner
-        return StepView(owner) if owner else None
+        ...
 
     @property
     def after(self) -> StepView | None:
         """The step whose context it continues."""
-        return StepView(self._node.after) if self._node.after else None
+        ...
 
     @property
     def needs(self) -> tuple[StepView, ...]:
         """The steps it needs; for a join, its branches in order."""
-        return tuple(StepView(dep) for dep in self._node.deps)
+        ...
 
     def each_need(self) -> Iterator[StepView]:
         """Yield the same one by one, for who may not want them all."""
-        yield from map(StepView, self._node.deps)
+        ...
 
     @property
     def readers(self) -> tuple[StepView, ...]:
         """The steps that need it and have not ended."""
-        return tuple(StepView(node) for node in self._node.dependants if not node.ended)
+        ...
 
     @property
     def story(self) -> tuple[str, ...]:
         """Its moves so far, oldest first."""
-        return tuple(map(tell, self._node.story))
+        ...
 
     def decided(self) -> bool:
         """Return whether a join's merge is already certain of its verdict, branches that have not ended being
         unknown."""
-        node = self._node
-        if node.merge is None or node.state is not State.WAITING:
-            return False
-        return node.merge.decided(self.branches(), node.pending, node.run.task)
+        ...
 
     @property
     def votes(self) -> bool:
         """Whether it is a join that weighs its branches' answers against one another (`Merge.votes`)."""
-        return self._node.merge is not None and self._node.merge.votes
+        ...
 
     def branches(self) -> list[Branch]:
         """Return the branches of a join, in order."""
-        return branches_of(self._node)
+        ...
 
 
-def branches_of(join: Node) -> list[Branch]:
-    """Return a join's branches as its merge sees them now, in order.
-
-    A merge that may close early is asked with every branch that ends, so what it was shown before is kept, and only
-    branches that have moved or generated since are looked at again.
-    """
-    seen = join.seen
-    if seen is None:
-        seen = join.seen = [branch_of(dep) for dep in join.deps]
-        return list(seen)
-    for i, dep in enumerate(join.deps):
-        known, attempt = seen[i], dep.attempt
-        if known.state is not dep.state or (
-            attempt is not None and (known.pieces is not attempt.text or known.tokens != attempt.generated)
-        ):
-            seen[i] = branch_of(dep)
-    return list(seen)
-
-
-def branch_of(node: Node) -> Branch:
-    """Return a step as a merge sees it."""
-    pieces = node.attempt.text if node.attempt is not None else ()
-    tokens = StepView(node).tokens
-    return Branch(node.step.name, node.id, node.state, node.result, node.failure, tokens, pieces, node.into)
-
-
-class Siblings:
+class Siblings(Protocol):
     """The steps that share a context, and where they were sent. Iterating yields them in the order of the plan."""
 
-    __slots__ = ("_kin",)
+    def __len__(self) -> int: ...
 
-    def __init__(self, node: Node) -> None:
-        self._kin = node.kin
-
-    def __len__(self) -> int:
-        return len(self._kin.nodes) if self._kin is not None else 0
-
-    def __iter__(self) -> Iterator[StepView]:
-        yield from map(StepView, self._kin.nodes if self._kin is not None else ())
+    def __iter__(self) -> Iterator[StepView]: ...
 
     @property
     def sent(self) -> Mapping[str, int]:
         """Attempts that were sent out so far, by worker, in the order of the first to each."""
-        return MappingProxyType(self._kin.sent) if self._kin is not None else {}
+        ...
 
     @property
     def live(self) -> Mapping[str, int]:
         """Attempts that are not over, by worker."""
-        return MappingProxyType(self._kin.live) if self._kin is not None else {}
+        ...
 
     @property
     def finished(self) -> Sequence[Ended]:
         """Seconds, tokens and workers of those that ended in a value, the first to end first."""
-        return tuple(self._kin.finished) if self._kin is not None else ()
+        ...
 
 
-class WorkerView:
+class WorkerView(Protocol):
     """One worker, read-only."""
-
-    __slots__ = ("_host",)
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WorkerView) and other._host is self._host
-
-    def __hash__(self) -> int:
-        return hash(self._host.name)
 
     @property
     def name(self) -> str:
         """Its name."""
-        return self._host.name
+        ...
 
     @property
     def serves(self) -> tuple[Kind, ...]:
         """Kinds of steps that it takes."""
-        return self._host.serves
+        ...
 
     @property
     def models(self) -> tuple[str, ...]:
         """Names that `Think.model` may ask for; empty: whatever it asks for."""
-        return self._host.models
+        ...
 
     @property
     def slots(self) -> int:
         """Attempts that it takes at the same time."""
-        return self._host.slots
+        ...
 
     @property
     def running(self) -> int:
         """Attempts on it."""
-        return self._host.running
+        ...
 
     @property
     def up(self) -> bool:
         """Whether it is there."""
-        return self._host.up
+        ...
 
     @property
     def free(self) -> int:
         """Slots that can take a step now."""
-        return self._host.free
+        ...
 
     @property
     def load(self) -> int:
         """Tokens that the attempts on it may still generate."""
-        return self._host.load
+        ...
 
     @property
     def context(self) -> int:
         """About how many tokens of context the attempts on it may come to hold, what siblings share counted once (of
         runs with policies)."""
-        return self._host.context
+        ...
 
     @property
     def cache_tokens(self) -> int | None:
         """Tokens that its prefix cache holds, if it says so."""
-        return self._host.cache_tokens
+        ...
 
     @property
     def block(self) -> int | None:
         """Tokens in a block of that cache, if it says so."""
-        return self._host.block
+        ...
 
     def could_take(self, step: StepView) -> bool:
         """Return whether it serves a step's kind and model, free slot or not."""
-        return self._host.up and lane_of(step.plan) in self._host.lanes
+        ...
 
     def takes(self, step: StepView) -> bool:
         """Return whether it serves a step's kind and model, and has a free slot."""
-        return self._host.free > 0 and lane_of(step.plan) in self._host.lanes
+        ...
 
 
-class _Seen(Protocol):
-    """The part of the machine that a view reads."""
-
-    now: float
-    runs: dict[str, Run]
-    nodes: dict[str, Node]
-    fleet: Fleet
-    last_attempt: int
-    peers: Peers
-
-
-class View:
+class View(Protocol):
     """The machine, read-only. `subject` is the step that a question or the event under review is about, if it is about
     one; `run` is the run that it is about."""
 
-    __slots__ = ("_machine", "run", "subject")
-
-    def __init__(self, machine: _Seen, subject: StepView | None = None, run: str = "") -> None:
-        self._machine = machine
-        self.subject = subject
-        self.run = run or (subject.run if subject is not None else "")
+    run: str
+    subject: StepView | None
 
     @property
     def now(self) -> float:
         """Time of the event being handled, in seconds."""
-        return self._machine.now
+        ...
 
     @property
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, in the order in which they came."""
-        fleet = self._machine.fleet
-        if len(fleet.views) != len(fleet.hosts):
-            fleet.views = tuple(map(WorkerView, fleet.hosts.values()))
-        return fleet.views
+        ...
 
     def idlest(self, step: StepView) -> WorkerView | None:
         """Return the worker that a step goes to if no policy says otherwise: of those that serve it and have a free
         slot the one with the fewest attempts; `None` if none has."""
-        host = self._machine.fleet.least_loaded(lane_of(step.plan))
-        return WorkerView(host) if host is not None else None
+        ...
 
     def serving(self, step: StepView) -> int:
         """Return how many workers serve a step's kind and model, free slot or not."""
-        return self._machine.fleet.serving.get(lane_of(step.plan), 0)
+        ...
 
     def peers(self, step: StepView) -> Sequence[Ended]:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have
         policies, the oldest first: thinks of the same model, limit of tokens and place (at the beginning of a context
         or not), or calls of the same tool."""
-        return self._machine.peers.of(step.plan)
+        ...
 
     @property
     def attempts(self) -> int:
         """Attempts sent out so far, of all runs."""
-        return self._machine.last_attempt
+        ...
 
     def worker(self, name: str) -> WorkerView | None:
         """Return a worker, by name."""
-        host = self._machine.fleet.hosts.get(name)
-        return WorkerView(host) if host is not None else None
+        ...
 
     def step(self, id: str) -> StepView | None:
         """Return a step of a run that has not finished, by id."""
-        node = self._machine.nodes.get(id)
-        return StepView(node) if node else None
+        ...
 
     def steps(self, run: str) -> Iterator[StepView]:
         """Yield all steps of a run that has not finished, in the order in which they entered the plan."""
-        record = self._machine.runs.get(run)
-        yield from map(StepView, record.nodes if record else ())
+        ...
 
     def task(self, run: str) -> Task:
         """Return what the run's request means. Raises `KeyError` for a run that is not there."""
-        return self._machine.runs[run].task
+        ...

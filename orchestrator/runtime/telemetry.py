@@ -33,15 +33,17 @@ from ..core.events import (
     Tick,
     WorkerDown,
 )
-from ..core.ir import Call, Failure, Think, as_text
-from ..core.machine import Machine
-from ..core.nodes import Node, Run
+from ..core.plan import Call, Think
+from ..core.result import Failure
+from ..core.values import as_text
+from ..machine.machine import Machine
+from ..machine.records import Node, Run
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-    from .config import Config
-    from .driver import Driver
+    from .client.config import Config
+    from .driver.driver import Driver
 
 log = logging.getLogger("plait.telemetry")
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pydantic import JsonValue, PrivateAttr
 
-from ..core.base import Style, Task
 from ..core.errors import TaskError
+from ..core.task import Style, Task
 
 __all__ = ["Countdown"]
 

@@ -10,12 +10,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.core.base import Allocation, Allocator, Share, Task
-from orchestrator.core.estimates import beta_mean, branches_needed
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Allocation, Allocator, Share
+from plait.core.sampling_theory import beta_mean, branches_needed
+from plait.core.task import Task
+from plait.core.view import Branch
 
+from .._ballots import truth_of
 from .._stopping import Poll
-from .._votes import truth_of
 
 __all__ = ["BySaturation"]
 

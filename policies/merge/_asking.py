@@ -9,11 +9,12 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field
 
-from orchestrator.core.base import Merge, Task
-from orchestrator.core.ir import Sampling, Step, Structured, Think
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge
+from plait.core.plan import Sampling, Step, Structured, Think
+from plait.core.task import Task
+from plait.core.view import Branch
 
-from .._votes import names as named
+from .._ballots import names as named
 
 
 class Asking(Merge):

@@ -12,11 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field, JsonValue
 
-from orchestrator.core.base import Task
-from orchestrator.core.ir import Frozen, Step, Structured, Think
-from orchestrator.core.view import Branch
+from plait.core.plan import Step, Structured, Think
+from plait.core.task import Task
+from plait.core.values import Frozen
+from plait.core.view import Branch
 
-from ..similarity import cluster, cosine
+from .._similarity import cluster, cosine
 from ._asking import Asking, fresh
 
 _WORD = re.compile(r"\b(yes|no)\b", re.IGNORECASE)

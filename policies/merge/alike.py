@@ -11,11 +11,12 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from orchestrator.core.base import Task, Verdict
-from orchestrator.core.ir import Call, Join, Plan, Plugin, Step
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Verdict
+from plait.core.plan import Call, Join, Plan, Plugin, Step
+from plait.core.task import Task
+from plait.core.view import Branch
 
-from .._votes import claim_of
+from .._ballots import claim_of
 from ._asking import fresh
 from ._grouping import Grouping, Groups
 

@@ -10,10 +10,11 @@ from typing import ClassVar
 
 from pydantic import JsonValue
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
 
-from .._votes import absent, claim_of, read, truth_of
+from .._ballots import absent, claim_of, read, truth_of
 
 __all__ = ["BestOf"]
 

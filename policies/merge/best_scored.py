@@ -12,11 +12,12 @@ from typing import cast
 
 from pydantic import Field
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.errors import PluginError
-from orchestrator.core.view import Branch
+from plait.core.errors import PluginError
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
 
-from .._votes import Class, Signal, nobody, read, signal, verdict, without
+from .._ballots import Class, Signal, nobody, read, signal, verdict, without
 
 __all__ = ["BestScored"]
 

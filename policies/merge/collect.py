@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
 
 __all__ = ["Collect"]
 

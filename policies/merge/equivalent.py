@@ -8,11 +8,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from orchestrator.core.base import Task, Verdict
-from orchestrator.core.ir import Call, Join, Plan, Plugin, Step, as_text
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Verdict
+from plait.core.plan import Call, Join, Plan, Plugin, Step
+from plait.core.task import Task
+from plait.core.values import as_text
+from plait.core.view import Branch
 
-from .._votes import Ballot, Class, Roll, classes, lead, nobody, read, verdict
+from .._ballots import Ballot, Class, Roll, classes, lead, nobody, read, verdict
 from ._asking import fresh
 from ._grouping import Grouping, Groups
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
 
 __all__ = ["Finish"]
 

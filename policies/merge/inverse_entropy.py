@@ -11,10 +11,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
 
-from .._votes import clipped, measured, read, weighted
+from .._ballots import clipped, measured, read, weighted
 
 __all__ = ["InverseEntropy"]
 

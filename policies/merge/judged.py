@@ -8,11 +8,13 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
-from orchestrator.core.base import Task, Verdict
-from orchestrator.core.ir import Frozen, Join, Plan, Plugin, Step
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Verdict
+from plait.core.plan import Join, Plan, Plugin, Step
+from plait.core.task import Task
+from plait.core.values import Frozen
+from plait.core.view import Branch
 
-from .._votes import absent, claim_of, classes, nobody, read
+from .._ballots import absent, claim_of, classes, nobody, read
 from ._asking import Asking, fresh
 
 __all__ = ["Judged"]

@@ -11,11 +11,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.nodes import State
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.states import State
+from plait.core.task import Task
+from plait.core.view import Branch
 
-from .._votes import Class, classes, count, lead, nobody, read, verdict
+from .._ballots import Class, classes, count, lead, nobody, read, verdict
 
 __all__ = ["Majority"]
 

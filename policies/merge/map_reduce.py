@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from pydantic import Field, JsonValue
 
-from orchestrator.core.base import Task, Verdict
-from orchestrator.core.ir import Join, Plan, Plugin, Step
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Verdict
+from plait.core.plan import Join, Plan, Plugin, Step
+from plait.core.task import Task
+from plait.core.view import Branch
 
 from ._asking import Asking, fresh, silent, texts
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.ir import Frozen
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.values import Frozen
+from plait.core.view import Branch
 
 __all__ = ["Scratchpad"]
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
 
-from .._votes import Class, classes, names, nobody, read, verdict, without
+from .._ballots import Class, classes, names, nobody, read, verdict, without
 
 __all__ = ["ShortestMajority"]
 

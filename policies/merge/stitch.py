@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.ir import Frozen
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.values import Frozen
+from plait.core.view import Branch
 
 __all__ = ["Stitch"]
 

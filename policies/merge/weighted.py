@@ -11,11 +11,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from orchestrator.core.base import Merge, Task, Verdict
-from orchestrator.core.ir import Result
-from orchestrator.core.view import Branch
+from plait.core.interfaces import Merge, Verdict
+from plait.core.result import Result
+from plait.core.task import Task
+from plait.core.view import Branch
 
-from .._votes import Roll, clipped, measured, names, percentile, read, weighted, without
+from .._ballots import Roll, clipped, measured, names, percentile, read, weighted, without
 
 __all__ = ["Weighted"]
 

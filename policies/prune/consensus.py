@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.core.base import Policy, Stop
-from orchestrator.core.events import Event, Failed, Succeeded
-from orchestrator.core.view import View
+from plait.core.events import Event, Failed, Succeeded
+from plait.core.interfaces import Policy, Stop
+from plait.core.view import View
 
 from .._stopping import only_for, tolerant_joins
 

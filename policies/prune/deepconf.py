@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from pydantic import Field, PrivateAttr
 
-from orchestrator.core.base import Hold, Policy, Stop, Task
-from orchestrator.core.errors import PluginError
-from orchestrator.core.events import Event, Failed, Progressed, Succeeded
-from orchestrator.core.view import StepView, View
+from plait.core.errors import PluginError
+from plait.core.events import Event, Failed, Progressed, Succeeded
+from plait.core.interfaces import Hold, Policy, Stop
+from plait.core.task import Task
+from plait.core.view import StepView, View
 
+from .._ballots import percentile
 from .._stopping import votes_of
-from .._votes import percentile
 
 __all__ = ["DeepConf"]
 

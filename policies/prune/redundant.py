@@ -13,15 +13,16 @@ from typing import cast
 
 from pydantic import Field, field_validator
 
-from orchestrator.core.base import Policy, Stop, Task
-from orchestrator.core.errors import PluginError
-from orchestrator.core.events import Event, Progressed, Succeeded
-from orchestrator.core.ir import Think
-from orchestrator.core.nodes import State
-from orchestrator.core.view import StepView, View
+from plait.core.errors import PluginError
+from plait.core.events import Event, Progressed, Succeeded
+from plait.core.interfaces import Policy, Stop
+from plait.core.plan import Think
+from plait.core.states import State
+from plait.core.task import Task
+from plait.core.view import StepView, View
 
+from .._similarity import cosine, counts_cosine, grams, jaccard
 from .._stopping import votes_of
-from ..similarity import cosine, counts_cosine, grams, jaccard
 
 __all__ = ["Redundant"]
 
@@ -41,7 +42,7 @@ class Redundant(Policy):
     compares their first steps in the task's canonical form: by the Jaccard similarity of their sets, by the cosine of
     an embedding without a model, or by that of an embedding of yours. A judge that has to be asked over a wire (an
     embedding server, a model) cannot be one of a policy, which is pure: the planner `deepprune` asks those. Measure how
-    good a judge is with `policies.similarity.auroc` before relying on it (the paper gives 0.71 for its own on unseen
+    good a judge is with `plait.policies._similarity.auroc` before relying on it (the paper gives 0.71 for its own on unseen
     models, 0.66 for an untrained model and 0.58 for sentence embeddings). A branch without any step is like none. There
     is no cap on clusters. Needs branches that stream (`stream=true` of the planner).
     """

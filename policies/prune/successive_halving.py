@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from orchestrator.core.base import Policy, Stop
-from orchestrator.core.events import Event, Progressed
-from orchestrator.core.nodes import State
-from orchestrator.core.view import StepView, View
+from plait.core.events import Event, Progressed
+from plait.core.interfaces import Policy, Stop
+from plait.core.states import State
+from plait.core.view import StepView, View
 
 from .._stopping import votes_of
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from orchestrator.core.base import Hold, Place, Policy
-from orchestrator.core.view import StepView, View, WorkerView
+from plait.core.interfaces import Hold, Place, Policy
+from plait.core.view import StepView, View, WorkerView
 
 __all__ = ["Affinity"]
 

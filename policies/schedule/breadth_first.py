@@ -5,8 +5,8 @@ It goes by places in the plan. What a branch is worth, and whether those before 
 
 from __future__ import annotations
 
-from orchestrator.core.base import Policy
-from orchestrator.core.view import StepView, View
+from plait.core.interfaces import Policy
+from plait.core.view import StepView, View
 
 __all__ = ["BreadthFirst"]
 

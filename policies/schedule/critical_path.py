@@ -5,8 +5,8 @@ It does not know how long steps really take: a height is the tokens that may be 
 
 from __future__ import annotations
 
-from orchestrator.core.base import Policy
-from orchestrator.core.view import StepView, View
+from plait.core.interfaces import Policy
+from plait.core.view import StepView, View
 
 __all__ = ["CriticalPath"]
 

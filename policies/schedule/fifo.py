@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.core.base import Policy
-from orchestrator.core.view import StepView, View
+from plait.core.interfaces import Policy
+from plait.core.view import StepView, View
 
 __all__ = ["Fifo"]
 

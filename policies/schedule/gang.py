@@ -10,8 +10,8 @@ import math
 
 from pydantic import Field
 
-from orchestrator.core.base import Hold, Place, Policy
-from orchestrator.core.view import StepView, View, WorkerView
+from plait.core.interfaces import Hold, Place, Policy
+from plait.core.view import StepView, View, WorkerView
 
 __all__ = ["Gang"]
 

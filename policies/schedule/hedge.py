@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from orchestrator.core.base import Hedge, Policy, Wake
-from orchestrator.core.events import Event
-from orchestrator.core.kin import Ended
-from orchestrator.core.view import StepView, View, WorkerView
+from plait.core.events import Event
+from plait.core.interfaces import Hedge, Policy, Wake
+from plait.core.view import Ended, StepView, View, WorkerView
 
 __all__ = ["HedgeStragglers"]
 

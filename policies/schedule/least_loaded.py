@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from orchestrator.core.base import Place, Policy
-from orchestrator.core.view import StepView, View
+from plait.core.interfaces import Place, Policy
+from plait.core.view import StepView, View
 
 __all__ = ["LeastLoaded"]
 

@@ -9,9 +9,9 @@ import zlib
 
 from pydantic import Field
 
-from orchestrator.core.base import Hold, Place, Policy
-from orchestrator.core.ir import Ref, Text
-from orchestrator.core.view import StepView, View, WorkerView
+from plait.core.interfaces import Hold, Place, Policy
+from plait.core.plan import Ref, Text
+from plait.core.view import StepView, View, WorkerView
 
 __all__ = ["TrieOrder"]
 

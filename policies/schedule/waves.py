@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from orchestrator.core.base import Hold, Policy
-from orchestrator.core.nodes import State
-from orchestrator.core.view import StepView, View
+from plait.core.interfaces import Hold, Policy
+from plait.core.states import State
+from plait.core.view import StepView, View
 
 __all__ = ["Waves"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from orchestrator.core.estimates import majority_probability
+from plait.core.sampling_theory import majority_probability
 
 from .._stopping import Poll, StopRule
 

@@ -9,10 +9,10 @@ import math
 
 from pydantic import Field
 
-from orchestrator.core.errors import PluginError
+from plait.core.errors import PluginError
 
+from .._ballots import Signal, signal
 from .._stopping import Poll, StopRule
-from .._votes import Signal, signal
 
 __all__ = ["Confident"]
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from .._ballots import classes
 from .._stopping import Poll, StopRule
-from .._votes import classes
 
 __all__ = ["DeepConfConsensus"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from orchestrator.core.estimates import beta_mean
+from plait.core.sampling_theory import beta_mean
 
 from .._stopping import Poll, StopRule
 

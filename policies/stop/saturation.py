@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.core.estimates import beta_mean, branches_needed
+from plait.core.sampling_theory import beta_mean, branches_needed
 
+from .._ballots import truth_of
 from .._stopping import Poll, StopRule
-from .._votes import truth_of
 
 __all__ = ["Saturation"]
 

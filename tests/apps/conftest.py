@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.apps import cli
+from plait.apps import main
 
 
 @dataclass
@@ -56,7 +56,7 @@ def plait(capsys: pytest.CaptureFixture[str]) -> Plait:
 
     def run(*words: object) -> Done:
         capsys.readouterr()
-        code = cli.run([str(word) for word in words])
+        code = main.run([str(word) for word in words])
         done = Done(code, *capsys.readouterr())
         assert "Traceback" not in done.err
         return done
@@ -71,7 +71,7 @@ def process(root: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(*words: object) -> subprocess.Popen[str]:
         running = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.apps.cli", *map(str, words)],
+            [sys.executable, "-m", "plait.apps.main", *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -128,22 +128,22 @@ def test_what_cannot_be_planned_starts_no_engine(plait, monkeypatch, words):
     def starts(*_: object, **__: object):
         raise AssertionError("an engine is started, which takes many seconds")
 
-    monkeypatch.setattr("orchestrator.runtime.client.build_workers", starts)
+    monkeypatch.setattr("plait.runtime.client.client.build_workers", starts)
     done = plait(*words, "--worker", "ray")
     assert done.code in (1, 2)
     assert "nothing to answer" in done.err or "no tools to plan with" in done.err
 
 
 def test_debug_adds_the_traceback(capsys, monkeypatch):
-    from orchestrator.apps import cli
+    from plait.apps import main
 
     monkeypatch.setenv("PLAIT_DEBUG", "1")
-    assert cli.run(["run", "q", "--planner", "nope"]) == 2
+    assert main.run(["run", "q", "--planner", "nope"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_our_own_bugs_are_one_line_too(plait, monkeypatch, script):
-    from orchestrator.runtime import client
+    from plait.runtime.client import client
 
     def broken(*_: object, **__: object):
         raise ZeroDivisionError("of ours")

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from orchestrator.apps.problems import draw
-from orchestrator.apps.tree import StepTree
-from orchestrator.runtime.answer import StepNews, TextNews
+from plait.apps.common.problems import draw
+from plait.apps.common.tree import StepTree
+from plait.runtime.client.answer import StepNews, TextNews
 
 ROUND = "<parent> <spawn> {step} = {c} | {x} {y} <wait>"
 
@@ -81,7 +81,7 @@ def test_why_a_step_was_given_up_is_shown():
 @pytest.fixture
 def solver(script):
     """A script that solves the demonstration's first puzzle in all three ways, and no other."""
-    from orchestrator.apps.problems import Problem
+    from plait.apps.common.problems import Problem
 
     def solution(problem: Problem) -> str:
         return _search(problem.numbers, problem.target)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.apps.interrupt import descendants
+from plait.apps.common.interrupt import descendants
 
 pytestmark = pytest.mark.engine
 

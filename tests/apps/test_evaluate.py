@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from orchestrator.apps.evaluate import wilson
-from orchestrator.apps.problems import Problem, draw, is_held_out, is_right, is_solvable, read_problems
-from orchestrator.core.errors import ConfigError
+from plait.apps.commands.eval import wilson
+from plait.apps.common.problems import Problem, draw, is_held_out, is_right, is_solvable, read_problems
+from plait.core.errors import ConfigError
 
 LINES = ['{"numbers": [3, 5, 7, 11], "target": 26}', '{"numbers": [1, 2, 3, 4], "target": 24}', ""]
 

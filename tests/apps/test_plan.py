@@ -7,8 +7,8 @@ import sqlite3
 
 import pytest
 
-from orchestrator.core import graph
-from orchestrator.core.ir import Plan
+from plait.core import graph
+from plait.core.plan import Plan
 
 DIAMOND = {
     "steps": [

@@ -97,7 +97,7 @@ def test_seconds_are_a_hard_limit(plait, script):
 
 
 TOOLS = '''
-from orchestrator import tool
+from plait import tool
 
 @tool
 def double(x: int) -> int:

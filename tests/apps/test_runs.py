@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runtime import shelf
-from orchestrator.runtime.journal import Journal
+from plait.runtime.journal import directory
+from plait.runtime.journal.journal import Journal
 
 TOOLS = '''
 import os, time
-from orchestrator import Context, tool
+from plait import Context, tool
 
 @tool(side_effects=True)
 def pay(n: int, ctx: Context) -> int:
@@ -164,14 +164,14 @@ def test_ids_that_mean_nothing_or_too_much(plait, script):
     done = plait("runs", "show", "zzz")
     assert done.code == 2 and "no run 'zzz'" in done.err
     with pytest.MonkeyPatch.context() as patch:
-        entry = next(shelf.entries(shelf.default_folder()))
-        patch.setattr(shelf, "entries", lambda place: [entry, entry])
+        entry = next(directory.entries(directory.default_folder()))
+        patch.setattr(directory, "entries", lambda place: [entry, entry])
         done = plait("runs", "resume", entry.run[:2])
     assert done.code == 2 and "begins the ids of 2 runs" in done.err
 
 
 def test_the_folder_is_kept_within_bounds(plait, script, monkeypatch, tmp_path):
-    monkeypatch.setattr(shelf, "KEEP_FILES", 3)
+    monkeypatch.setattr(directory, "KEEP_FILES", 3)
     for _ in range(6):
         plait("run", "q", "--script", script("x"))
     assert len(list((tmp_path / "state/plait/runs").iterdir())) <= 4
@@ -188,7 +188,7 @@ def test_a_tool_that_asks_on_a_terminal(root, tools, tmp_path):
     plan = write(tmp_path / "plan.json", call("a", "ask"))
     ours, theirs = pty.openpty()
     running = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.apps.cli", "run", "--plan", plan, "--tools", tools, "--json"],
+        [sys.executable, "-m", "plait.apps.main", "run", "--plan", plan, "--tools", tools, "--json"],
         stdin=theirs,
         stderr=theirs,
         stdout=subprocess.PIPE,

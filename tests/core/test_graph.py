@@ -10,12 +10,12 @@ from itertools import combinations, pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core import graph
-from orchestrator.core.errors import PlanError
-from orchestrator.core.insert import insert
-from orchestrator.core.ir import Call, Join, Plan, Ref, Request, Sampling, Step, Text, Think
-from orchestrator.core.nodes import Run, Scope
-from orchestrator.runtime.plugins import Plugins
+from plait.core import graph
+from plait.core.errors import PlanError
+from plait.core.plan import Call, Join, Plan, Ref, Request, Sampling, Step, Text, Think
+from plait.machine.link import insert
+from plait.machine.records import Run, Scope
+from plait.runtime.plugins.loader import Plugins
 
 
 def call(name: str, *needs: str, tool: str = "f") -> Step:
@@ -298,5 +298,5 @@ def test_text_folds_steps_that_are_alike() -> None:
 
 
 def test_networkx_is_loaded_only_when_needed(root) -> None:
-    code = "import sys, orchestrator.core.graph; sys.exit('networkx' in sys.modules)"
+    code = "import sys, plait.core.graph; sys.exit('networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel, Field
 
-from orchestrator.core.errors import ToolError, ToolSchemaError
-from orchestrator.core.tool import Tool, tool
+from plait.core.errors import ToolError, ToolSchemaError
+from plait.core.tools.tool import Tool, tool
 
 
 class Colour(enum.Enum):

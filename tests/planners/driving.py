@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.base import Brief, Planner, Reader
-from orchestrator.core.events import (
+from plait.core.events import (
     Action,
     Cancel,
     Dispatch,
@@ -25,9 +24,11 @@ from orchestrator.core.events import (
     Succeeded,
     WorkerUp,
 )
-from orchestrator.core.ir import Failure, Request, Result, Text, Think, Tokens, Usage
-from orchestrator.core.machine import Machine
-from orchestrator.runtime.plugins import Plugins
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.plan import Request, Text, Think, Tokens
+from plait.core.result import Failure, Result, Usage
+from plait.machine.machine import Machine
+from plait.runtime.plugins.loader import Plugins
 
 Model = Callable[[list[str], Job], str | Failure]
 Pick = Callable[[Sequence[Job]], int]

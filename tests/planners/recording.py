@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from orchestrator.core.base import Progress, Worker
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Kind, Result
+from plait.core.events import Job
+from plait.core.interfaces import Progress, Worker
+from plait.core.plan import Kind
+from plait.core.result import Failure, Result
 
 
 class Recording(Worker):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.core.base import Brief, Planner
-from orchestrator.core.graph import validate
-from orchestrator.core.ir import Plan, Plugin, Ref, Request, Result, Step, Text, Think
-from orchestrator.runtime.answer import Answer
-from orchestrator.runtime.client import AsyncOrchestrator
-from orchestrator.runtime.plugins import Plugins
-from workers.scripted import Reply, Scripted
+from plait.core.graph import validate
+from plait.core.interfaces import Brief, Planner
+from plait.core.plan import Plan, Plugin, Ref, Request, Step, Text, Think
+from plait.core.result import Result
+from plait.runtime.client.answer import Answer
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.plugins.loader import Plugins
+from plait.workers.scripted import Reply, Scripted
 
 
 class Prompts(Scripted):

@@ -1,7 +1,7 @@
 """Llamas that write the dialects' tags: their tokenizers have them, and their weights are such that each token is drawn
 from a table by the one before it, with some random noise through attention and MLP.
 
-Like `tests/contract/tiny_model.py` they are made anew for a test session; what they write makes no sense, but has the
+Like `tests/workers/tiny_model.py` they are made anew for a test session; what they write makes no sense, but has the
 forms of spawn lists, right and wrong ones: of tags (the default), or of the searches of APR (`APR`).
 """
 
@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
-from planners.dialects import load
+from plait.planners.threads.dialects import load
 
 DIALECTS = ("threadweaver-conclusion", "multiverse", "parallel-r1", "npr")
 TAGS = tuple(dict.fromkeys(tag for name in DIALECTS for tag in load(name).tags))

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from orchestrator.core.errors import PluginError
-from orchestrator.core.estimates import branches_needed, majority_probability
-from orchestrator.core.ir import Budget, Plugin, Request, Result, Think
-from planners._asking import Asker
-from planners._auto_rules import Limits, Signs, counterfactual, decide
-from planners._drafts import Draft
-from planners.auto import Auto
+from plait.core.errors import PluginError
+from plait.core.plan import Budget, Plugin, Request, Think
+from plait.core.result import Result
+from plait.core.sampling_theory import branches_needed, majority_probability
+from plait.planners._shared.drafts import Draft
+from plait.planners._shared.steps import Asker
+from plait.planners.auto import Auto
+from plait.planners.auto.rules import Limits, Signs, counterfactual, decide
+from plait.workers.scripted import Reply
 from tests.planners.driving import drive
 from tests.planners.scripted_runs import ask, brief, checked, read, states
-from workers.scripted import Reply
 
 NOTES = "<notes>"
 WRONG = "<hit> 7 - 5 = 2 <end>"

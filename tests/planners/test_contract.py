@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orchestrator import AsyncOrchestrator, Plugin, tool
-from orchestrator.core.base import Brief, Planner, Reader
-from orchestrator.core.errors import PlannerError
-from orchestrator.core.graph import validate
-from orchestrator.core.ir import Plan, Request, Result, Step, Think
-from orchestrator.runtime.plugins import Plugins
-from planners.dialects import load
-from workers.scripted import Reply, Scripted
+from plait import AsyncOrchestrator, Plugin, tool
+from plait.core.errors import PlannerError
+from plait.core.graph import validate
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.plan import Plan, Request, Step, Think
+from plait.core.result import Result
+from plait.planners.threads.dialects import load
+from plait.runtime.plugins.loader import Plugins
+from plait.workers.scripted import Reply, Scripted
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [path.stem for path in sorted((ROOT / "planners").glob("[a-z]*.py"))]

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AsyncOrchestrator, Plugin, tool
-from orchestrator.core.base import Planner
-from orchestrator.core.errors import PlaitError
-from orchestrator.core.ir import Plan, Think
-from orchestrator.runtime import expander
-from orchestrator.runtime.answer import Answer
-from planners.llmcompiler import LLMCompiler
-from workers.scripted import Reply, Scripted
+from plait import AsyncOrchestrator, Plugin, tool
+from plait.core.errors import PlaitError
+from plait.core.interfaces import Planner
+from plait.core.plan import Plan, Think
+from plait.planners.llmcompiler import LLMCompiler
+from plait.runtime.client.answer import Answer
+from plait.runtime.driver import expander
+from plait.workers.scripted import Reply, Scripted
 
 FOLDER = Path(__file__).parent / "corpus"
 ROOT = Path(__file__).resolve().parents[2]
@@ -280,7 +280,7 @@ async def test_a_plan_longer_than_its_limit_is_run_as_far_as_it() -> None:
 
 @pytest.mark.parametrize("text", CORPUS)
 def test_a_written_plan_is_the_same_in_pieces(text: str) -> None:
-    from planners.llmcompiler import PlanReader
+    from plait.planners.llmcompiler import PlanReader
 
     def read(pieces: list[str]) -> object:
         reader = PlanReader.of_text(LLMCompiler(), ())

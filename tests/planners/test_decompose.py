@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from orchestrator.core.ir import Join, Plan, Result, Structured, Text, Think
-from planners._decompose_rules import Split, faults, read as read_split, signals, tier
-from planners._json_text import read_object
-from planners.decompose import Decompose
+from plait.core.plan import Join, Plan, Structured, Text, Think
+from plait.core.result import Result
+from plait.planners._shared.json_text import read_object
+from plait.planners.decompose import Decompose
+from plait.planners.decompose.rules import Split, faults, read as read_split, signals, tier
+from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, labels, prompt, read, states
-from workers.scripted import Reply
 
 TRANSLATE = "Translate to German:\n1. Good day.\n2. Good night.\n3. Good luck."
 SPLIT: dict[str, Any] = {

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator import AsyncOrchestrator, tool
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Request
-from planners.deepprune import DeepPrune
+from plait import AsyncOrchestrator, tool
+from plait.core.events import Job
+from plait.core.plan import Request
+from plait.core.result import Failure
+from plait.planners.deepprune import DeepPrune
+from plait.workers.scripted import Reply, Scripted
 from tests.planners.driving import Outcome, drive
-from workers.scripted import Reply, Scripted
 
 TASK = "q"
 

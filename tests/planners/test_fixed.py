@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import JsonValue
 
-from orchestrator.core.base import Brief
-from orchestrator.core.errors import PlanError
-from orchestrator.core.ir import Call, Request, Text, Think
-from orchestrator.tasks.countdown import Countdown
-from orchestrator.tasks.plain import Plain
-from planners.fixed import Fixed
+from plait.core.errors import PlanError
+from plait.core.interfaces import Brief
+from plait.core.plan import Call, Request, Text, Think
+from plait.planners.fixed import Fixed
+from plait.tasks.countdown import Countdown
+from plait.tasks.plain import Plain
 
 BRIEF = Brief(Request(text="a {{prompt}} b"), Plain(text="a {{prompt}} b"))
 PLAN: dict[str, JsonValue] = {

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from orchestrator import tool
-from orchestrator.core.base import Brief
-from orchestrator.core.errors import PlannerError
-from orchestrator.core.ir import Call, Plugin, Request, Text, Think
-from orchestrator.runtime.client import AsyncOrchestrator
-from orchestrator.tasks.plain import Plain
-from planners._llmcompiler_prompts import signature
-from planners.llmcompiler import LLMCompiler
-from workers.scripted import Reply, Scripted
+from plait import tool
+from plait.core.errors import PlannerError
+from plait.core.interfaces import Brief
+from plait.core.plan import Call, Plugin, Request, Text, Think
+from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.llmcompiler.prompts import signature
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.tasks.plain import Plain
+from plait.workers.scripted import Reply, Scripted
 
 ASKED_TO_JOIN = "^Answer a question"
 REPLANNING = "Current Plan:"

@@ -8,15 +8,15 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator import tool
-from orchestrator.core.errors import PluginError
-from orchestrator.core.ir import Think
-from orchestrator.runtime.client import AsyncOrchestrator
-from planners._llmcompiler_calls import NativeCalls
-from planners._llmcompiler_prompts import expression
-from planners.llmcompiler import LLMCompiler
-from workers._prompt import Prompter
-from workers.scripted import Reply, Scripted
+from plait import tool
+from plait.core.errors import PluginError
+from plait.core.plan import Think
+from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.llmcompiler.prompts import expression
+from plait.planners.llmcompiler.tool_calls import NativeCalls
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.workers._shared.prompt import Prompter
+from plait.workers.scripted import Reply, Scripted
 
 
 @tool

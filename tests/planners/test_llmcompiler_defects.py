@@ -8,14 +8,15 @@ import time
 
 import pytest
 
-from orchestrator import tool
-from orchestrator.core.base import Brief
-from orchestrator.core.ir import Plugin, Request, substitute
-from orchestrator.runtime.client import AsyncOrchestrator
-from orchestrator.tasks.plain import Plain
-from planners._llmcompiler_parse import PlanText
-from planners.llmcompiler import LLMCompiler
-from workers.scripted import Reply, Scripted
+from plait import tool
+from plait.core.interfaces import Brief
+from plait.core.plan import Plugin, Request
+from plait.core.values import substitute
+from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.llmcompiler.parser import PlanText
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.tasks.plain import Plain
+from plait.workers.scripted import Reply, Scripted
 
 
 async def run(plan: str, *tools, final: str = "Action: Finish(ok)", **options):

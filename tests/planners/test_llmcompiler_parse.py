@@ -8,11 +8,13 @@ import time
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from orchestrator.core.ir import Plan, Result, json_references, substitute
-from orchestrator.core.tool import tool
-from planners._llmcompiler_args import parse_arguments, read_plain
-from planners._llmcompiler_parse import PlanText
-from planners.llmcompiler import LLMCompiler, PlanReader
+from plait.core.plan import Plan
+from plait.core.result import Result
+from plait.core.tools.tool import tool
+from plait.core.values import json_references, substitute
+from plait.planners.llmcompiler import LLMCompiler, PlanReader
+from plait.planners.llmcompiler.arguments import parse_arguments, read_plain
+from plait.planners.llmcompiler.parser import PlanText
 
 
 def parse(text: str, *tools) -> dict:
@@ -328,10 +330,10 @@ def test_a_reader_ends_a_plan_that_has_no_task():
 
 
 def test_a_step_that_is_no_plan_of_this_planner_has_no_reader():
-    from orchestrator.core.base import Brief
-    from orchestrator.core.errors import PlannerError
-    from orchestrator.core.ir import Request, Step, Think
-    from orchestrator.tasks.plain import Plain
+    from plait.core.errors import PlannerError
+    from plait.core.interfaces import Brief
+    from plait.core.plan import Request, Step, Think
+    from plait.tasks.plain import Plain
 
     brief = Brief(Request(text="q"), Plain(text="q"), (tool(search).spec,))
     with pytest.raises(PlannerError, match="no reader"):

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AsyncOrchestrator, Plugin
-from orchestrator.core.ir import Failure, Think
-from planners.dialects import load
-from planners.threads import Threads
+from plait import AsyncOrchestrator, Plugin
+from plait.core.plan import Think
+from plait.core.result import Failure
+from plait.planners.threads import Threads
+from plait.planners.threads.dialects import load
+from plait.workers.scripted import Reply, Scripted
 from tests.planners.scripted_runs import ask, states
 from tests.planners.test_threads_apr import CALL, LAST, NONE, PUZZLE, SEARCH
 from tests.planners.test_threads_dialects import by_ending, run
 from tests.planners.token_worker import TokenWorker
-from workers.scripted import Reply, Scripted
 
 LIST = "<Parallel>\n<Outlines>\n" + "".join(f"<Outline> {i}: way {i}</Outline>\n" for i in range(1, 5)) + "</Outlines>"
 REPLIES = [

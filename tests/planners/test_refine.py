@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from orchestrator.core.ir import Join, Plan, Plugin, Result, Step, Think
-from planners._refine_prompts import chosen
-from planners.refine import Refine
+from plait.core.plan import Join, Plan, Plugin, Step, Think
+from plait.core.result import Result
+from plait.planners.refine import Refine
+from plait.planners.refine.prompts import chosen
+from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, named, prompt, read, states
-from workers.scripted import Reply
 
 DISTILL, CHOOSE, NOTES = "Condense the attempts", "of the attempts are the most useful", "<notes>"
 

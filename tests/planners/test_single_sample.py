@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.core.base import Brief
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Join, Plugin, Request, Text, Think
-from orchestrator.tasks.countdown import Countdown
-from orchestrator.tasks.plain import Plain
-from planners.sample import Sample
-from planners.single import Single
+from plait.core.events import Job
+from plait.core.interfaces import Brief
+from plait.core.plan import Join, Plugin, Request, Text, Think
+from plait.core.result import Failure
+from plait.planners.sample import Sample
+from plait.planners.single import Single
+from plait.tasks.countdown import Countdown
+from plait.tasks.plain import Plain
 from tests.planners.driving import drive
 
 PUZZLE = "3 5 7 11 -> 24"

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from orchestrator import AsyncOrchestrator
-from orchestrator.core.errors import PluginError
-from orchestrator.core.ir import Join, Plugin, Result, Structured, Text, Think
-from planners._skeleton_text import letter, points
-from planners.skeleton import Skeleton
+from plait import AsyncOrchestrator
+from plait.core.errors import PluginError
+from plait.core.plan import Join, Plugin, Structured, Text, Think
+from plait.core.result import Result
+from plait.planners.skeleton import Skeleton
+from plait.planners.skeleton.text import letter, points
+from plait.workers.scripted import Reply, Scripted
 from tests.planners.scripted_runs import ask, brief, checked, labels, named, prompt, read, states
-from workers.scripted import Reply, Scripted
 
 ROUTER, OUTLINE = "Reply with one letter", "Write only the skeleton"
 SKELETON = "1. Roots drink\n2. Stem carries\n3. Leaves eat"

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from orchestrator.core.ir import Plan, Result, Text, Think
-from planners._skeleton_graph_text import HARDEST, GraphText, Part
-from planners.skeleton_graph import SkeletonGraph
+from plait.core.plan import Plan, Text, Think
+from plait.core.result import Result
+from plait.planners.skeleton_graph import SkeletonGraph
+from plait.planners.skeleton_graph.text import HARDEST, GraphText, Part
+from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, labels, named, prompt, read, states
-from workers.scripted import Reply
 
 PLAN = """\
 1. [difficulty 1; needs none] List the quantities

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from orchestrator.core.ir import Join, Plan, Result, Think
-from planners._drafts import Draft, block, drafts_of, histogram, ranked
-from planners.think_summarize import ThinkSummarize
+from plait.core.plan import Join, Plan, Think
+from plait.core.result import Result
+from plait.planners._shared.drafts import Draft, block, drafts_of, histogram, ranked
+from plait.planners.think_summarize import ThinkSummarize
+from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, named, prompt, read, states
-from workers.scripted import Reply
 
 SYNTHESIS = "Several attempts at this"
 

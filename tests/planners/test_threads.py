@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from orchestrator.core.base import Brief
-from orchestrator.core.errors import PlannerError, PluginError
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Join, Plan, Plugin, Ref, Request, Result, Step, Text, Think
-from orchestrator.tasks.countdown import Countdown
-from orchestrator.tasks.plain import Plain
-from planners.dialects import Dialect, load
-from planners.threads import Threads
+from plait.core.errors import PlannerError, PluginError
+from plait.core.events import Job
+from plait.core.interfaces import Brief
+from plait.core.plan import Join, Plan, Plugin, Ref, Request, Step, Text, Think
+from plait.core.result import Failure, Result
+from plait.planners.threads import Threads
+from plait.planners.threads.dialects import Dialect, load
+from plait.tasks.countdown import Countdown
+from plait.tasks.plain import Plain
 from tests.planners import countdown_model as model
 from tests.planners.driving import drive
 
@@ -239,7 +240,7 @@ def test_a_table_with_a_broken_expression() -> None:
 
 
 def test_the_tables_join_is_what_splice_takes() -> None:
-    from policies.merge.splice import Splice
+    from plait.policies.merge.splice import Splice
 
     Splice.model_validate(load("countdown").join.model_dump(mode="json"))
 

@@ -8,11 +8,11 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from orchestrator.core.ir import Failure
-from orchestrator.core.view import Branch
-from orchestrator.tasks.plain import Plain
-from planners.dialects import load
-from policies.merge.splice import Splice
+from plait.core.result import Failure
+from plait.core.view import Branch
+from plait.planners.threads.dialects import load
+from plait.policies.merge.splice import Splice
+from plait.tasks.plain import Plain
 from tests.planners.test_threads_dialects import run
 from tests.planners.token_worker import TokenWorker
 
@@ -96,13 +96,13 @@ def test_what_a_thread_wrote_is_in_the_join_once_and_never_read_as_a_template(
 
 
 def _result(text: str) -> Branch:
-    from orchestrator.core.ir import Result
-    from orchestrator.core.nodes import State
+    from plait.core.result import Result
+    from plait.core.states import State
 
     return Branch("a", "r:a", State.DONE, Result(value=text), None, 1)
 
 
 def _failed(name: str) -> Branch:
-    from orchestrator.core.nodes import State
+    from plait.core.states import State
 
     return Branch(name, f"r:{name}", State.FAILED, None, Failure(kind="EngineError", message="gone"), 0)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from orchestrator.core.errors import TaskError
-from orchestrator.core.ir import Failure, Think
-from planners.dialects import load
+from plait.core.errors import TaskError
+from plait.core.plan import Think
+from plait.core.result import Failure
+from plait.planners.threads.dialects import load
+from plait.workers.scripted import Reply, Scripted
 from tests.planners.test_threads_dialects import by_ending, ends, run
 from tests.planners.token_worker import TokenWorker
-from workers.scripted import Reply, Scripted
 
 PUZZLE = "25 6 3 4 -> 39"
 ROOT = "Moving to Node #0\nCurrent State: 39:[25, 6, 3, 4], Operations: []"

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AsyncOrchestrator, Plugin
-from orchestrator.core.errors import PluginError
-from orchestrator.core.ir import Failure, Think
-from orchestrator.runtime.answer import Answer
-from planners.dialects import Dialect, load
-from planners.threads import Threads
+from plait import AsyncOrchestrator, Plugin
+from plait.core.errors import PluginError
+from plait.core.plan import Think
+from plait.core.result import Failure
+from plait.planners.threads import Threads
+from plait.planners.threads.dialects import Dialect, load
+from plait.runtime.client.answer import Answer
+from plait.workers.scripted import Reply, Scripted
 from tests.planners.token_worker import TokenWorker
-from workers.scripted import Reply, Scripted
 
 ASK = "What is 6*7?"
 
@@ -400,7 +401,7 @@ def test_options_that_do_not_fit_the_dialect(options: dict[str, Any], said: str)
 
 @pytest.mark.parametrize("name", ["apr", "multiverse", "npr", "parallel-r1", "threadweaver", "threadweaver-conclusion"])
 def test_a_dialects_join_is_what_splice_takes(name: str) -> None:
-    from policies.merge.splice import Splice
+    from plait.policies.merge.splice import Splice
 
     table = load(name)
     Splice.model_validate(table.join.model_dump(mode="json"))

@@ -9,9 +9,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 
-from orchestrator.apps.preflight import preflight as look
-from planners.dialects import load
-from planners.threads import Threads
+from plait.apps.common.preflight import preflight as look
+from plait.planners.threads import Threads
+from plait.planners.threads.dialects import load
 from tests.planners.token_worker import Letters
 
 NAMES = ["multiverse", "npr", "parallel-r1", "threadweaver", "threadweaver-conclusion"]
@@ -82,7 +82,7 @@ def test_a_models_folder_is_read(tmp_path: Path) -> None:
 
 
 def test_the_bundled_model_fits_its_own_dialect_and_no_other() -> None:
-    from orchestrator.runtime.config import BUNDLED_MODEL
+    from plait.runtime.client.config import BUNDLED_MODEL
 
     assert look(Threads(), str(BUNDLED_MODEL)) == ()
     assert look(Threads(dialect="threadweaver"), str(BUNDLED_MODEL))

@@ -12,16 +12,16 @@ import pytest
 import pytest_asyncio
 from tokenizers import Tokenizer
 
-from orchestrator import AsyncOrchestrator, Plugin
-from orchestrator.apps.preflight import preflight
-from orchestrator.core.ir import Result
-from orchestrator.runtime.answer import Answer
-from orchestrator.runtime.parallelism import parallelism
-from planners.dialects import Dialect, load
-from planners.threads import Threads
+from plait import AsyncOrchestrator, Plugin
+from plait.apps.common.preflight import preflight
+from plait.core.result import Result
+from plait.planners.threads import Threads
+from plait.planners.threads.dialects import Dialect, load
+from plait.runtime.client.answer import Answer
+from plait.runtime.client.parallelism import parallelism
+from plait.workers.ray import pool
 from tests.planners.recording import Recording
 from tests.planners.tagged_model import DIALECTS, build
-from workers.ray_pool import pool
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 

@@ -11,10 +11,11 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.base import Progress, Worker
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Kind, Result, Think, Usage
-from workers._prompt import Prompter
+from plait.core.events import Job
+from plait.core.interfaces import Progress, Worker
+from plait.core.plan import Kind, Think
+from plait.core.result import Failure, Result, Usage
+from plait.workers._shared.prompt import Prompter
 
 PAIRS = ("th", "he", "in", "er", "an", "\n<", ": ", "1:", ">\n")
 FIRST_TAG, FIRST_PAIR = 1_000_000, 2_000_000

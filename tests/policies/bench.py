@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.base import Brief
-from orchestrator.core.events import (
+from plait.core.events import (
     Action,
     Cancel,
     Dispatch,
@@ -17,14 +16,16 @@ from orchestrator.core.events import (
     Succeeded,
     WorkerUp,
 )
-from orchestrator.core.invariants import check
-from orchestrator.core.ir import Failure, Plugin, Request, Result, Signals, Usage
-from orchestrator.core.machine import Machine
-from orchestrator.core.view import StepView, View
-from orchestrator.runtime.expander import Expander
-from orchestrator.runtime.plugins import Plugins
-from orchestrator.runtime.spelling import parse_plugin
-from planners.sample import Sample
+from plait.core.interfaces import Brief
+from plait.core.plan import Plugin, Request
+from plait.core.result import Failure, Result, Signals, Usage
+from plait.core.view import StepView, View
+from plait.machine.invariants import check
+from plait.machine.machine import Machine
+from plait.planners.sample import Sample
+from plait.runtime.driver.expander import Expander
+from plait.runtime.plugins.loader import Plugins
+from plait.runtime.plugins.spec import parse_plugin
 
 
 class Bench:

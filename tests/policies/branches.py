@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from orchestrator.core.base import Style, Task
-from orchestrator.core.ir import Failure, Result, Signals, Usage, as_text
-from orchestrator.core.nodes import State
-from orchestrator.core.view import Branch
+from plait.core.result import Failure, Result, Signals, Usage
+from plait.core.states import State
+from plait.core.task import Style, Task
+from plait.core.values import as_text
+from plait.core.view import Branch
 
 
 def branch(name: str, value: JsonValue, logprob: float | None = None) -> Branch:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.base import Allocation, Brief, Planner
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Budget, Failure, Request, Think
-from orchestrator.core.nodes import State
-from orchestrator.runtime.spelling import parse_plugin
-from planners.adaptive import Adaptive
-from policies.allocate.by_saturation import BySaturation
+from plait.core.events import Job
+from plait.core.interfaces import Allocation, Brief, Planner
+from plait.core.plan import Budget, Request, Think
+from plait.core.result import Failure
+from plait.core.states import State
+from plait.planners.adaptive import Adaptive
+from plait.policies.allocate.by_saturation import BySaturation
+from plait.runtime.plugins.spec import parse_plugin
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branches, ended, voter
 

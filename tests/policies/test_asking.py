@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.base import Merge
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Request
-from orchestrator.core.nodes import State
-from planners.sample import Sample
-from policies.merge.judged import Judged
-from policies.merge.map_reduce import MapReduce
-from policies.merge.pairwise import Pairwise
-from policies.merge.synthesis import Synthesis
+from plait.core.events import Job
+from plait.core.interfaces import Merge
+from plait.core.plan import Request
+from plait.core.result import Failure
+from plait.core.states import State
+from plait.planners.sample import Sample
+from plait.policies.merge.judged import Judged
+from plait.policies.merge.map_reduce import MapReduce
+from plait.policies.merge.pairwise import Pairwise
+from plait.policies.merge.synthesis import Synthesis
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branches, ended
 

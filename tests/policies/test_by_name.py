@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AsyncOrchestrator, tool
-from orchestrator.core.ir import Plugin
-from orchestrator.runtime.answer import Answer
-from orchestrator.runtime.config import Config
-from workers.scripted import Reply, Scripted
+from plait import AsyncOrchestrator, tool
+from plait.core.plan import Plugin
+from plait.runtime.client.answer import Answer
+from plait.runtime.client.config import Config
+from plait.workers.scripted import Reply, Scripted
 
 
 def boxed(answer: str, times: int | None = None) -> Reply:

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from orchestrator.core.events import Cancelled, Progressed, Pruned
-from orchestrator.core.machine import Machine
-from orchestrator.runtime.plugins import Plugins
+from plait.core.events import Cancelled, Progressed, Pruned
+from plait.machine.machine import Machine
+from plait.runtime.plugins.loader import Plugins
 from tests.policies.bench import Bench
 from tests.policies.branches import confident
 

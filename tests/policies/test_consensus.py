@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.core.base import Brief, Planner, Reader
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Join, Plan, Plugin, Request, Result, Sampling, Step, Think
+from plait.core.events import Job
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.plan import Join, Plan, Plugin, Request, Sampling, Step, Think
+from plait.core.result import Failure, Result
 from tests.planners.driving import drive
 
 

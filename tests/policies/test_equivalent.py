@@ -13,16 +13,17 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from pydantic import JsonValue
 
-from orchestrator.core.errors import ToolError
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Request, Result
-from orchestrator.core.nodes import State
-from orchestrator.core.view import Branch
-from planners.sample import Sample
-from policies.merge.equivalent import Equivalent
+from plait.core.errors import ToolError
+from plait.core.events import Job
+from plait.core.plan import Request
+from plait.core.result import Failure, Result
+from plait.core.states import State
+from plait.core.view import Branch
+from plait.planners.sample import Sample
+from plait.policies.merge.equivalent import Equivalent
+from plait.workers.tools import math_equal
 from tests.planners.driving import drive
 from tests.policies.branches import LETTERS, branches, ended
-from workers import _math_equal
 
 
 def after(values: list[str], said: JsonValue, state: State = State.DONE) -> tuple[object, str]:
@@ -263,15 +264,15 @@ def test_a_judge_that_is_right_gives_the_vote_of_the_classes(values: list[str]) 
 def test_math_verify_says_what_is_the_same() -> None:
     pytest.importorskip("math_verify")
     answers = [r"\frac{1}{2}", "0.5", "2x+2", "2(x+1)", r"\sin^2 x + \cos^2 x", "1", "no math at all"]
-    assert _math_equal.math_equal(answers) == [0, 0, 2, 2, 4, 4, 6]
+    assert math_equal.math_equal(answers) == [0, 0, 2, 2, 4, 4, 6]
 
 
 def test_what_takes_too_long_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hangs, pid = tmp_path / "hangs", tmp_path / "pid"
     hangs.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec sleep 600\n")
     hangs.chmod(0o755)
-    monkeypatch.setattr(_math_equal, "SECONDS", 0.5)
-    monkeypatch.setattr(_math_equal.sys, "executable", str(hangs))
+    monkeypatch.setattr(math_equal, "SECONDS", 0.5)
+    monkeypatch.setattr(math_equal.sys, "executable", str(hangs))
     with pytest.raises(ToolError, match="was not done with 1 answers"):
-        _math_equal.math_equal(["9^9^9^9"])
+        math_equal.math_equal(["9^9^9^9"])
     assert not Path(f"/proc/{pid.read_text().strip()}").exists(), "it is gone"

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.base import Merge
-from orchestrator.core.ir import Plugin
-from orchestrator.core.nodes import State
-from orchestrator.core.view import Branch
-from orchestrator.runtime.plugins import Plugins
-from policies._stopping import Poll
-from policies.merge.best_of import BestOf
-from policies.merge.majority import Majority
-from policies.merge.weighted import Weighted
-from policies.stop.esc import ESC
-from policies.stop.semantic_entropy import SemanticEntropy
+from plait.core.interfaces import Merge
+from plait.core.plan import Plugin
+from plait.core.states import State
+from plait.core.view import Branch
+from plait.policies._stopping import Poll
+from plait.policies.merge.best_of import BestOf
+from plait.policies.merge.majority import Majority
+from plait.policies.merge.weighted import Weighted
+from plait.policies.stop.esc import ESC
+from plait.policies.stop.semantic_entropy import SemanticEntropy
+from plait.runtime.plugins.loader import Plugins
 from tests.policies.branches import LETTERS, branch, confident, ended, voter
 
 VOTES = st.lists(
@@ -112,7 +112,7 @@ SAYING = [
 
 @pytest.mark.parametrize("name", SAYING)
 def test_every_verdict_says_counts_and_who_was_left_out(name: str) -> None:
-    from orchestrator.runtime.spelling import parse_plugin
+    from plait.runtime.plugins.spec import parse_plugin
 
     made = [voter(f"b{i}", "A", signals=confident(8.0 + i, certainty=2.0)) for i in range(3)]
     made += [voter("b3", "B", signals=confident(7.0, certainty=1.0)), voter("mute", "?"), ended("lost", State.FAILED)]

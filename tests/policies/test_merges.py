@@ -7,11 +7,11 @@ from itertools import product
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.nodes import State
-from orchestrator.core.view import Branch
-from policies.merge.best_of import BestOf
-from policies.merge.collect import Collect
-from policies.merge.majority import Majority
+from plait.core.states import State
+from plait.core.view import Branch
+from plait.policies.merge.best_of import BestOf
+from plait.policies.merge.collect import Collect
+from plait.policies.merge.majority import Majority
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 MAJORITY, BEST = Majority(), BestOf()

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.core.base import Task
-from orchestrator.core.events import Dispatch, Finish, Job, Stopped, Submitted, Succeeded, WorkerUp
-from orchestrator.core.ir import Failure, Plugin, Request, Result, Usage
-from orchestrator.core.machine import Machine
-from orchestrator.runtime.plugins import Plugins
-from orchestrator.runtime.simulate import Host, LatencyModel, simulate
-from orchestrator.runtime.spelling import parse_plugin
-from planners.sample import Sample
-from policies.merge.majority import Majority
-from policies.merge.weighted import Weighted
+from plait.core.events import Dispatch, Finish, Job, Stopped, Submitted, Succeeded, WorkerUp
+from plait.core.plan import Plugin, Request
+from plait.core.result import Failure, Result, Usage
+from plait.core.task import Task
+from plait.machine.machine import Machine
+from plait.planners.sample import Sample
+from plait.policies.merge.majority import Majority
+from plait.policies.merge.weighted import Weighted
+from plait.runtime.plugins.loader import Plugins
+from plait.runtime.plugins.spec import parse_plugin
+from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import branches, confident, voter
 
@@ -133,7 +134,7 @@ def test_cancelling_those_that_wait_leaks_no_permit() -> None:
 
 
 def _brief(request: Request, task: Task):
-    from orchestrator.core.base import Brief
+    from plait.core.interfaces import Brief
 
     return Brief(request, task)
 

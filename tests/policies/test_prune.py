@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from orchestrator.core.errors import PluginError
-from orchestrator.core.ir import Plugin
-from orchestrator.core.nodes import State
-from orchestrator.runtime.plugins import Plugins
-from policies.similarity import auroc, cluster, cosine, counts_cosine, grams, jaccard
+from plait.core.errors import PluginError
+from plait.core.plan import Plugin
+from plait.core.states import State
+from plait.policies._similarity import auroc, cluster, cosine, counts_cosine, grams, jaccard
+from plait.runtime.plugins.loader import Plugins
 from tests.policies.bench import Bench
 from tests.policies.branches import confident
 

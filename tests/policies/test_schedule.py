@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.core.base import Policy
-from orchestrator.core.events import Job, Progressed
-from orchestrator.core.ir import Call, Join, Plan, Plugin, Ref, Request, Result, Sampling, Step, Text, Think, Usage
-from orchestrator.runtime.plugins import Plugins
-from orchestrator.runtime.simulate import (
+from plait.core.events import Job, Progressed
+from plait.core.interfaces import Policy
+from plait.core.plan import Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think
+from plait.core.result import Result, Usage
+from plait.runtime.plugins.loader import Plugins
+from plait.runtime.simulation.simulator import (
     Fault,
     Host,
     LatencyModel,
@@ -287,8 +288,8 @@ def test_what_waves_hold_back_is_never_started_once_the_vote_is_decided() -> Non
 
 def test_a_branch_that_expands_is_in_flight_until_its_expansion_is_over() -> None:
     """The policy reads states, so a plan by hand will do: two branches, of which one waits for its expansion."""
-    from policies.schedule.waves import Waves
-    from tests.core.kit import World, join, think as step
+    from plait.policies.schedule.waves import Waves
+    from tests.machine.kit import World, join, think as step
 
     world = World(policies={"waves": Waves(width=1)})
     world.submit(step("a", expands=True), step("b"), join("j", "a", "b"), policies=["waves"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.ir import Failure, Result
-from orchestrator.core.nodes import State
-from orchestrator.core.view import Branch
-from orchestrator.tasks.plain import Plain
-from policies.merge.finish import Finish
-from policies.merge.scratchpad import Scratchpad
+from plait.core.result import Failure, Result
+from plait.core.states import State
+from plait.core.view import Branch
+from plait.policies.merge.finish import Finish
+from plait.policies.merge.scratchpad import Scratchpad
+from plait.tasks.plain import Plain
 
 TASK = Plain(text="q")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.nodes import State
-from orchestrator.tasks.countdown import Countdown
-from policies.merge.splice import Splice
+from plait.core.states import State
+from plait.policies.merge.splice import Splice
+from plait.tasks.countdown import Countdown
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 TASK = Countdown(text="14 10 8 3 -> 36")

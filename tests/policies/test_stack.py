@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.base import Place, Policy, Stop
-from orchestrator.core.events import Event, Progressed
-from orchestrator.core.ir import Join, Plan, Plugin, Request, Result, Sampling, Step, Think, Usage
-from orchestrator.core.view import StepView, View
-from orchestrator.runtime.config import Config
-from orchestrator.runtime.simulate import Host, SimReport, simulate
-from orchestrator.runtime.spelling import parse_plugin
+from plait.core.events import Event, Progressed
+from plait.core.interfaces import Place, Policy, Stop
+from plait.core.plan import Join, Plan, Plugin, Request, Sampling, Step, Think
+from plait.core.result import Result, Usage
+from plait.core.view import StepView, View
+from plait.runtime.client.config import Config
+from plait.runtime.plugins.spec import parse_plugin
+from plait.runtime.simulation.simulator import Host, SimReport, simulate
 
 
 class By(Policy):

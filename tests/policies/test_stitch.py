@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.nodes import State
-from policies.merge.stitch import Entry, Stitch
+from plait.core.states import State
+from plait.policies.merge.stitch import Entry, Stitch
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 

@@ -12,23 +12,24 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.errors import PluginError
-from orchestrator.core.estimates import beta_mean, branches_needed, coverage
-from orchestrator.core.events import Job
-from orchestrator.core.ir import Failure, Plugin, Request
-from orchestrator.core.nodes import State
-from orchestrator.core.view import Branch
-from orchestrator.runtime.plugins import Plugins
-from planners.sample import Sample
-from policies._stopping import Poll, StopRule
-from policies.stop.adaptive_consistency import AdaptiveConsistency, majority_probability
-from policies.stop.confident import Confident
-from policies.stop.deepconf_consensus import DeepConfConsensus
-from policies.stop.esc import ESC
-from policies.stop.first_finish import FirstFinish
-from policies.stop.futility import Futility
-from policies.stop.saturation import Saturation
-from policies.stop.semantic_entropy import SemanticEntropy, secretary, semantic_entropy
+from plait.core.errors import PluginError
+from plait.core.events import Job
+from plait.core.plan import Plugin, Request
+from plait.core.result import Failure
+from plait.core.sampling_theory import beta_mean, branches_needed, coverage
+from plait.core.states import State
+from plait.core.view import Branch
+from plait.planners.sample import Sample
+from plait.policies._stopping import Poll, StopRule
+from plait.policies.stop.adaptive_consistency import AdaptiveConsistency, majority_probability
+from plait.policies.stop.confident import Confident
+from plait.policies.stop.deepconf_consensus import DeepConfConsensus
+from plait.policies.stop.esc import ESC
+from plait.policies.stop.first_finish import FirstFinish
+from plait.policies.stop.futility import Futility
+from plait.policies.stop.saturation import Saturation
+from plait.policies.stop.semantic_entropy import SemanticEntropy, secretary, semantic_entropy
+from plait.runtime.plugins.loader import Plugins
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branch, confident, ended, voter
 
@@ -264,7 +265,7 @@ def test_rounds_are_looked_at_in_order_and_whole() -> None:
 
 
 def request(*policies: str) -> Request:
-    from orchestrator.runtime.spelling import parse_plugin
+    from plait.runtime.plugins.spec import parse_plugin
 
     return Request(text="?", policies=tuple(map(parse_plugin, policies)))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.nodes import State
-from policies.merge.synthesis_drafts import SynthesisDrafts
-from policies.merge.synthesis_or_vote import SynthesisOrVote
+from plait.core.states import State
+from plait.policies.merge.synthesis_drafts import SynthesisDrafts
+from plait.policies.merge.synthesis_or_vote import SynthesisOrVote
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from orchestrator.core.base import Merge
-from orchestrator.core.errors import PluginError
-from orchestrator.core.ir import Signals
-from orchestrator.core.nodes import State
-from orchestrator.core.view import Branch
-from policies._votes import percentile
-from policies.merge.best_scored import BestScored
-from policies.merge.inverse_entropy import InverseEntropy
-from policies.merge.majority import Majority
-from policies.merge.self_certainty import SelfCertainty
-from policies.merge.shortest_majority import ShortestMajority
-from policies.merge.weighted import Weighted
+from plait.core.errors import PluginError
+from plait.core.interfaces import Merge
+from plait.core.result import Signals
+from plait.core.states import State
+from plait.core.view import Branch
+from plait.policies._ballots import percentile
+from plait.policies.merge.best_scored import BestScored
+from plait.policies.merge.inverse_entropy import InverseEntropy
+from plait.policies.merge.majority import Majority
+from plait.policies.merge.self_certainty import SelfCertainty
+from plait.policies.merge.shortest_majority import ShortestMajority
+from plait.policies.merge.weighted import Weighted
 from tests.policies.branches import LETTERS, branch, branches, confident, ended, voter
 
 FIGURE = st.floats(0.01, 40.0, allow_nan=False)

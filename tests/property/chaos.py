@@ -10,9 +10,7 @@ from random import Random
 
 from pydantic import JsonValue
 
-from orchestrator.core.base import Hedge, Hold, Place, Policy, Stop, Wake
-from orchestrator.core.budget import Account
-from orchestrator.core.events import (
+from plait.core.events import (
     Action,
     Cancelled,
     Dispatch,
@@ -28,24 +26,14 @@ from orchestrator.core.events import (
     Submitted,
     Succeeded,
 )
-from orchestrator.core.invariants import check_not_stuck
-from orchestrator.core.ir import (
-    Budget,
-    Kind,
-    Plan,
-    Plugin,
-    Ref,
-    Request,
-    Result,
-    Retries,
-    Step,
-    Text,
-    Think,
-    Usage,
-)
-from orchestrator.core.nodes import Scope, State
-from orchestrator.core.view import StepView, View
-from tests.core.kit import World, call, fail_with, join, think
+from plait.core.interfaces import Hedge, Hold, Place, Policy, Stop, Wake
+from plait.core.plan import Budget, Kind, Plan, Plugin, Ref, Request, Retries, Step, Text, Think
+from plait.core.result import Result, Usage
+from plait.core.states import State
+from plait.core.view import StepView, View
+from plait.machine.invariants import check_not_stuck
+from plait.machine.records import Account, Scope
+from tests.machine.kit import World, call, fail_with, join, think
 
 NAMES = "abcdefgh"
 WORKERS = ("w1", "w2", "w3")

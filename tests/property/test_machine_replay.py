@@ -12,9 +12,9 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from orchestrator.core.events import Action, action_adapter, event_adapter
-from orchestrator.core.machine import Machine
-from tests.core.kit import Registry
+from plait.core.events import Action, action_adapter, event_adapter
+from plait.machine.machine import Machine
+from tests.machine.kit import Registry
 from tests.property.chaos import POLICIES, Chaos
 
 

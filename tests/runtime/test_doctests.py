@@ -8,11 +8,11 @@ import importlib
 import pytest
 
 MODULES = {
-    "orchestrator.core.context": 2,
-    "orchestrator.core.tool": 1,
-    "orchestrator.runtime.answer": 1,
-    "orchestrator.runtime.client": 1,
-    "orchestrator.runtime.sync": 1,
+    "plait.core.tools.context": 2,
+    "plait.core.tools.tool": 1,
+    "plait.runtime.client.answer": 1,
+    "plait.runtime.client.client": 1,
+    "plait.runtime.client.sync": 1,
 }
 """With how many docstrings that have examples there must be at least."""
 

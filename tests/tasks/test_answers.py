@@ -9,11 +9,11 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.errors import PluginError, TaskError
-from orchestrator.core.ir import Plugin
-from orchestrator.runtime.plugins import Plugins
-from orchestrator.tasks._expression import canonical
-from orchestrator.tasks.plain import Plain
+from plait.core.errors import PluginError, TaskError
+from plait.core.plan import Plugin
+from plait.runtime.plugins.loader import Plugins
+from plait.tasks._expression import canonical
+from plait.tasks.plain import Plain
 
 
 def plain(**options: object) -> Plain:

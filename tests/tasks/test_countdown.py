@@ -10,9 +10,9 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.errors import TaskError
-from orchestrator.core.ir import as_text
-from orchestrator.tasks.countdown import Countdown
+from plait.core.errors import TaskError
+from plait.core.values import as_text
+from plait.tasks.countdown import Countdown
 
 TASK = Countdown(text="3 5 7 11 -> 24")
 RIGHT = ["7-3=4", "11-5=6", "6*4=24"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from orchestrator.core.errors import TaskError
-from orchestrator.tasks.plain import Plain
+from plait.core.errors import TaskError
+from plait.tasks.plain import Plain
 
 TASK = Plain(text="What is 6 times 7?")
 

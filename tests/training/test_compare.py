@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.apps.studies.page import render
+from studies.page import render
 from training import compare
 from training.__main__ import main, parse
 from training.compare import Kept, Pair, findings, on_engine, paired, weights_of, write

@@ -1,0 +1,1 @@
+"""`plait batch`: every row of a file."""

@@ -1,0 +1,220 @@
+"""`plait batch IN.jsonl --out OUT`: thousands of requests over the workers, resumable, no row fatal.
+
+Decides what a row's outcome is and how many rows are under way. Files are `batch_rows.py`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..commands.plan import asked
+from ..common.concurrently import for_each
+from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.options import Common, Count, Json, Merge, Planner, Policies, Seconds, Task, Tokens, common_options
+from ..common.output import Output, opened
+from ..common.session import opened_session
+from .rows import Log, Row, count_rows, read_rows, write_output
+
+if TYPE_CHECKING:
+    from ...runtime.client.answer import Answer
+    from ...runtime.client.client import AsyncOrchestrator
+    from ...runtime.client.config import Config
+
+__all__ = ["batch"]
+
+
+@common_options
+def batch(
+    rows: Annotated[
+        Path, typer.Argument(metavar="IN.jsonl", help='Lines {"text": …}, and options a row has of its own.')
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="OUT.jsonl|parquet", help="Where the outcomes go, in the input's order.")
+    ],
+    task: Task = "plain",
+    planner: Planner = None,
+    policies: Policies = None,
+    merge: Merge = None,
+    n: Count = None,
+    tokens: Tokens = None,
+    seconds: Seconds = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time.")] = 64,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what an earlier try left and begin anew.")] = False,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Run every row of a file; killed, it goes on where it was."""
+    from ...core.errors import ConfigError
+
+    if out.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: that says which of them is written")
+    if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or write .jsonl")
+    config = common.load()
+    if config.journal is None:
+        config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
+    count, digest = count_rows(rows)
+    _check(config, rows, task=task, planner=planner, policies=policies or None, merge=merge, n=n)
+    options: dict[str, Any] = {
+        "task": task,
+        "planner": planner,
+        "policies": policies or None,
+        "merge": merge,
+        "n": n,
+        "tokens": tokens,
+        "seconds": seconds,
+    }
+    asked = {name: value for name, value in options.items() if value is not None}
+    header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed, "options": asked}
+    began = time.monotonic()
+    with opened(as_json) as output:
+        log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
+        found = log.done
+        try:
+            stopped = found < count and run_stoppable(
+                lambda stopper: _run(config, rows, count, asked, concurrency, log, output, stopper)
+            )
+            finished = log.done == count
+            if finished:
+                write_output(log, out)
+        finally:
+            log.close()
+        if finished:
+            log.remove()
+        summary = {
+            "status": "done" if finished else "cancelled" if stopped else "unfinished",
+            "rows": count,
+            "done": log.done,
+            "resumed": found,
+            "failed": log.failed,
+            "out": str(out) if finished else None,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        output.result(summary) if as_json else _show(summary, output)
+    if not finished:
+        raise typer.Exit(130)
+
+
+def _check(config: Config, rows: Path, **options: Any) -> None:
+    """Raise what is wrong with the command's own options, which would make every row invalid."""
+    from ...core.errors import TaskError
+
+    text = next((row.fields["text"] for row in read_rows(rows) if not row.fault), "")
+    with contextlib.suppress(TaskError):  # that is about the row
+        asked(config, text, **options)
+
+
+async def _run(
+    config: Config,
+    path: Path,
+    count: int,
+    options: dict[str, Any],
+    concurrency: int,
+    log: Log,
+    output: Output,
+    stopper: Stopper,
+) -> bool:
+    """Run the rows that have no outcome yet; return whether the user gave up."""
+    try:
+        async with opened_session(config, output, stopper) as session:
+            with _progress(output, count, log) as advance:
+
+                async def solve(row: Row) -> None:
+                    outcome = await _outcome(session.orchestrator, row, options, stopper)
+                    if outcome is not None:
+                        log.add(outcome)
+                        advance()
+
+                missing = (row for row in read_rows(path) if not log.has(row.number))
+                await for_each(missing, solve, concurrency, stopper)
+            return stopper.requested
+    except Interrupted:
+        return True
+
+
+async def _outcome(
+    orchestrator: AsyncOrchestrator, row: Row, options: dict[str, Any], stopper: Stopper
+) -> dict[str, Any] | None:
+    """Run one row and return its outcome; `None` if the user gave it up."""
+    from ...core.errors import PlaitError, WorkerError
+
+    fields = dict(row.fields)
+    name = fields.pop("id", None)
+    head = {"row": row.number, "id": None if name is None else str(name)}
+    if row.fault:
+        return {**head, "status": "invalid", "error": row.fault}
+    try:
+        handle = await orchestrator.submit(fields.pop("text"), **{**options, **fields})
+    except WorkerError:  # nothing can be run any more: that is no row's fault
+        raise
+    except (PlaitError, ValueError, TypeError) as error:
+        return {**head, "status": "invalid", "error": str(error)}
+    revoke = stopper.then(handle.cancel)
+    try:
+        answer = await handle
+    finally:
+        revoke()
+    return None if answer.status == "cancelled" else {**head, **_columns(answer)}
+
+
+def _columns(answer: Answer) -> dict[str, Any]:
+    usage, value = answer.usage, answer.value
+    return {
+        "status": answer.status,
+        "answer": answer.answer,
+        "text": value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False),
+        "verified": answer.verified,
+        "error": None if answer.failure is None else f"{answer.failure.kind}: {answer.failure.message}",
+        "why": answer.why,
+        "run": answer.run,
+        "prompt_tokens": usage.prompt,
+        "cached_tokens": usage.cached,
+        "completion_tokens": usage.completion,
+        "cancelled_tokens": usage.cancelled,
+        "critical_path_tokens": answer.critical_path_tokens,
+        "elapsed_seconds": round(answer.seconds, 4),
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _progress(output: Output, total: int, log: Log) -> Iterator[Callable[[], None]]:
+    """Show how far it is and the time left: a bar on a terminal, twenty lines elsewhere."""
+    console, began, found = output.progress, time.monotonic(), log.done
+    if found:
+        console.print(f"{found} of {total} rows are there from an earlier try", markup=False)
+    if not console.is_terminal:
+        every = max(1, total // 20)
+
+        def say() -> None:
+            if log.done % every == 0 or log.done == total:
+                rate = (log.done - found) / max(1e-9, time.monotonic() - began)
+                left = (total - log.done) / rate if rate else 0.0
+                console.print(f"{log.done} of {total}, {log.failed} failed, {left:.0f} s left", markup=False)
+
+        yield say
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("rows", total=total, completed=found)
+        yield lambda: progress.update(bar, advance=1, description=f"rows, {log.failed} failed")
+
+
+def _show(summary: dict[str, Any], output: Output) -> None:
+    console = output.people
+    resumed = f", {summary['resumed']} of them from an earlier try" if summary["resumed"] else ""
+    console.print(f"{summary['done']} of {summary['rows']} rows{resumed}; {summary['failed']} failed", markup=False)
+    if summary["out"]:
+        console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
+    else:
+        console.print("run the same command again to go on", markup=False)

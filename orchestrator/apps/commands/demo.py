@@ -1,0 +1,197 @@
+"""`plait demo`: the same few puzzles by one line of reasoning, by a vote of samples, and by spawned threads.
+
+Decides what is compared and how it is shown. The three ways are planners by name with options, on one engine; how they
+work is not known here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.options import Common, Json, common_options
+from ..common.output import Output, opened
+from ..common.problems import Problem, draw
+from ..common.session import opened_session
+from .eval import Tally
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ...core.plan import Plugin
+    from ...runtime.client.answer import Answer
+    from ...runtime.client.client import AsyncOrchestrator
+    from ...runtime.client.config import Config
+
+__all__ = ["demo"]
+
+_WIDE = 80
+
+
+@dataclass(slots=True)
+class Way:
+    """One way to solve the puzzles."""
+
+    key: str
+    title: str
+    planner: str
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    keep_tree: bool = False
+    """Whether the tree of the first puzzle that it solves stays on the screen."""
+    tally: Tally = field(default_factory=Tally)
+
+    def plugin(self) -> Plugin:
+        """Return the planner with its options."""
+        from ...core.plan import Plugin
+
+        return Plugin(name=self.planner, options=self.options)
+
+
+def ways() -> list[Way]:
+    """Return what is compared."""
+    vote = {"n": 8, "merge": {"name": "best-of"}, "early": True, "stream": True}
+    return [
+        Way("single", "one line of reasoning", "single"),
+        Way("sample", "a vote: the best of 8 samples, by a verifier", "sample", vote),
+        Way("threads", "threads: the model spawns and joins them itself", "threads", {"stream": True}, keep_tree=True),
+    ]
+
+
+@common_options
+def demo(
+    puzzles: Annotated[int, typer.Option(min=1, max=100, help="How many puzzles.")] = 5,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Solve a few held-out Countdown puzzles serially, by a vote and by spawned threads, on one engine."""
+    config = common.load()
+    with opened(as_json) as output:
+        began = time.monotonic()
+        compared = ways()
+        problems = draw(puzzles, config.seed)
+        cancelled, start = run_stoppable(lambda stopper: _demo(config, problems, compared, output, stopper))
+        seconds = time.monotonic() - began
+        if not as_json or output.progress.is_terminal:
+            _close(compared, len(problems), start, seconds, cancelled, output.people)
+        if as_json:
+            output.result(
+                {
+                    "status": "cancelled" if cancelled else "done",
+                    "puzzles": [problem.text for problem in problems],
+                    "ways": {way.key: way.tally.summary() for way in compared},
+                    "answers": {way.key: list(way.tally.records.values()) for way in compared},
+                    "start_seconds": round(start, 3),
+                    "seconds": round(seconds, 3),
+                }
+            )
+        failures = [way.tally.first_failure for way in compared if way.tally.first_failure]
+        if failures:
+            output.progress.print(f"error: {failures[0]}", markup=False, soft_wrap=True)
+    if cancelled:
+        raise typer.Exit(130)
+    if failures:
+        raise typer.Exit(1)
+
+
+async def _demo(
+    config: Config, problems: Sequence[Problem], compared: Sequence[Way], output: Output, stopper: Stopper
+) -> tuple[bool, float]:
+    """Return whether the user gave up, and how long the start took."""
+    console = output.people
+    console.print(
+        f"{len(problems)} Countdown puzzles that the model has never seen: all four numbers, one target.",
+        markup=False,
+    )
+    try:
+        async with opened_session(config, output, stopper) as session:
+            for way in compared:
+                console.print()
+                console.print(way.title, style="bold")
+                began = time.monotonic()
+                for place, problem in enumerate(problems):
+                    if stopper.requested:
+                        break
+                    await _solve(session.orchestrator, way, place, problem, console, stopper)
+                way.tally.seconds = time.monotonic() - began
+            return stopper.requested, session.start_seconds
+    except Interrupted:
+        return True, 0.0
+
+
+async def _solve(
+    orchestrator: AsyncOrchestrator, way: Way, place: int, problem: Problem, console: Console, stopper: Stopper
+) -> None:
+    """Solve one puzzle one way, with its tree shown while it runs."""
+    from ...runtime.client.answer import AnswerNews
+    from ..common.tree import following
+
+    handle = await orchestrator.submit(problem.text, task="countdown", planner=way.plugin(), policies=[], watch=True)
+    revoke = stopper.then(handle.cancel)
+    with following(console, problem.text, keep=False) as tree:
+        async for news in handle.news():
+            tree.take(news)
+            if isinstance(news, AnswerNews):
+                break
+    answer = await handle
+    revoke()
+    if answer.status == "cancelled":
+        return
+    solved = way.tally.add(place, problem, answer)
+    if solved and way.keep_tree and way.tally.solved == 1:
+        console.print(tree)
+    _say(problem, answer, solved, console)
+
+
+def _say(problem: Problem, answer: Answer, solved: bool, console: Console) -> None:
+    """Print a puzzle's end in one line."""
+    from rich.text import Text
+
+    said = "no answer" if answer.answer is None else _pretty(answer.answer) + ("" if solved else "  (wrong)")
+    mark = ("✓", "green") if solved else ("✗", "red")
+    cost = f"{answer.total_tokens:>5} tok {answer.seconds:>5.1f} s"
+    line = Text.assemble(mark, " ", f"{problem.text:<18}")
+    room = min(console.width, _WIDE + 20) - line.cell_len - len(cost) - 3
+    said = said if len(said) <= room else said[: max(1, room - 1)] + "…"
+    line.append("  ").append(said.ljust(room), "" if solved else "dim").append(f" {cost}", "dim")
+    console.print(line, no_wrap=True, overflow="ellipsis")
+
+
+def _pretty(answer: Any) -> str:
+    steps = answer if isinstance(answer, list) else [answer]
+    return ", ".join(str(step) for step in steps).translate(str.maketrans("-*/", "−×÷"))
+
+
+def _close(
+    compared: Sequence[Way], puzzles: int, start: float, seconds: float, cancelled: bool, console: Console
+) -> None:
+    """Print the table."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table.add_column("")
+    for name in ("solved", "critical path", "total tokens", "cached", "seconds"):
+        table.add_column(name, justify="right")
+    for way in compared:
+        tally = way.tally
+        each = max(1, tally.n)
+        table.add_row(
+            way.key,
+            f"{tally.solved}/{tally.n}",
+            f"{tally.critical / each:.0f}",
+            f"{tally.total / each:.0f}",
+            str(tally.cached),
+            f"{tally.seconds:.1f}",
+        )
+    console.print()
+    console.print(table)
+    console.print("tokens: means a puzzle; critical path: those generated one after another", style="dim")
+    if cancelled:
+        console.print("status: cancelled", style="yellow")
+    console.print(f"{seconds:.1f} s in all, {start:.1f} s of it to start the engine", style="dim")

@@ -1,0 +1,306 @@
+"""`plait eval`: many problems, how many were solved, at what cost. Decides what is counted; solves nothing itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from ..common.concurrently import for_each
+from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.options import Common, Count, Json, Merge, Planner, Policies, Seconds, Tokens, common_options
+from ..common.output import Output, opened
+from ..common.problems import Problem, draw, is_right, read_problems
+from ..common.session import opened_session
+from .run import model_warnings
+
+if TYPE_CHECKING:
+    from ...runtime.client.answer import Answer
+    from ...runtime.client.client import AsyncOrchestrator
+    from ...runtime.client.config import Config
+
+__all__ = ["Tally", "evaluate", "wilson"]
+
+_Z = 1.959963985  # of a 95 % interval
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted over problems; everything is about those that were run to an end."""
+
+    n: int = 0
+    solved: int = 0
+    claimed: int = 0
+    failed: int = 0
+    critical: int = 0
+    total: int = 0
+    prompt: int = 0
+    cached: int = 0
+    cancelled: int = 0
+    uncounted: int = 0
+    seconds: float = 0.0
+    """Wall-clock of all of them together."""
+    spawned: int = 0
+    """Problems with anything generated side by side."""
+    acceleration: float = 0.0
+    """Sum of their η = 1 - L_crit / L_total."""
+    first_failure: str = ""
+    records: dict[int, dict[str, Any]] = field(default_factory=dict[int, "dict[str, Any]"])
+    """What is written of each problem, by its place in the file."""
+
+    def add(self, place: int, problem: Problem, answer: Answer) -> bool:
+        """Count one answer and return whether it solves the problem."""
+        from ...runtime.client.parallelism import parallelism
+
+        solved = is_right(problem, answer.answer)
+        usage = answer.usage
+        self.n += 1
+        self.solved += solved
+        self.claimed += answer.answer is not None
+        self.critical += answer.critical_path_tokens
+        self.total += answer.total_tokens
+        self.prompt += usage.prompt
+        self.cached += usage.cached
+        self.cancelled += usage.cancelled
+        self.uncounted += usage.uncounted
+        figures = parallelism(answer.report)
+        self.spawned += figures.activated
+        self.acceleration += figures.acceleration
+        if answer.status == "failed":
+            self.failed += 1
+            if answer.failure is not None and not self.first_failure:
+                self.first_failure = f"{answer.failure.message} ({answer.failure.kind})"
+        self.records[place] = {
+            "numbers": list(problem.numbers),
+            "target": problem.target,
+            "answer": answer.answer,
+            "solved": solved,
+            "status": answer.status,
+            "critical_path_tokens": answer.critical_path_tokens,
+            "total_tokens": answer.total_tokens,
+            "cached": usage.cached,
+            "parallelism": figures.summary(),
+            "seconds": round(answer.seconds, 4),
+        }
+        return solved
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts as they are printed."""
+        low, high = wilson(self.solved, self.n)
+        return {
+            "n": self.n,
+            "solved": self.solved,
+            "claimed": self.claimed,
+            "failed": self.failed,
+            "solved_percent": round(_share(self.solved, self.n) * 100, 2),
+            "solved_interval_percent": [round(low * 100, 2), round(high * 100, 2)],
+            "critical_path_tokens_mean": round(_share(self.critical, self.n), 2),
+            "total_tokens_mean": round(_share(self.total, self.n), 2),
+            "cancelled_tokens_mean": round(_share(self.cancelled, self.n), 2),
+            "uncounted": self.uncounted,
+            "prompt_tokens": self.prompt,
+            "cached_tokens": self.cached,
+            "cached_share": round(_share(self.cached, self.prompt), 4),
+            "activated_share": round(_share(self.spawned, self.n), 4),
+            "acceleration_mean": round(_share(self.acceleration, self.n), 4),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Return the 95 % score interval of a share (Wilson, 1927); (0, 1) of nothing."""
+    if n == 0:
+        return 0.0, 1.0
+    share, square = hits / n, _Z * _Z
+    middle = (share + square / (2 * n)) / (1 + square / n)
+    half = _Z * math.sqrt(share * (1 - share) / n + square / (4 * n * n)) / (1 + square / n)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+@common_options
+def evaluate(
+    task: Annotated[str, typer.Argument(help="What to evaluate on: countdown.")],
+    problems: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help='Lines {"numbers": [3,5,7,11], "target": 24}; left out, drawn anew.'),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Without --problems: how many held-out ones to draw.")] = 100,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
+    answers: Annotated[
+        Path | None, typer.Option(metavar="OUT.jsonl", help="Write what was claimed for each problem.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
+    planner: Planner = None,
+    policies: Policies = None,
+    merge: Merge = None,
+    n: Count = None,
+    tokens: Tokens = None,
+    seconds: Seconds = None,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Solve many problems and count how many are right, by exact arithmetic."""
+    from ...core.errors import UsageError
+
+    if task != "countdown":
+        raise UsageError(f"there is nothing to evaluate {task!r} with: only countdown has problems and a check")
+    config = common.load()
+    if config.whole is None:
+        config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
+    given = read_problems(problems) if problems is not None else draw(count, config.seed)
+    given = given[:limit]
+    request: dict[str, Any] = {
+        "task": task,
+        "planner": planner,
+        "policies": policies or None,
+        "merge": merge,
+        "n": n,
+        "tokens": tokens,
+        "seconds": seconds,
+    }
+    warnings = model_warnings(config, given[0].text, request)
+    with opened(as_json) as output, _writable(answers) as file:
+        for warning in warnings or ():
+            output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+        tally = Tally()
+        cancelled, start = run_stoppable(
+            lambda stopper: _evaluate(config, given, request, concurrency, tally, output, stopper)
+        )
+        if file is not None:
+            file.writelines(json.dumps(tally.records[place]) + "\n" for place in sorted(tally.records))
+        summary = {
+            **tally.summary(),
+            "status": "cancelled" if cancelled else "done",
+            "task": task,
+            "planner": planner or _spelled(config.planner),
+            "problems": len(given),
+            "start_seconds": round(start, 3),
+            "warnings": list(warnings or ()),
+        }
+        output.result(summary) if as_json else _show(summary, output)
+        if tally.failed:
+            output.progress.print(f"{tally.failed} runs failed, the first with: {tally.first_failure}", markup=False)
+    if cancelled:
+        raise typer.Exit(130)
+    if tally.failed == tally.n:
+        raise typer.Exit(1)
+
+
+def _spelled(planner: Any) -> str:
+    return planner if isinstance(planner, str) else planner.name
+
+
+@contextlib.contextmanager
+def _writable(path: Path | None) -> Iterator[TextIO | None]:
+    """Open the file for answers before anything is run, or raise `ConfigError`."""
+    from ...core.errors import ConfigError
+
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--answers {path} cannot be written: {error.strerror or error}") from None
+    with file:
+        yield file
+
+
+async def _evaluate(
+    config: Config,
+    problems: Sequence[Problem],
+    request: dict[str, Any],
+    concurrency: int,
+    tally: Tally,
+    output: Output,
+    stopper: Stopper,
+) -> tuple[bool, float]:
+    """Return whether the user gave up, and how long the start took."""
+    try:
+        async with opened_session(config, output, stopper) as session:
+            began = time.monotonic()
+            with _counting(output, len(problems), tally) as advance:
+                await solve_all(session.orchestrator, problems, request, concurrency, tally, stopper, advance)
+            tally.seconds = time.monotonic() - began
+            return stopper.requested, session.start_seconds
+    except Interrupted:
+        return True, 0.0
+
+
+async def solve_all(
+    orchestrator: AsyncOrchestrator,
+    problems: Sequence[Problem],
+    request: dict[str, Any],
+    concurrency: int,
+    tally: Tally,
+    stopper: Stopper,
+    advance: Any,
+) -> None:
+    """Solve problems, `concurrency` at a time, and count them; ends early when the user gives up."""
+
+    async def solve(item: tuple[int, Problem]) -> None:
+        place, problem = item
+        handle = await orchestrator.submit(problem.text, **request)
+        revoke = stopper.then(handle.cancel)
+        try:
+            answer = await handle
+        finally:
+            revoke()
+        if answer.status != "cancelled":
+            tally.add(place, problem, answer)
+            advance()
+
+    await for_each(list(enumerate(problems)), solve, min(concurrency, len(problems)), stopper)
+
+
+@contextlib.contextmanager
+def _counting(output: Output, total: int, tally: Tally) -> Iterator[Any]:
+    """Show how far it is: a bar on a terminal, ten lines elsewhere."""
+    console = output.progress
+    if not console.is_terminal:
+        every = max(1, total // 10)
+
+        def say() -> None:
+            if tally.n % every == 0 or tally.n == total:
+                console.print(f"{tally.n} of {total}: {tally.solved} solved")
+
+        yield say
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("solving", total=total)
+        yield lambda: progress.update(bar, advance=1, description=f"{tally.solved} solved")
+
+
+def _show(summary: dict[str, Any], output: Output) -> None:
+    low, high = summary["solved_interval_percent"]
+    share = f"{summary['solved_percent']:.1f} %, 95 % interval {low:.1f} to {high:.1f}"
+    cancelled = ", cancelled" if summary["status"] == "cancelled" else ""
+    least = "at least " if summary["uncounted"] else ""
+    rows = (
+        f"{summary['planner']} on {summary['n']} of {summary['problems']} {summary['task']} problems{cancelled}",
+        f"  solved         {summary['solved']} ({share})",
+        f"  claimed        {summary['claimed']}",
+        f"  critical path  {summary['critical_path_tokens_mean']:.1f} tokens a problem",
+        f"  total          {least}{summary['total_tokens_mean']:.1f} tokens a problem",
+        f"  cached         {summary['cached_tokens']} of {summary['prompt_tokens']} prompt tokens",
+        f"  side by side   in {summary['activated_share'] * 100:.1f} % of the problems, acceleration "
+        f"{summary['acceleration_mean']:.2f} on average",
+        f"  time           {summary['seconds']:.1f} s",
+    )
+    for row in rows:
+        output.people.print(row, markup=False, soft_wrap=True)

@@ -1,0 +1,141 @@
+"""`plait names` and `plait version`: what is installed and what it is called. Loads plugins, runs none."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..common.options import Json
+from ..common.output import opened
+
+if TYPE_CHECKING:
+    from ...runtime.plugins.loader import Plugins
+
+__all__ = ["names", "root", "version"]
+
+_KINDS = ("planner", "policy", "merge", "task", "worker")
+_PLURALS = {"planner": "planners", "policy": "policies", "merge": "merges", "task": "tasks", "worker": "workers"}
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ... import __version__
+
+        typer.echo(f"plait {__version__}")
+        raise typer.Exit
+
+
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Braids parallel lines of model reasoning into one answer.
+
+    Try `plait demo`, then `plait run "3 5 7 11 -> 24" --task countdown --planner threads -v`.
+    """
+
+
+def version(as_json: Json = False) -> None:
+    """Print the versions of plait and of what it stands on."""
+    from ... import __version__
+    from ..doctor.packages import versions
+
+    with opened(as_json) as output:
+        found = {"plait": __version__, **versions()}
+        if as_json:
+            output.result(found)
+            return
+        for name, number in found.items():
+            output.people.print(f"{name:<14} {number or '-'}", markup=False)
+
+
+def names(
+    kind: Annotated[str | None, typer.Argument(help="One of planner, policy, merge, task, worker.")] = None,
+    options: Annotated[bool, typer.Option("--options", "-o", help="With their options.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List planners, policies, merges, tasks and workers."""
+    from ...core.errors import UsageError
+    from ...runtime.plugins.loader import Plugins
+
+    if kind is not None:
+        singular = next((one for one, many in _PLURALS.items() if kind in (one, many)), None)
+        if singular is None:
+            raise UsageError(f"there is no kind {kind!r} of plugin: there are {', '.join(_KINDS)}")
+        kind = singular
+    plugins = Plugins()
+    found = {one: _listed(plugins, one) for one in _KINDS if kind in (None, one)}
+    with opened(as_json) as output:
+        if as_json:
+            output.result({_PLURALS[one]: listed for one, listed in found.items()})
+            return
+        for one, listed in found.items():
+            output.people.print(_PLURALS[one], style="bold")
+            wide = max(map(len, listed), default=0) + 2
+            for name, about in listed.items():
+                _print_plugin(output.people, name, about, options, wide)
+
+
+def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool, wide: int) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=wide, no_wrap=True)
+    table.add_column()
+    table.add_row(f"  {name}", about["about"])
+    console.print(table, markup=False)
+    if options and about["options"]:
+        inner = Table.grid(padding=(0, 2))
+        for option, said in about["options"].items():
+            default = "" if said["default"] is None else f"={said['default']}"
+            inner.add_row(f"{option}{default}", said["about"], style="dim")
+        console.print(Padding(inner, (0, 0, 0, 6)))
+
+
+def _listed(plugins: Plugins, kind: Any) -> dict[str, dict[str, Any]]:
+    """Return the plugins of a kind by name."""
+    return {
+        name: {
+            "about": about,
+            "options": _options(plugins, kind, name),
+        }
+        for name, about in plugins.names(kind).items()
+    }
+
+
+def _options(plugins: Plugins, kind: Any, name: str) -> dict[str, dict[str, Any]]:
+    """Return a plugin's options with their defaults (as they are written on a command line) and descriptions."""
+    from ...core.errors import PluginError
+
+    try:
+        cls = plugins.class_of(kind, name)
+    except PluginError:
+        return {}
+    fields = getattr(cls, "model_fields", None)
+    if fields is None:
+        parameters = inspect.signature(cls).parameters.values()
+        return {
+            each.name: {"default": None if each.default is each.empty else _written(each.default), "about": ""}
+            for each in parameters
+        }
+    return {
+        option: {
+            "default": None if field.is_required() else _written(field.get_default(call_default_factory=True)),
+            "about": " ".join((field.description or "").split()),
+        }
+        for option, field in fields.items()
+        if not (kind == "task" and option == "text")
+    }
+
+
+def _written(value: Any) -> str | None:
+    if value is None:
+        return None
+    if hasattr(value, "model_dump"):
+        value = value.name if hasattr(value, "name") else value.model_dump()
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,167 @@
+"""`plait plan`: what a planner plans first, without running it. Decides how a plan is shown; plans nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..common.options import Common, Count, Dialect, Json, Merge, Planner, Task, common_options
+from ..common.output import opened
+
+if TYPE_CHECKING:
+    from ...core.interfaces import Brief
+    from ...core.plan import Plan
+    from ...runtime.client.config import Config
+
+__all__ = ["asked", "first_plan", "plan", "planned", "runs_without_model"]
+
+
+@common_options
+def plan(
+    text: Annotated[str, typer.Argument(help="What is asked.")] = "",
+    task: Task = "plain",
+    planner: Planner = None,
+    dialect: Dialect = None,
+    file: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Check and show this plan.")] = None,
+    plan_text: Annotated[
+        Path | None,
+        typer.Option("--plan-text", metavar="FILE", help="Read this plan as a model wrote it (- for standard input)."),
+    ] = None,
+    merge: Merge = None,
+    n: Count = None,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print it in Graphviz's language.")] = False,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Show the first plan for a request: its steps by wave, its width, its critical path."""
+    from ...core import graph
+    from ...core.errors import UsageError
+    from ...core.messages import counted
+
+    if mermaid + dot + as_json > 1:
+        raise UsageError("--mermaid, --dot and --json exclude each other: choose one")
+    if plan_text is not None:
+        if file is not None:
+            raise UsageError("--plan and --plan-text exclude each other: one is JSON, the other a model's text")
+        _show_written(common.load(), planner or "llmcompiler", plan_text, mermaid, dot, as_json)
+        return
+    made = first_plan(common.load(), text, task=task, planner=planned(planner, file, dialect), merge=merge, n=n)
+    chain, wide, layers = graph.critical_path(made), graph.width(made), graph.waves(made)
+    with opened(as_json) as output:
+        if as_json:
+            output.result(
+                {
+                    "plan": made.model_dump(mode="json", exclude_none=True),
+                    "steps": len(made.steps),
+                    "waves": layers,
+                    "width": wide,
+                    "critical_path": {"steps": list(chain.names), "tokens_at_most": chain.length},
+                }
+            )
+            return
+        if mermaid or dot:
+            output.stream.write(graph.mermaid(made) if mermaid else graph.dot(made))
+            return
+        output.stream.write(graph.text(made))
+        output.stream.write(
+            f"{counted(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
+            f"(at most {chain.length:g} tokens)\n"
+        )
+
+
+def _show_written(config: Config, planner: str, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:
+    """Show a plan that a model has written, as its planner reads it. Tools that are not there may be called, unless
+    there are `--tools`."""
+    from ...core import graph
+    from ...core.plan import Plan
+
+    made = _read_written(config, planner, path)
+    with opened(as_json) as output:
+        if as_json:
+            output.result(made)
+            return
+        for complaint in (*made["repairs"], *made["errors"]):
+            output.progress.print(complaint, style="yellow", markup=False, highlight=False)
+        if made["plan"] is None:
+            output.stream.write("no task\n")
+            return
+        plan = Plan.model_validate(made["plan"])
+        output.stream.write(graph.mermaid(plan) if mermaid else graph.dot(plan) if dot else graph.text(plan))
+
+
+def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
+    """Return what a planner makes of a written plan. Raises `UsageError` for a file that cannot be read and a planner
+    that reads none."""
+    import sys
+
+    from ...core.errors import UsageError
+    from ...runtime.client.client import AsyncOrchestrator
+    from ...runtime.plugins.loader import parse_plugin
+
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.expanduser().read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        what = error.strerror or type(error).__name__
+        raise UsageError(f"--plan-text {path} cannot be read ({what}): give a file with a written plan") from None
+    client = AsyncOrchestrator(config=config, workers=[])
+    made = client.plugins.planner(parse_plugin(planner))
+    parse = getattr(made, "parse", None)
+    if parse is None:
+        raise UsageError(f"the planner {planner!r} reads no written plans: use --planner llmcompiler")
+    return parse(text, client.brief(planned=True).tools)
+
+
+def planned(planner: str | None, plan: Path | None, dialect: str | None = None) -> Any:
+    """Return the planner that a command was given by `--planner` (and `--dialect`, which is an option of it and means
+    the planner `threads` by itself) or `--plan`. Raises `UsageError` for both at once."""
+    from ...core.errors import UsageError
+    from ...core.plan import Plugin
+    from ...runtime.plugins.spec import parse_plugin
+
+    if dialect is not None:
+        if plan is not None:
+            raise UsageError("--dialect and --plan exclude each other: a plan from a file spawns no threads")
+        chosen = parse_plugin(planner or "threads")
+        return Plugin(name=chosen.name, options={**chosen.options, "dialect": dialect})
+    if plan is None:
+        return planner
+    if planner is not None:
+        raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
+    return Plugin(name="fixed", options={"path": str(plan)})
+
+
+def first_plan(config: Config, text: str, **options: Any) -> Plan:
+    """Return the first plan for a request; options, and what is raised, as for `AsyncOrchestrator.submit`."""
+    from ...runtime.client.client import AsyncOrchestrator
+
+    return AsyncOrchestrator(config=config, workers=[]).plan(text, **options)
+
+
+def asked(config: Config, text: str, **options: Any) -> Brief:
+    """Return what a planner would be told of a request, starting nothing; options as for `AsyncOrchestrator.submit`.
+    Raises `UsageError` for a request that makes no sense."""
+    from ...core.plan import Plugin
+    from ...runtime.client.client import AsyncOrchestrator
+
+    client = AsyncOrchestrator(config=config, workers=[])
+    brief = client.brief(text, **options)
+    merge = getattr(client.plugins.planner(brief.request.planner), "merge", None)
+    if isinstance(merge, Plugin):
+        client.plugins.merge(merge)
+    return brief
+
+
+def runs_without_model(config: Config, text: str, **options: Any) -> bool:
+    """Return whether a request can be run without a model, being a plan from a file that only calls tools.
+
+    Raises what submitting the request would raise, so far as that can be told now: an engine takes seconds to start.
+    """
+    planner = asked(config, text, **options).request.planner.name
+    if ":" in planner:  # a third party's, which might mind being asked twice
+        return False
+    made = first_plan(config, text, **options)
+    return planner == "fixed" and all(step.op.kind != "think" for step in made.steps)

@@ -1,0 +1,77 @@
+"""`plait replay`: whether a journal's events still lead to the actions that were recorded. Runs nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..common.options import Common, Json, common_options
+from ..common.output import opened
+
+__all__ = ["replay"]
+
+_SHOWN = 600
+
+
+@common_options
+def replay(
+    file: Annotated[Path, typer.Argument(help="A journal, as `--journal` writes it.")],
+    until: Annotated[int | None, typer.Option(min=1, help="Only up to this event.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Test the machine's invariants after each event.")] = False,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Feed a journal's events to a new machine and compare what it does; exit code 1 if that differs.
+
+    No worker is started, whatever the options and the configuration name.
+    """
+    from ...core.messages import counted
+    from ...runtime.journal.replay import replay as replayed
+    from ...runtime.plugins.loader import Plugins
+
+    common.load()
+    with opened(as_json) as output:
+        report = replayed(file, Plugins(), until=until, check=check)
+        divergence = report.divergence
+        if as_json:
+            output.result(
+                {
+                    "identical": divergence is None,
+                    "events": report.events,
+                    "sessions": report.sessions,
+                    "recomputed": report.recomputed,
+                    "runs": [{"run": each.run, "status": each.status} for each in report.finished],
+                    "divergence": None
+                    if divergence is None
+                    else {
+                        "event": divergence.index,
+                        "what": json.loads(divergence.event),
+                        "recorded": divergence.recorded,
+                        "replayed": divergence.replayed,
+                    },
+                }
+            )
+        elif divergence is None:
+            ends = ", ".join(f"{each.run} {each.status}" for each in report.finished[:8]) or "no run ended"
+            more = f" and {len(report.finished) - 8} more" if len(report.finished) > 8 else ""
+            output.people.print(
+                f"identical: {counted(report.events, 'event')} in {counted(report.sessions, 'session')} ({ends}{more})",
+                soft_wrap=True,
+            )
+            if report.recomputed:
+                output.people.print(f"{report.recomputed} events had no recorded actions: the writer had crashed")
+        else:
+            output.people.print(f"diverged at event {divergence.index}", style="red")
+            for name, said in (
+                ("event", divergence.event),
+                ("recorded", divergence.recorded or "nothing"),
+                ("replayed", divergence.replayed),
+            ):
+                shown = said if len(said) <= _SHOWN else said[:_SHOWN] + "…"
+                output.people.print(f"  {name:<9} {shown}", markup=False, soft_wrap=True)
+    if divergence is not None:
+        raise typer.Exit(1)

@@ -1,0 +1,204 @@
+"""`plait run`: one request, its answer, what it cost. Knows how an answer is shown; nothing of how it is found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.options import (
+    Common,
+    Count,
+    Dialect,
+    Json,
+    Merge,
+    Planner,
+    Policies,
+    Seconds,
+    Task,
+    Tokens,
+    common_options,
+)
+from ..common.output import Output, opened
+from ..common.session import opened_session
+from .plan import asked, planned, runs_without_model
+
+if TYPE_CHECKING:
+    from ...runtime.client.answer import Answer
+    from ...runtime.client.config import Config
+
+__all__ = ["run"]
+
+
+@common_options
+def run(
+    text: Annotated[str, typer.Argument(help="What is asked; `-` reads it from standard input.")] = "",
+    task: Task = "plain",
+    planner: Planner = None,
+    dialect: Dialect = None,
+    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Run this plan (planner `fixed`).")] = None,
+    policies: Policies = None,
+    merge: Merge = None,
+    n: Count = None,
+    tokens: Tokens = None,
+    seconds: Seconds = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Show the steps while they run.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say how the answer came about, step by step.")] = False,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Solve one request: plan it, run it, print the answer and what it took."""
+    request: dict[str, Any] = {
+        "task": task,
+        "planner": planned(planner, plan, dialect),
+        "policies": policies or None,
+        "merge": merge,
+        "n": n,
+        "tokens": tokens,
+        "seconds": seconds,
+    }
+    config = common.load()
+    question = sys.stdin.read().strip() if text == "-" else text
+    alone = runs_without_model(config, question, **request)
+    warnings = model_warnings(config, question, request)
+    with opened(as_json) as output:
+        for warning in warnings or ():
+            output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+        answer = run_stoppable(lambda stopper: _run(config, question, request, alone, stream, output, stopper))
+        if as_json:
+            said = {"explain": answer.explain().splitlines()} if explain else {}
+            output.result({**answer.summary(), **_spawning(answer, warnings), **said})
+        else:
+            show(answer, question, task, output, verbose and not stream)
+            if explain:
+                output.people.print(answer.explain(), markup=False, highlight=False, soft_wrap=True)
+    code = exit_code(answer)
+    if code:
+        raise typer.Exit(code)
+
+
+def model_warnings(config: Config, text: str, request: dict[str, Any]) -> tuple[str, ...] | None:
+    """Return what the planner has against the model; `None` for a planner whose model need not be trained for it."""
+    from ...runtime.plugins.loader import Plugins
+    from ..common.preflight import preflight
+
+    planner = Plugins().planner(asked(config, text, **request).request.planner)
+    if not hasattr(planner, "preflight"):
+        return None
+    return (preflight(planner, config.model) or ()) if config.worker in ("ray", "engine") else ()
+
+
+def _spawning(answer: Answer, warnings: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return how much ran side by side, for a planner that leaves that to the model."""
+    from ...runtime.client.parallelism import parallelism
+
+    if warnings is None:
+        return {}
+    return {"parallelism": parallelism(answer.report).summary(), "warnings": list(warnings)}
+
+
+async def _run(
+    config: Config, text: str, request: dict[str, Any], alone: bool, stream: bool, output: Output, stopper: Stopper
+) -> Answer:
+    from ...runtime.client.answer import Answer, AnswerNews
+    from ..common.tree import following
+
+    try:
+        async with opened_session(config, output, stopper, [] if alone else None) as session:
+            handle = await session.orchestrator.submit(text, watch=stream, **request)
+            stopper.then(handle.cancel)
+            if stream:
+                with following(output.progress, text) as tree:
+                    async for news in handle.news():
+                        if isinstance(news, AnswerNews):
+                            break
+                        tree.take(news)
+            return await handle
+    except Interrupted:
+        return Answer(run="", status="cancelled", why="given up before anything ran")
+
+
+def exit_code(answer: Answer) -> int:
+    """Return what a run's end means for the shell."""
+    if answer.status == "cancelled":
+        return 130
+    return 0 if answer.status in ("done", "partial") and answer.answer is not None else 1
+
+
+def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> None:
+    """Print an answer for people: what it is, how it ended, what it took, and with `steps` all it was made of."""
+    from rich.text import Text
+
+    from ...core.messages import counted
+
+    console = output.people
+    if steps:
+        from ..common.tree import StepTree
+
+        console.print(StepTree.of_report(answer.report, title=text).renderable(console.width))
+    words = worded(answer, text, task)
+    if words:
+        console.print(Text(words), soft_wrap=True)
+    style = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow"}[answer.status]
+    verdict = {True: ", verified", False: ", wrong", None: ""}[answer.verified if answer.answer is not None else None]
+    line = Text.assemble((answer.status + verdict, style), Text(f" · {cost(answer)}", style="dim"))
+    if answer.why:
+        line.append(f"\n{answer.why}", style="dim")
+    console.print(line, soft_wrap=True)
+    if answer.failure is not None and answer.status != "cancelled":
+        output.progress.print(
+            Text(f"error: {answer.failure.message} ({answer.failure.kind})", style="red"), soft_wrap=True
+        )
+    if answer.partial and answer.value is None:
+        console.print(Text(f"{counted(len(answer.partial), 'step')} done:", style="dim"))
+        for step, value in list(answer.partial.items())[:20]:
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            console.print(Text(f"  {step.partition(':')[2]}: {shown}"), no_wrap=True, overflow="ellipsis")
+    if steps and (spent := where_time_went(answer)):
+        console.print(Text(spent, style="dim"), soft_wrap=True)
+
+
+def worded(answer: Answer, text: str, task: str) -> str:
+    """Return the answer as its task words it, or the output as it is where no answer stands in it."""
+    if answer.answer is None:
+        return "" if answer.value is None else f"no answer in: {answer.text}"
+    explain = getattr(_bound(task, text), "explain", None)
+    if explain is not None:
+        return str(explain(answer.answer))
+    return answer.answer if isinstance(answer.answer, str) else json.dumps(answer.answer, ensure_ascii=False)
+
+
+def _bound(task: str, text: str) -> Any:
+    from ...runtime.plugins.loader import Plugins, parse_plugin
+
+    return Plugins().task(parse_plugin(task), text)
+
+
+def cost(answer: Answer) -> str:
+    """Return tokens and time in one line."""
+    usage = answer.usage
+    least = "at least " if usage.uncounted else ""
+    total = f"{least}{answer.total_tokens} tokens ({answer.critical_path_tokens} critical path)"
+    parts = [f"{answer.seconds:.2f} s", total]
+    if usage.cached:
+        parts.append(f"{usage.cached} of {usage.prompt} prompt tokens cached")
+    if usage.reused:
+        parts.append(f"{usage.reused} tokens from the result cache")
+    if usage.cancelled:
+        parts.append(f"{usage.cancelled} tokens cancelled")
+    if usage.uncounted:
+        parts.append(f"{usage.uncounted} answers given up uncounted")
+    return " · ".join(parts)
+
+
+def where_time_went(answer: Answer) -> str:
+    """Return the wall-clock by cause, in one line; empty if nothing took any time worth saying."""
+    spent = answer.report.time_by()
+    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in spent.items() if seconds >= 0.005)
+    return told and f"time: {told}"

@@ -1,0 +1,278 @@
+"""`plait runs`: the runs that were written down: listed, shown, finished after an interruption, thrown away.
+
+Decides how runs are shown and which settings a resumed one gets. What is written where, and how a run goes on, is the
+runtime's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.options import Common, Json, common_options
+from ..common.output import Output, cancellable, opened
+from ..common.session import opened_session
+from .run import exit_code, show as show_answer
+
+if TYPE_CHECKING:
+    from ...runtime.client.answer import Answer
+    from ...runtime.client.config import Config
+    from ...runtime.journal.directory import RunEntry
+    from ...runtime.journal.resume import Rebuilt
+
+__all__ = ["group"]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="Of a run, or as much of its beginning as is its alone.")]
+Place = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="PATH", help="A journal, or a folder of them; the default one if left out."),
+]
+
+
+def group() -> typer.Typer:
+    """Return the commands `plait runs …`."""
+    app = typer.Typer(
+        help="List, show, resume and throw away the runs that were written down.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    for name, command in {"list": listing, "show": show, "resume": resume, "gc": gc}.items():
+        wrapped: Callable[..., None] = command
+        app.command(name)(cancellable(wrapped))
+    return app
+
+
+def listing(
+    place: Place = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Of the newest.")] = 20,
+    status: Annotated[str | None, typer.Option(help="Only those, such as `interrupted`.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the newest runs: id, when, how they ended, planner, tokens, what was asked."""
+    from ...runtime.journal.directory import entries
+
+    where = _place(place)
+    with opened(as_json) as output:
+        found: list[RunEntry] = []
+        for entry in entries(where):
+            if status is None or entry.status == status:
+                found.append(entry)
+            if len(found) == limit:
+                break
+        if as_json:
+            output.result({"runs": [_plain(entry) for entry in found]})
+            return
+        if not found:
+            output.people.print(f"no runs in {where}", markup=False)
+            return
+        _table(found, output)
+
+
+def show(run: Id, place: Place = None, as_json: Json = False) -> None:
+    """Show a run: its steps and, if it has ended, its answer. Starts nothing."""
+    from ...runtime.journal.directory import find
+    from ...runtime.journal.resume import rebuild
+    from ...runtime.plugins.loader import Plugins
+
+    entry = find(_place(place), run)
+    with opened(as_json) as output:
+        rebuilt = rebuild(entry.path, entry.run, Plugins())
+        answer = _answer(rebuilt)
+        if as_json:
+            steps = [row.model_dump(mode="json") for row in answer.report.steps]
+            output.result({**answer.summary(), "status": _status(rebuilt, entry), **_about(entry), "steps": steps})
+            return
+        request = rebuilt.submitted.request
+        if rebuilt.finish is not None:
+            show_answer(answer, request.text, request.task.name, output, steps=True)
+            return
+        from ..common.tree import StepTree
+
+        output.people.print(
+            StepTree.of_report(answer.report, title=request.text).renderable(output.people.width), soft_wrap=True
+        )
+        remedy = f": `plait runs resume {entry.run}` finishes it" if entry.status == "interrupted" else ""
+        output.people.print(f"{entry.status}{remedy}", style=_STYLES.get(entry.status, ""), markup=False)
+
+
+@common_options
+def resume(
+    run: Id,
+    place: Place = None,
+    on_unknown: Annotated[
+        str | None,
+        typer.Option(
+            "--on-unknown",
+            metavar="fail|ask|retry",
+            help="What becomes of a tool call with side effects whose outcome is unknown; fail if left out.",
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Finish a run that was interrupted, without doing again what is done, and print its answer.
+
+    Model, worker and tools are those of the run unless others are given.
+    """
+    from ...runtime.journal.directory import find
+    from ...runtime.journal.resume import rebuild
+    from ...runtime.journal.sessions import settings_of
+    from ...runtime.plugins.loader import Plugins
+
+    entry = find(_place(place), run)
+    stored = dict(settings_of(entry))
+    if on_unknown is not None:
+        stored["on_unknown"] = on_unknown
+    ours = {each.name for each in dataclasses.fields(Common)}
+    given = {key: value for key, value in stored.items() if key in ours and getattr(common, key, None) is None}
+    config = dataclasses.replace(common, **given).load(**{k: v for k, v in stored.items() if k not in ours})
+    with opened(as_json) as output:
+        rebuilt = rebuild(entry.path, entry.run, Plugins())
+        if rebuilt.finish is not None:
+            answer = _answer(rebuilt)
+        else:
+            alone = all("think" not in host.serves for host in rebuilt.machine.fleet.hosts.values())
+            answer = run_stoppable(lambda stopper: _resume(config, entry, alone, output, stopper))
+        request = rebuilt.submitted.request
+        if as_json:
+            output.result(answer.summary())
+        else:
+            show_answer(answer, request.text, request.task.name, output, verbose)
+    code = exit_code(answer)
+    if code:
+        raise typer.Exit(code)
+
+
+def gc(
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="30d", help="Last written longer ago: 90m, 12h, 30d, 4w.")
+    ] = None,
+    keep: Annotated[int | None, typer.Option(min=0, help="How many of the newest journals stay.")] = None,
+    interrupted: Annotated[
+        bool, typer.Option("--interrupted", help="Also those with runs that could still be resumed.")
+    ] = False,
+    place: Place = None,
+    as_json: Json = False,
+) -> None:
+    """Delete journals that nobody works on: by age, by number, or both."""
+    from ...core.errors import UsageError
+    from ...core.messages import counted
+    from ...runtime.journal.directory import sweep
+
+    if older_than is None and keep is None:
+        raise UsageError("say which journals may go: --older-than 30d, --keep 100, or both")
+    seconds = None if older_than is None else _seconds(older_than)
+    gone, freed = sweep(_place(place), keep=keep, older_than=seconds, interrupted=interrupted)
+    with opened(as_json) as output:
+        if as_json:
+            output.result({"deleted": [str(path) for path in gone], "bytes": freed})
+        else:
+            output.people.print(f"{counted(len(gone), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False)
+
+
+async def _resume(config: Config, entry: RunEntry, alone: bool, output: Output, stopper: Stopper) -> Answer:
+    from ...runtime.client.answer import Answer
+
+    try:
+        async with opened_session(config, output, stopper, [] if alone else None, start=False) as session:
+            handle = await session.orchestrator.reopen(entry.run, path=entry.path)
+            stopper.then(handle.cancel)
+            return await handle
+    except Interrupted:
+        return Answer(run=entry.run, status="cancelled", why="given up before anything ran")
+
+
+def _answer(rebuilt: Rebuilt) -> Answer:
+    """Return the answer of a run that has ended, or what there is of it."""
+    from ...core.events import Finish
+    from ...core.result import Usage
+    from ...runtime.client.client import read_answer
+
+    record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
+    finish = rebuilt.finish
+    if finish is None:
+        usage = record.meter.usage() if record is not None else Usage()
+        finish = Finish(run=rebuilt.run, status="cancelled", usage=usage)
+    task = _task(rebuilt)
+    return read_answer(finish, record, task, rebuilt.submitted.at, rebuilt.machine.now, rebuilt.submitted.plan)
+
+
+def _task(rebuilt: Rebuilt) -> Any:
+    from ...runtime.plugins.loader import Plugins
+
+    request = rebuilt.submitted.request
+    return Plugins().task(request.task, request.text)
+
+
+def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
+    return rebuilt.finish.status if rebuilt.finish is not None else entry.status
+
+
+def _place(given: Path | None) -> Path:
+    from ...core.errors import UsageError
+    from ...runtime.client.config import Config
+    from ...runtime.journal.sessions import place
+
+    if given is not None and not given.exists():
+        raise UsageError(f"{given} does not exist: name a journal or a folder of journals")
+    return given or place(Config.load())
+
+
+def _seconds(text: str) -> float:
+    from ...core.errors import UsageError
+
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
+    if found is None:
+        raise UsageError(f"--older-than {text!r} is no length of time: write 90m, 12h, 30d or 4w")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _plain(entry: RunEntry) -> dict[str, Any]:
+    return {
+        "run": entry.run,
+        "status": entry.status,
+        "planner": entry.planner,
+        "tokens": entry.tokens,
+        **_about(entry),
+    }
+
+
+def _about(entry: RunEntry) -> dict[str, Any]:
+    return {"created": entry.created.isoformat(), "text": entry.text, "journal": str(entry.path)}
+
+
+def _table(found: list[RunEntry], output: Output) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name, options in {
+        "run": {"no_wrap": True, "min_width": 8},
+        "when": {"no_wrap": True, "min_width": 16},
+        "status": {"no_wrap": True, "min_width": 6},
+        "planner": {"no_wrap": True, "overflow": "ellipsis", "max_width": 14},
+        "tokens": {"justify": "right", "no_wrap": True, "min_width": 6},
+        "asked": {"no_wrap": True, "overflow": "ellipsis", "ratio": 1},
+    }.items():
+        table.add_column(name, **options)  # pyright: ignore[reportArgumentType]
+    for entry in found:
+        table.add_row(
+            entry.run,
+            f"{entry.created.astimezone():%Y-%m-%d %H:%M}",
+            Text(entry.status, style=_STYLES.get(entry.status, "")),
+            Text(entry.planner),
+            str(entry.tokens) if entry.tokens else "-",
+            Text(entry.text or "-", style="dim"),
+        )
+    output.people.print(table)

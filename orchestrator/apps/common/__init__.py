@@ -1,0 +1,1 @@
+"""What several commands share: options, output, sessions, the tree of a run."""

@@ -1,0 +1,160 @@
+"""The options that every command with a model has, and the configuration they make.
+
+Decides how flags are named and what they say in `--help`. What a setting means, and where else it may come from (file,
+environment), is `runtime.config`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ...runtime.client.config import Config
+
+__all__ = [
+    "Common",
+    "Count",
+    "Dialect",
+    "Json",
+    "Merge",
+    "Planner",
+    "Policies",
+    "Seconds",
+    "Task",
+    "Tokens",
+    "common_options",
+]
+
+_WHERE = "Model and workers"
+_WHAT = "How it is solved"
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object; everything else goes to standard error.")]
+Task = Annotated[str, typer.Option(help="What the text means (see `plait names`).", rich_help_panel=_WHAT)]
+Planner = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[:k=v,…]", help="How the work is split, with options.", rich_help_panel=_WHAT),
+]
+Dialect = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="How the model spawns threads (planner `threads`).", rich_help_panel=_WHAT),
+]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option("--policy", metavar="NAME[:k=v,…]", help="Order, place, prune; repeatable.", rich_help_panel=_WHAT),
+]
+Merge = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[:k=v,…]", help="How branches become one answer.", rich_help_panel=_WHAT),
+]
+Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens a run may generate.", rich_help_panel=_WHAT)]
+Seconds = Annotated[float | None, typer.Option(min=0.001, help="Most seconds a run may take.", rich_help_panel=_WHAT)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Common:
+    """Which model on which workers, with which tools."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder of the model; the bundled one if left out.", rich_help_panel=_WHERE),
+    ] = None
+    worker: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="ray, engine, http, scripted or pkg.mod:Class.", rich_help_panel=_WHERE),
+    ] = None
+    script: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Replies of the scripted worker, JSON.", rich_help_panel=_WHERE),
+    ] = None
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Server of the worker http.", rich_help_panel=_WHERE)
+    ] = None
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Environment variable with that server's key.", rich_help_panel=_WHERE),
+    ] = None
+    engines: Annotated[
+        int | None, typer.Option(min=1, help="Engines, each in a Ray actor.", rich_help_panel=_WHERE)
+    ] = None
+    gpus: Annotated[
+        float | None, typer.Option(min=0, help="GPUs that each engine reserves.", rich_help_panel=_WHERE)
+    ] = None
+    tensor_parallel: Annotated[
+        int | None, typer.Option(min=1, help="GPUs that hold one copy of the model.", rich_help_panel=_WHERE)
+    ] = None
+    tool_actors: Annotated[
+        int | None, typer.Option(min=0, help="Ray actors that run the tools of --tools.", rich_help_panel=_WHERE)
+    ] = None
+    tools: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.py", help="Its @tool functions may be called.", rich_help_panel=_WHERE),
+    ] = None
+    mcp: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL|COMMAND", help="MCP server whose tools may be called; repeatable.",
+                     rich_help_panel=_WHERE),
+    ] = None  # fmt: skip
+    journal: Annotated[
+        str | None,  # not a path: the word `off` is none
+        typer.Option(metavar="PATH", help="Where runs are written: a file, a folder, `off`.", rich_help_panel=_WHERE),
+    ] = None
+    cache: Annotated[
+        str | None,  # not a path: the word `on` is none
+        typer.Option(metavar="on|FILE", help="Keep results of the model, and use them again.", rich_help_panel=_WHERE),
+    ] = None
+    telemetry: Annotated[
+        bool | None,
+        typer.Option("--otel/--no-otel", help="Send OpenTelemetry spans (OTEL_… says where).", rich_help_panel=_WHERE),
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Of all sampling.", rich_help_panel=_WHERE)] = None
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings, TOML.", rich_help_panel=_WHERE)] = None
+
+    def load(self, **settings: Any) -> Config:
+        """Return the configuration: these flags over environment and file. Raises `ConfigError`."""
+        import logging
+
+        from ...runtime.client.config import Config
+
+        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "config"}
+        if self.script is not None and self.worker is None:
+            given["worker"] = "scripted"
+        if self.base_url is not None and self.worker is None:
+            given["worker"] = "http"
+        config = Config.load(file=self.config, **given, **settings)
+        logging.getLogger("plait").setLevel(config.log_level.upper())
+        return config
+
+
+def common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Common`; they arrive together as its keyword argument `common`. An option of the
+    command's own takes the place of one with the same name."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters.values()
+    own = [each.replace(annotation=hints[each.name]) for each in parameters if each.name != "common"]
+    their_hints = typing.get_type_hints(Common, include_extras=True)
+    theirs = [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=their_hints[each.name]
+        )
+        for each in dataclasses.fields(Common)
+        if each.name not in hints
+    ]
+
+    @functools.wraps(command)
+    def with_common(**given: Any) -> None:
+        common = Common(**{each.name: given.pop(each.name) for each in theirs})
+        command(**given, common=common)
+
+    del with_common.__wrapped__
+    with_common.__signature__ = inspect.Signature([*own, *theirs])  # pyright: ignore[reportAttributeAccessIssue]
+    with_common.__annotations__ = {each.name: each.annotation for each in (*own, *theirs)}
+    return with_common

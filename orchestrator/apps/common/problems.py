@@ -1,0 +1,172 @@
+"""Countdown problems for demonstrations and evaluations: read from a file, drawn from the test split, and checked.
+
+The check is exact integer arithmetic of its own, so that what is counted as solved depends on no planner, merge or
+task. It does not know how problems are solved.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Problem", "draw", "held_out", "is_held_out", "is_right", "is_solvable", "read_problems"]
+
+NUMBERS = (1, 25)
+TARGETS = (10, 100)
+LIMIT = 127
+"""Largest intermediate result of a problem that is drawn."""
+
+_STEP = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*=\s*(\d{1,9})\s*", re.ASCII)
+_SHOWN_FAULTS = 5
+
+
+class Problem(NamedTuple):
+    """Four numbers and what to reach."""
+
+    numbers: tuple[int, ...]
+    target: int
+
+    @property
+    def text(self) -> str:
+        """As the task `countdown` reads it: `3 5 7 11 -> 24`."""
+        return f"{' '.join(map(str, self.numbers))} -> {self.target}"
+
+
+def is_held_out(numbers: Sequence[int]) -> bool:
+    """Return whether problems with these numbers belong to the test split, which the bundled model never saw."""
+    return zlib.crc32(",".join(map(str, sorted(numbers))).encode()) % 10 == 0
+
+
+def held_out(seed: int = 0) -> Iterator[Problem]:
+    """Yield problems of the test split without end, each once: numbers uniform in 1..25, a target uniform among those
+    of 10..100 that can be reached with intermediates of 1..127."""
+    rng = random.Random(seed)
+    seen: set[Problem] = set()
+    while True:
+        numbers = tuple(rng.randint(*NUMBERS) for _ in range(4))
+        if not is_held_out(numbers):
+            continue
+        targets = sorted(target for target in _reach(tuple(sorted(numbers))) if TARGETS[0] <= target <= TARGETS[1])
+        if not targets:
+            continue
+        target = rng.choice(targets)
+        key = Problem(tuple(sorted(numbers)), target)
+        if key not in seen:
+            seen.add(key)
+            yield Problem(numbers, target)
+
+
+def draw(count: int, seed: int = 0) -> list[Problem]:
+    """Return `count` different problems of the test split."""
+    problems = held_out(seed)
+    return [next(problems) for _ in range(count)]
+
+
+def is_solvable(problem: Problem) -> bool:
+    """Return whether the target can be reached with all numbers, exact division and intermediates of 1..127."""
+    return problem.target in _reach(tuple(sorted(problem.numbers)))
+
+
+def _reach(numbers: tuple[int, ...]) -> set[int]:
+    """Return all values that use every number once. Exhaustive: about 3,000 expressions for four numbers."""
+    if len(numbers) == 1:
+        return set(numbers)
+    found: set[int] = set()
+    seen: set[tuple[int, ...]] = set()
+    for i in range(len(numbers)):
+        for j in range(i):
+            high, low = max(numbers[i], numbers[j]), min(numbers[i], numbers[j])
+            rest = [number for k, number in enumerate(numbers) if k not in (i, j)]
+            for value in _values(high, low):
+                left = tuple(sorted((*rest, value)))
+                if left not in seen:
+                    seen.add(left)
+                    found |= _reach(left)
+    return found
+
+
+def _values(high: int, low: int) -> list[int]:
+    values = [high + low, high - low, high * low]
+    if low > 1 and high % low == 0:
+        values.append(high // low)
+    return [value for value in values if 1 <= value <= LIMIT]
+
+
+def is_right(problem: Problem, answer: object) -> bool:
+    """Return whether an answer (`["11-7=4", …]`) is exact steps that use each number once and reach the target."""
+    if not isinstance(answer, list) or len(answer) != len(problem.numbers) - 1:
+        return False
+    left = list(problem.numbers)
+    value = None
+    for step in answer:
+        found = _STEP.fullmatch(step) if isinstance(step, str) else None
+        if found is None:
+            return False
+        a, op, b, value = int(found[1]), found[2], int(found[3]), int(found[4])
+        for number in (a, b):
+            if number not in left:
+                return False
+            left.remove(number)
+        exact = {"+": a + b == value, "-": a - b == value, "*": a * b == value, "/": b != 0 and b * value == a}
+        if not exact[op]:
+            return False
+        left.append(value)
+    return left == [problem.target]
+
+
+def read_problems(path: Path) -> list[Problem]:
+    """Read a file with a line `{"numbers": [3, 5, 7, 11], "target": 24}` a problem; empty lines are passed over.
+
+    Raises `ConfigError` that names the lines that are no problems.
+    """
+    from ...core.errors import ConfigError
+
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"the problems {path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the problems {path} are not UTF-8 text ({error.reason} at byte {error.start})") from None
+    problems: list[Problem] = []
+    faults: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            problems.append(_problem(line))
+        except ValueError as error:
+            faults.append(f"line {number}: {error}")
+    if faults:
+        more = f"; and {len(faults) - _SHOWN_FAULTS} more lines" if len(faults) > _SHOWN_FAULTS else ""
+        raise ConfigError(f"{path}: {'; '.join(faults[:_SHOWN_FAULTS])}{more}")
+    if not problems:
+        raise ConfigError(f'{path} has no problems: write lines like {{"numbers": [3, 5, 7, 11], "target": 24}}')
+    return problems
+
+
+def _problem(line: str) -> Problem:
+    """Read one line. Raises `ValueError` with what is wrong."""
+    example = 'write {"numbers": [3, 5, 7, 11], "target": 24}'
+    try:
+        fields = json.loads(line)
+    except RecursionError:
+        raise ValueError(f"is not JSON that anyone would write; {example}") from None
+    except ValueError as error:
+        raise ValueError(f"is not JSON ({getattr(error, 'msg', error)}); {example}") from None
+    if not isinstance(fields, dict) or not {"numbers", "target"} <= set(fields):
+        raise ValueError(f"has no `numbers` and `target`; {example}")
+    numbers, target = fields["numbers"], fields["target"]
+    if not isinstance(numbers, list) or len(numbers) != 4 or not all(_is_int(each, NUMBERS) for each in numbers):
+        raise ValueError(f"`numbers` must be four whole numbers {NUMBERS[0]}..{NUMBERS[1]}, not {json.dumps(numbers)}")
+    if not _is_int(target, TARGETS):
+        raise ValueError(f"`target` must be a whole number {TARGETS[0]}..{TARGETS[1]}, not {json.dumps(target)}")
+    return Problem(tuple(numbers), target)
+
+
+def _is_int(value: object, bounds: tuple[int, int]) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and bounds[0] <= value <= bounds[1]

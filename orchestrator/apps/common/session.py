@@ -1,0 +1,77 @@
+"""Opens an orchestrator for a command, says what it waits for, and closes it whatever happens.
+
+Knows no command, and nothing of how engines start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .interrupt import Stopper
+from .output import Output
+
+if TYPE_CHECKING:
+    from ...core.interfaces import Worker
+    from ...runtime.client.client import AsyncOrchestrator
+    from ...runtime.client.config import Config
+
+__all__ = ["Session", "opened_session"]
+
+_NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
+_QUICK = ("scripted",)
+
+
+@dataclass(slots=True)
+class Session:
+    """An orchestrator that is ready, and how long that took."""
+
+    orchestrator: AsyncOrchestrator
+    start_seconds: float
+
+
+@contextlib.asynccontextmanager
+async def opened_session(
+    config: Config,
+    output: Output,
+    stopper: Stopper,
+    workers: Sequence[Worker] | None = None,
+    *,
+    start: bool = True,
+) -> AsyncIterator[Session]:
+    """Yield a session over the workers that the configuration names (or `workers`), started (with `start=False` without
+    a journal yet). Questions of tools are put to whoever sits at the terminal.
+
+    Raises `Interrupted` when the user gives up before they are ready.
+    """
+    from ...runtime.client.client import AsyncOrchestrator
+    from .ask import ask_on_terminal
+
+    orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal)
+    began = time.monotonic()
+    try:
+        with _saying(output, config, bool(workers is None or workers)):
+            await stopper.until(orchestrator.start() if start else orchestrator.start_workers())
+        yield Session(orchestrator, time.monotonic() - began)
+    finally:
+        await orchestrator.close()
+
+
+@contextlib.contextmanager
+def _saying(output: Output, config: Config, any_model: bool) -> Iterator[None]:
+    if not any_model or config.worker in _QUICK:
+        yield
+        return
+    what = _NAMES.get(config.worker, f"the worker {config.worker}")
+    console = output.progress
+    began = time.monotonic()
+    if console.is_terminal:
+        with console.status(f"starting {what} …"):
+            yield
+    else:
+        console.print(f"starting {what} …")
+        yield
+    console.print(f"{what} is ready after {time.monotonic() - began:.1f} s", style="dim")

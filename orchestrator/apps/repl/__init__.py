@@ -1,0 +1,1 @@
+"""`plait repl`: an interactive session."""

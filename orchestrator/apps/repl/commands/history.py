@@ -1,0 +1,185 @@
+"""Commands of the REPL about what was recorded and said: trace, replay, history, save, load, clear, help, quit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ....core.errors import UsageError
+from ....core.messages import counted
+from ....runtime.plugins.loader import Plugins
+from ..registry import COMMANDS, command, find, path_of, take_flags, turn_of
+from ..state import as_markdown, dump, load
+from ..view import Text
+
+if TYPE_CHECKING:
+    from ..cli import Repl
+    from ..state import Turn
+
+__all__: list[str] = []
+
+
+# -- what was recorded -----------------------------------------------------------------------------------------------
+
+
+@command("trace", "[RUN] [--out FILE.html] [--open]", "Write a run's picture as one HTML file.", "turn")
+async def _trace(repl: Repl, rest: str) -> None:
+    flags, words = take_flags(rest, ("--open",))
+    out: Path | None = None
+    if "--out" in words:
+        words, _, name = words.partition("--out")
+        out = path_of(name.strip("= "))
+    turn = turn_of(repl, words.strip())
+    if turn.answer is None:
+        raise UsageError("that run is not over: /trace it when it is")
+    journal, run = _recorded(repl, turn)
+    try:
+        from ...trace.read import default_name, read_trace
+        from ...viewer.page import page
+    except ImportError:
+        repl.screen.print(f"plait view {journal} --run {run}")
+        return
+    trace = await asyncio.to_thread(read_trace, journal, Plugins(), run)
+    out = out or Path(default_name(trace, ".html"))
+    try:
+        out.write_text(page(trace), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written ({error.strerror})") from None
+    repl.screen.print(f"{out}: run {run}, {counted(len(trace.steps), 'step')}")
+    if "--open" in flags:
+        import webbrowser
+
+        webbrowser.open(out.absolute().as_uri())
+
+
+def _recorded(repl: Repl, turn: Turn) -> tuple[Path, str]:
+    """Return the journal that holds a turn's run. Raises `UsageError`."""
+    from ...trace.find import find as journal_of
+
+    if repl.session.config.journal == "off":
+        raise UsageError("nothing of this session is written down (journal=off): start it with --journal FILE")
+    place = repl.session.config.journal
+    if isinstance(place, Path) and place.is_file():
+        return place, turn.run
+    path, run = journal_of(turn.run, repl.session.config)
+    return path, run or turn.run
+
+
+@command("replay", "[FILE]", "Feed the journal to a new machine and compare what it does.", "file")
+async def _replay(repl: Repl, rest: str) -> None:
+    from ....runtime.journal.replay import replay
+
+    path = path_of(rest) if rest else _recorded(repl, turn_of(repl, ""))[0]
+    if not path.is_file():
+        raise UsageError(f"there is no journal {path}: give a file, or nothing for this session's own")
+    report = await asyncio.to_thread(replay, path, Plugins())
+    divergence = report.divergence
+    if divergence is None:
+        ends = ", ".join(f"{each.run} {each.status}" for each in report.finished[:8]) or "no run ended"
+        repl.screen.print(f"identical: {report.events} events in {counted(report.sessions, 'session')} ({ends})")
+        return
+    repl.screen.print(f"diverged at event {divergence.index}", style="red")
+    for name, said in (
+        ("event", divergence.event),
+        ("recorded", divergence.recorded or "nothing"),
+        ("replayed", divergence.replayed),
+    ):
+        repl.screen.print(f"  {name:<9} {said[:600]}")
+    raise UsageError(f"{path} does not replay: a policy or merge is not pure, or the code has changed since")
+
+
+# -- the conversation ------------------------------------------------------------------------------------------------
+
+
+@command("history", "[N]", "The questions so far, and how each ended (/branches N shows one).")
+async def _history(repl: Repl, rest: str) -> None:
+    turns = list(enumerate(repl.session.turns, 1))
+    if rest:
+        if not rest.isdecimal():
+            raise UsageError(f"{rest!r} is no number: /history 5 shows the last five")
+        turns = turns[-int(rest) :] if int(rest) else []
+    if not turns:
+        repl.screen.print("nothing has been asked yet")
+    for number, turn in turns:
+        answer = turn.answer
+        end = "" if answer is None else f"{answer.status}, {answer.total_tokens} tok, {answer.seconds:.1f} s"
+        head = Text.assemble(f"{number:>3}  ", (f"{turn.run:<8}  {end:<28}  ", "dim"), turn.title)
+        head.no_wrap, head.overflow = True, "ellipsis"
+        repl.screen.print(head)
+
+
+@command("save", "FILE.md|FILE.json", "Write the conversation, for people or to be loaded again.", "file")
+async def _save(repl: Repl, rest: str) -> None:
+    from ...commands.run import worded
+
+    if not rest:
+        raise UsageError("/save needs a file: /save talk.md, or /save talk.json to load it again")
+    path = path_of(rest)
+    turns = repl.session.turns
+    if path.suffix == ".json":
+        text = dump(turns, repl.session.asked)
+    elif path.suffix in (".md", ".markdown", ".txt", ""):
+        words = [
+            (worded(turn.answer, turn.question, turn.task) or f"no answer ({turn.answer.status})")
+            if turn.answer
+            else ""
+            for turn in turns
+        ]
+        text = as_markdown(turns, repl.model, words)
+    else:
+        raise UsageError(f"{path.name}: conversations are written as .md or .json")
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror})") from None
+    repl.screen.print(f"{counted(len(turns), 'question')} written to {path}")
+
+
+@command("load", "FILE.json", "Take up a conversation that /save wrote, with its settings.", "file", idle=True)
+async def _load(repl: Repl, rest: str) -> None:
+    if not rest:
+        raise UsageError("/load needs a file that /save wrote: /load talk.json")
+    turns, asked = load(path_of(rest))
+    repl.session.turns[:] = turns
+    repl.session.asked = asked
+    repl.renamed()
+    repl.screen.print(
+        f"{counted(len(turns), 'question')} loaded; settings: {json.dumps(asked.written(), ensure_ascii=False)}"
+    )
+
+
+@command("clear", "", "Forget the conversation and clear the screen.", idle=True)
+async def _clear(repl: Repl, rest: str) -> None:
+    repl.session.turns.clear()
+    repl.renamed()
+    repl.clear()
+
+
+@command("help", "[COMMAND]", "This list, or more of one command.", "command")
+async def _help(repl: Repl, rest: str) -> None:
+    if rest:
+        command = find(rest.lstrip("/"))
+        repl.screen.print(f"/{command.name} {command.usage}".rstrip())
+        repl.screen.print(command.about)
+        return
+    repl.screen.print("Anything else is a question; begin it with a space if it begins with / or !.", style="dim")
+    for command in COMMANDS.values():
+        line = Text.assemble((f"/{command.name:<9}", "bold"), command.about)
+        line.no_wrap, line.overflow = True, "ellipsis"
+        repl.screen.print(line)
+    line = Text.assemble(
+        (f"{'!python':<10}", "bold"), "Run Python, await and all; it has orchestrator, answer and answers."
+    )
+    repl.screen.print(line)
+    if repl.screen.styled:
+        repl.screen.print(
+            "Esc Enter, an open bracket or a \\ at the end begins a new line; Ctrl-C gives up the run; Ctrl-D leaves.",
+            style="dim",
+        )
+
+
+@command("quit", "", "Leave.")
+async def _quit(repl: Repl, rest: str) -> None:
+    repl.over = True

@@ -1,0 +1,144 @@
+"""Commands of the REPL about plans and runs: plan, run, branches, why, prune, pause, resume. Knows no settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....core.errors import UsageError
+from ....core.messages import counted
+from ..registry import command, last_question, path_of, take_flags, turn_of
+from ..view import Text, branches, plan_tree, story
+
+if TYPE_CHECKING:
+    from ..cli import Repl
+    from ..state import Turn
+
+__all__: list[str] = []
+
+
+@command(
+    "plan", "[--mermaid|--dot] [QUESTION]", "The first plan for a question (the last), without running it.", "text"
+)
+async def _plan(repl: Repl, rest: str) -> None:
+    from ....core import graph
+
+    flags, text = take_flags(rest, ("--mermaid", "--dot"))
+    text = text or last_question(repl)
+    made = repl.session.plan(text)
+    if "--mermaid" in flags or "--dot" in flags:
+        repl.screen.print((graph.mermaid(made) if "--mermaid" in flags else graph.dot(made)).rstrip())
+        return
+    chain, wide, layers = graph.critical_path(made), graph.width(made), graph.waves(made)
+    repl.screen.print(Text(plan_tree(made), no_wrap=True, overflow="ellipsis"))
+    repl.screen.print(
+        f"{counted(len(made.steps), 'step')}, {counted(len(layers), 'wave')}, width {wide}, critical path at most "
+        f"{chain.length:g} tokens",
+        style="dim",
+    )
+
+
+@command("run", "[QUESTION | --plan FILE]", "Ask a question (the last one again), or run a plan from a file.", "text")
+async def _run(repl: Repl, rest: str) -> None:
+    from pydantic import ValidationError
+
+    from ....core.messages import explain, first_of_each, json_path
+    from ....core.plan import Plan
+
+    if rest.startswith("--plan"):
+        path = path_of(rest.removeprefix("--plan").lstrip("= "))
+        try:
+            plan = Plan.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}): give a file with a plan, JSON") from None
+        except ValidationError as error:
+            detail = first_of_each(error)[0]
+            raise UsageError(f"{path}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
+        await repl.ask(f"the plan of {path.name}", plan)
+        return
+    await repl.ask(rest or last_question(repl))
+
+
+@command("branches", "[RUN]", "The steps of a run: tokens, cache hits, confidence, times, why given up.", "turn")
+async def _branches(repl: Repl, rest: str) -> None:
+    turn = turn_of(repl, rest)
+    repl.screen.print(Text(f"run {turn.run or '-'}  {turn.title}", style="dim", no_wrap=True, overflow="ellipsis"))
+    repl.screen.print(branches(turn, repl.screen.width))
+
+
+@command("why", "[STEP] [--full]", "One step's story, verdict or failure; without a step, the answer's.", "step")
+async def _why(repl: Repl, rest: str) -> None:
+    found_flags, rest = take_flags(rest, ("--full",))
+    turn = turn_of(repl, "")
+    if not rest:
+        _why_answer(repl, turn)
+        return
+    # The run under way comes first, then the latest that has such a step.
+    for each in [turn, *reversed(repl.session.turns)]:
+        found = each.find(rest)
+        if found:
+            break
+    else:
+        raise UsageError(f"there is no step {rest!r}: /branches lists them")
+    for strand in found[:8]:
+        repl.screen.print(story(strand, each, full=bool(found_flags)))
+    if len(found) > 8:
+        repl.screen.print(f"and {len(found) - 8} more: name one of {', '.join(one.path for one in found[8:14])}")
+
+
+def _why_answer(repl: Repl, turn: Turn) -> None:
+    from ...commands.run import where_time_went
+
+    answer = turn.answer
+    if answer is None:
+        raise UsageError("there is no answer yet: name a step, as in /why child-3")
+    lines = [f"{answer.status}: {answer.why or 'one line of reasoning, nothing was chosen among'}"]
+    if answer.failure is not None:
+        lines.append(f"{answer.failure.kind}: {answer.failure.message}")
+    given_up: dict[str, int] = {}
+    for strand in turn.strands.values():
+        if strand.state in ("cancelled", "failed"):
+            given_up[strand.reason] = given_up.get(strand.reason, 0) + 1
+    lines += [f"{counted(count, 'step')} given up: {reason}" for reason, count in given_up.items()]
+    spent = where_time_went(answer)
+    if spent != "time: ":
+        lines.append(spent)
+    for line in lines:
+        repl.screen.print(line)
+
+
+@command("prune", "STEP [REASON]", "Give up a step of the run under way (child-*: all such steps).", "step")
+async def _prune(repl: Repl, rest: str) -> None:
+    name, _, reason = rest.partition(" ")
+    if not name:
+        raise UsageError("/prune needs a step: /prune child-3 (/branches lists them)")
+    turn = repl.session.current
+    if turn is None:
+        raise UsageError("nothing runs that could be pruned")
+    found = turn.find(name)
+    if not found:
+        raise UsageError(f"the run has no step {name!r}: /branches lists them")
+    if len(found) > 1 and not any(sign in name for sign in "*?["):
+        raise UsageError(f"{name!r} may be {', '.join(each.path for each in found[:6])}: name one, or all by {name}*")
+    live = [each for each in found if not each.ended]
+    if not live:
+        raise UsageError(f"{', '.join(f'{each.path} is {each.state}' for each in found[:6])}: too late to prune")
+    for strand in live:
+        repl.session.prune(strand, reason.strip() or "pruned by the user")
+    repl.screen.print(f"pruned {', '.join(each.path for each in live[:6])}{' …' if len(live) > 6 else ''}", style="dim")
+
+
+@command("pause", "", "Start nothing more of the run under way; what runs goes on.")
+async def _pause(repl: Repl, rest: str) -> None:
+    _pause_or_resume(repl, True)
+
+
+@command("resume", "", "Go on after /pause.")
+async def _resume(repl: Repl, rest: str) -> None:
+    _pause_or_resume(repl, False)
+
+
+def _pause_or_resume(repl: Repl, on: bool) -> None:
+    if not repl.session.busy:
+        raise UsageError(f"nothing runs that could be {'paused' if on else 'resumed'}")
+    repl.session.pause(on)
+    repl.screen.print("paused: what runs goes on, nothing new starts; /resume" if on else "resumed", style="dim")

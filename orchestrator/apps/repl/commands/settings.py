@@ -1,0 +1,143 @@
+"""Commands of the REPL that change how requests are made: budget, model, planner, task, merge, policy, n. Runs none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from ....core.errors import UsageError
+from ..registry import command, cut_words
+from ..state import spelled
+
+if TYPE_CHECKING:
+    from ..cli import Repl
+
+__all__: list[str] = []
+
+
+@command(
+    "budget", "[tokens=N seconds=S attempts=N width=N cost=C steps=N | none]", "Hard limits of each run.", "budget"
+)
+async def _budget(repl: Repl, rest: str) -> None:
+    from pydantic import ValidationError
+
+    from ....core.messages import did_you_mean, explain, first_of_each
+    from ....core.plan import Budget
+
+    asked = repl.session.asked
+    if rest == "none":
+        asked.budget = None
+    elif rest:
+        given: dict[str, Any] = asked.budget.model_dump() if asked.budget is not None else {}
+        for word in rest.replace(",", " ").split():
+            name, equals, value = word.partition("=")
+            if not equals or name not in Budget.model_fields:
+                near = did_you_mean(name, Budget.model_fields)
+                raise UsageError(f"{word!r} is no limit{near}: write {', '.join(Budget.model_fields)} as tokens=500")
+            given[name] = None if value in ("none", "") else value
+        try:
+            asked.budget = Budget.model_validate(given)
+        except ValidationError as error:
+            raise UsageError("; ".join(explain(str(each["loc"][0]), each) for each in first_of_each(error))) from None
+    limits = (asked.budget or Budget()).model_dump(exclude_none=True)
+    config = repl.session.config
+    for name, value in (("tokens", config.tokens), ("seconds", config.seconds)):
+        if value is not None:
+            limits.setdefault(name, value)
+    repl.screen.print("budget: " + (", ".join(f"{name} {value:g}" for name, value in limits.items()) or "no limits"))
+
+
+@command(
+    "model",
+    "[DIR] [worker=NAME base_url=URL engines=N …]",
+    "Show the model, or close the engine and take another.",
+    "model",
+    idle=True,
+)
+async def _model(repl: Repl, rest: str) -> None:
+    from ....core.messages import did_you_mean
+    from ....runtime.client.config import BUNDLED_MODEL, Config
+
+    settings: dict[str, Any] = {}
+    for word in cut_words(rest):
+        name, equals, value = word.partition("=")
+        if not equals:
+            name, value = "model", str(BUNDLED_MODEL) if word == "bundled" else word
+        if name not in Config.model_fields:
+            raise UsageError(f"there is no setting {name!r}{did_you_mean(name, Config.model_fields)}")
+        settings[name] = value
+    if settings.get("script") and "worker" not in settings:
+        settings["worker"] = "scripted"
+    if settings.get("base_url") and "worker" not in settings:
+        settings["worker"] = "http"
+    if settings:
+        if repl.session.started:
+            repl.screen.print("closing the engine …", style="dim")
+        await repl.session.swap(**settings)
+        repl.renamed()
+        repl.warm_up()
+    repl.screen.print(f"model: {repl.model} on {repl.session.config.worker}")
+
+
+def _setter(name: str, kind: Literal["planner", "task", "merge"], about: str) -> None:
+    async def do(repl: Repl, rest: str) -> None:
+        from ....runtime.plugins.loader import parse_plugin
+
+        asked = repl.session.asked
+        if rest in ("none", "default"):
+            setattr(asked, name, None)
+        elif rest:
+            spec = parse_plugin(rest)
+            if kind == "task":
+                repl.session.plugins.class_of("task", spec.name)
+            else:
+                getattr(repl.session.plugins, kind)(spec)
+            setattr(asked, name, spec)
+        default: Any = getattr(repl.session.config, name, None)
+        repl.screen.print(
+            f"{name}: {spelled(getattr(asked, name) or default) or ('plain' if kind == 'task' else 'the planner’s')}"
+        )
+
+    command(name, "[NAME[:k=v,…]]", about, kind)(do)
+
+
+_setter("planner", "planner", "How the work is split.")
+_setter("task", "task", "What a question means.")
+_setter("merge", "merge", "How branches become one answer.")
+
+
+@command("policy", "[NAME[:k=v,…] … | +NAME | -NAME | none]", "What orders, places and prunes steps.", "policy")
+async def _policy(repl: Repl, rest: str) -> None:
+    from ....runtime.plugins.loader import parse_plugin
+
+    asked = repl.session.asked
+    now = list(repl.session.config.standing_policies if asked.policies is None else asked.policies)
+    words = cut_words(rest)
+    if words and words != ["none"]:
+        fresh = [] if words[0][0] not in "+-" else now
+        for word in words:
+            spec = parse_plugin(word.lstrip("+-"))
+            known = [each for each in fresh if each.name == spec.name]
+            if word.startswith("-"):
+                if not known:
+                    raise UsageError(f"the policy {spec.name!r} is not in use")
+                fresh = [each for each in fresh if each.name != spec.name]
+                continue
+            repl.session.plugins.policy(spec)
+            fresh = [*(each for each in fresh if each.name != spec.name), spec]
+        asked.policies = tuple(fresh)
+    elif words:
+        asked.policies = ()
+    used = repl.session.config.standing_policies if asked.policies is None else asked.policies
+    repl.screen.print(f"policies: {' '.join(map(spelled, used)) or 'none'}")
+
+
+@command("n", "[N | none]", "How many branches, for planners that have the choice.")
+async def _n(repl: Repl, rest: str) -> None:
+    asked = repl.session.asked
+    if rest == "none":
+        asked.n = None
+    elif rest:
+        if not rest.isdecimal() or int(rest) < 1:
+            raise UsageError(f"{rest!r} is no number of branches: give one from 1 on")
+        asked.n = int(rest)
+    repl.screen.print(f"n: {asked.n or repl.session.config.n or 'the planner’s'}")

@@ -1,0 +1,202 @@
+"""What the REPL offers to complete: commands, plugins with their options and values, steps, runs, files, Python names.
+
+Decides what fits at the cursor. Names come from the plugins' listing, options and values from their fields; it runs
+nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import json
+import re
+import rlcompleter
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+
+from ..common.terminal import safe
+from .commands import COMMANDS, find
+
+if TYPE_CHECKING:
+    from ...runtime.plugins.loader import PluginKind
+    from .cli import Repl
+
+__all__ = ["ReplCompleter"]
+
+_MOST = 200  # names that Python offers at one place
+
+
+class ReplCompleter(Completer):
+    """Completes a line of the REPL."""
+
+    def __init__(self, repl: Repl) -> None:
+        self._repl = repl
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Yield what may stand at the cursor."""
+        text = document.text_before_cursor
+        if text.startswith("!"):
+            yield from self._python(text[1:])
+        elif text.startswith("/"):
+            name, space, rest = text[1:].partition(" ")
+            yield from self._after(name, rest, document, complete_event) if space else _commands(name)
+
+    def _after(self, name: str, rest: str, document: Document, event: CompleteEvent) -> Iterator[Completion]:
+        from ...core.errors import PlaitError
+
+        try:
+            command = find(name)
+        except PlaitError:
+            return
+        word = re.split(r"\s(?![^\[{]*[\]}])", rest)[-1]
+        match command.takes:
+            case "planner" | "task" | "merge":
+                yield from self._plugins(command.takes, rest)
+            case "policy":
+                yield from self._plugins("policy", word.lstrip("+-"))
+            case "step":
+                yield from self._steps(rest)
+            case "turn":
+                yield from self._turns(word)
+            case "command":
+                yield from _commands(rest.lstrip("/"))
+            case "budget":
+                yield from _budget(word)
+            case "model":
+                yield from self._model(word)
+                if not word.startswith(("worker=", "base_url=", "engines=", "slots=", "seed=")):
+                    yield from self._files(word, event)
+            case "file":
+                yield from self._files(rest, event)
+            case _:
+                flags = [each for each in re.findall(r"--[a-z]+", command.usage) if each.startswith(word) and word]
+                yield from (Completion(each, -len(word)) for each in flags)
+
+    def _files(self, word: str, event: CompleteEvent) -> Iterator[Completion]:
+        _, equals, tail = word.rpartition("=")
+        path = tail if equals else word
+        yield from self._paths.get_completions(Document(path, len(path)), event)
+
+    def _plugins(self, kind: PluginKind, text: str) -> Iterator[Completion]:
+        """Names first; behind `name:` the options, behind `option=` its values."""
+        name, colon, options = text.partition(":")
+        plugins = self._repl.session.plugins
+        if not colon:
+            for each, about in plugins.names(kind).items():
+                if each.startswith(name):
+                    yield Completion(each, -len(name), display_meta=_short(about))
+            return
+        from ...core.errors import PluginError
+
+        try:
+            cls = plugins.class_of(kind, name)
+        except PluginError:
+            return
+        last = re.split(r",(?![^\[{]*[\]}])", options)[-1]
+        option, equals, value = last.partition("=")
+        fields = {
+            each: field for each, field in getattr(cls, "model_fields", {}).items() if (kind, each) != ("task", "text")
+        }
+        if equals:
+            field = fields.get(option.replace("-", "_"))
+            for each in _values(field.annotation, field.get_default(call_default_factory=True)) if field else ():
+                if each.startswith(value):
+                    yield Completion(each, -len(value))
+            return
+        used = {part.partition("=")[0] for part in options.split(",")[:-1]}
+        for each, field in fields.items():
+            if each.startswith(option) and each not in used:
+                about = " ".join((field.description or "").split())
+                yield Completion(f"{each}=", -len(option), display_meta=_short(about))
+
+    def _steps(self, text: str) -> Iterator[Completion]:
+        turn = self._repl.session.turn()
+        if turn is None or " " in text:
+            return
+        names = [each.name for each in turn.strands.values()]
+        for strand in turn.strands.values():
+            # The name alone is enough where no other step has it.
+            shown = strand.name if names.count(strand.name) == 1 else strand.path
+            if shown.startswith(text) or strand.path.startswith(text):
+                yield Completion(
+                    shown, -len(text), display=safe(shown), display_meta=f"{strand.state}, {strand.tokens} tok"
+                )
+
+    def _turns(self, word: str) -> Iterator[Completion]:
+        for number, turn in enumerate(self._repl.session.turns, 1):
+            if turn.run.startswith(word):
+                yield Completion(turn.run, -len(word), display_meta=f"{number}: {_short(turn.title)}")
+
+    def _model(self, word: str) -> Iterator[Completion]:
+        from ...runtime.client.config import Config
+
+        name, equals, value = word.partition("=")
+        if equals and name == "worker":
+            known = [
+                "ray",
+                *(each for each in self._repl.session.plugins.names("worker") if each != "tools"),
+            ]
+            yield from (Completion(each, -len(value)) for each in known if each.startswith(value))
+        elif not equals:
+            for each in ("bundled", "worker=", "base_url=", "script=", "engines=", "slots=", "tools=", "seed="):
+                field = Config.model_fields.get(each.rstrip("="))
+                about = "the model that comes with plait" if field is None else field.description or ""
+                if each.startswith(word):
+                    yield Completion(each, -len(word), display_meta=_short(about))
+
+    def _python(self, source: str) -> Iterator[Completion]:
+        found = re.search(r"[A-Za-z_][\w.]*$", source)
+        if found is None:
+            return
+        word = found[0]
+        completer = rlcompleter.Completer(self._repl.cells.namespace)
+        found_ones = itertools.takewhile(bool, (completer.complete(word, at) for at in range(_MOST)))
+        names = {each.removesuffix(")").removesuffix("(") for each in found_ones if each}
+        yield from (Completion(each, -len(word)) for each in sorted(names))
+
+
+def _commands(name: str) -> Iterator[Completion]:
+    for command in COMMANDS.values():
+        if command.name.startswith(name):
+            yield Completion(command.name, -len(name), display=f"/{command.name}", display_meta=_short(command.about))
+
+
+def _budget(word: str) -> Iterator[Completion]:
+    from ...core.plan import Budget
+
+    for each, field in Budget.model_fields.items():
+        if f"{each}=".startswith(word):
+            yield Completion(f"{each}=", -len(word), display_meta=_short(" ".join((field.description or "").split())))
+    if "none".startswith(word):
+        yield Completion("none", -len(word), display_meta="no limits")
+
+
+def _values(annotation: Any, default: Any) -> list[str]:
+    """Return values that an option may have: of a Literal or an enumeration, both of a bool, else its default."""
+    found: list[Any] = []
+    stack = [annotation]
+    while stack:
+        kind = stack.pop(0)
+        origin = typing.get_origin(kind)
+        if origin is typing.Literal:
+            found += typing.get_args(kind)
+        elif origin in (typing.Union, types.UnionType, typing.Annotated):
+            stack += typing.get_args(kind)
+        elif kind is bool:
+            found += [True, False]
+        elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+            found += [each.value for each in kind]
+    if not found and isinstance(default, str | int | float):
+        found = [default]
+    return [each if isinstance(each, str) else json.dumps(each) for each in found]
+
+
+def _short(text: str) -> str:
+    line = safe(text).partition("\n")[0]
+    return line if len(line) <= 50 else line[:49] + "…"

@@ -1,0 +1,152 @@
+"""The REPL without a terminal: lines in, plain lines out, one after another; errors on standard error.
+
+Decides how lines are put together and what Ctrl-C does. What a line means is `repl`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, TextIO
+
+from ..common.output import opened
+from .cells import is_complete
+from .cli import ended, started
+from .view import Screen
+
+if TYPE_CHECKING:
+    from ...runtime.client.config import Config
+    from .cli import Repl
+    from .state import Asked
+
+__all__ = ["converse_plainly"]
+
+
+def converse_plainly(config: Config, asked: Asked, source: TextIO | None = None) -> int:
+    """Take lines from `source` (standard input) until it ends or says /quit; return the exit code."""
+    with opened(False) as output, asyncio.Runner() as runner:
+        screen = Screen(output.stream, errors=sys.stderr)
+        return runner.run(_converse(config, asked, screen, source or sys.stdin))
+
+
+async def _converse(config: Config, asked: Asked, screen: Screen, source: TextIO) -> int:
+    repl = started(config, asked, screen)
+    this = asyncio.current_task()
+    assert this is not None
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if repl.session.busy or repl.session.waited is not None:
+            repl.session.cancel()
+        else:
+            interrupted = True
+            this.cancel()
+
+    lines = aiter(_lines(source))
+    _answer_questions(repl, lines, screen)
+    with _signals({signal.SIGINT: interrupt, signal.SIGTERM: this.cancel}):
+        try:
+            async for line in _units(lines):
+                if line.strip() and line[0] not in "/!" and config.worker != "scripted" and not repl.session.turns:
+                    print_waiting(repl)
+                await repl.take(line)
+                if repl.over:
+                    break
+        except asyncio.CancelledError:
+            this.uncancel()
+            await ended(repl)
+            return 130 if interrupted else 143
+        return await ended(repl)
+
+
+def print_waiting(repl: Repl) -> None:
+    """Say that the engine is being started, which takes its time."""
+    sys.stderr.write(f"starting {repl.session.engine_name} …\n")
+
+
+def _answer_questions(repl: Repl, lines: AsyncIterator[str], screen: Screen) -> None:
+    """Have the next line answer what a tool asks."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def answer() -> None:
+        from ...core.errors import Unanswered
+
+        while repl.session.questions:
+            asked = repl.session.questions[0]
+            choices = f" ({', '.join(map(str, asked.question.choices))})" if asked.question.choices else ""
+            screen.print(f"? {asked.question.text}{choices}")
+            try:
+                repl.session.reply((await anext(lines)).rstrip("\n"))
+            except StopAsyncIteration:
+                repl.session.cancel()
+                return
+            except Unanswered as error:
+                repl.fail(error)
+            await asyncio.sleep(0)
+
+    def heard(news: object) -> None:
+        if repl.session.questions and not tasks:
+            task = asyncio.ensure_future(answer())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    repl.session.watch = heard
+
+
+async def _lines(source: TextIO) -> AsyncIterator[str]:
+    """Yield lines as they are written; the loop goes on meanwhile."""
+    loop = asyncio.get_running_loop()
+    while True:
+        future: asyncio.Future[str] = loop.create_future()
+
+        # A daemon thread: one of an executor's would keep the process until the next line.
+        def read(future: asyncio.Future[str] = future) -> None:
+            line = source.readline()
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(line))
+
+        threading.Thread(target=read, daemon=True, name="plait-input").start()
+        line = await future
+        if not line:
+            return
+        yield line
+
+
+async def _units(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Put lines together that belong together: after a backslash at the end, and the lines of a cell."""
+    unit = ""
+    async for line in lines:
+        line = line.rstrip("\r\n")
+        if line.endswith("\\"):
+            unit += line[:-1] + "\n"
+            continue
+        unit += line
+        if unit.startswith("!") and not is_complete(unit[1:] + ("\n" if not line.strip() else "")):
+            unit += "\n"
+            continue
+        yield unit
+        unit = ""
+    if unit:
+        yield unit
+
+
+@contextlib.contextmanager
+def _signals(handlers: dict[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

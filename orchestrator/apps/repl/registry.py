@@ -1,0 +1,143 @@
+"""How commands of the REPL are entered in its table and found there, and how what follows them is cut up.
+
+Decides no command. What each does stands in `repl_runs`, `repl_settings` and `repl_talk`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ...core.errors import UsageError
+
+if TYPE_CHECKING:
+    from .cli import Repl
+    from .state import Turn
+
+__all__ = [
+    "COMMANDS",
+    "Command",
+    "command",
+    "cut_words",
+    "find",
+    "last_question",
+    "path_of",
+    "take_flags",
+    "turn_of",
+]
+
+Kind = Literal["", "text", "planner", "policy", "task", "merge", "model", "step", "turn", "file", "budget", "command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command."""
+
+    name: str
+    usage: str
+    about: str
+    do: Callable[[Repl, str], Awaitable[None]]
+    takes: Kind = ""
+    """What its argument is, for completion."""
+    idle: bool = False
+    """Only while nothing runs."""
+
+
+COMMANDS: dict[str, Command] = {}
+_ALIASES = {"exit": "quit", "q": "quit", "?": "help"}
+
+
+def find(name: str) -> Command:
+    """Return a command by its name, another name of it, or a beginning that no other has. Raises `UsageError`."""
+    from ...core.messages import did_you_mean
+
+    name = _ALIASES.get(name, name)
+    if name in COMMANDS:
+        return COMMANDS[name]
+    begins = [each for each in COMMANDS if name and each.startswith(name)]
+    if len(begins) == 1:
+        return COMMANDS[begins[0]]
+    if begins:
+        raise UsageError(f"/{name} may mean {', '.join('/' + each for each in begins)}: write more of it")
+    raise UsageError(f"there is no command /{name}{did_you_mean(name, COMMANDS)} (/help lists them)")
+
+
+def command(
+    name: str, usage: str, about: str, takes: Kind = "", *, idle: bool = False
+) -> Callable[[Callable[[Repl, str], Awaitable[None]]], Callable[[Repl, str], Awaitable[None]]]:
+    """Enter a function in the table as what a command does."""
+
+    def enter(do: Callable[[Repl, str], Awaitable[None]]) -> Callable[[Repl, str], Awaitable[None]]:
+        COMMANDS[name] = Command(name, usage, about, do, takes, idle)
+        return do
+
+    return enter
+
+
+def cut_words(rest: str) -> list[str]:
+    """Cut at white space outside brackets and quotes, so that options may hold JSON."""
+    words: list[str] = []
+    depth, quote, word = 0, "", ""
+    for sign in rest:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign in "[{(":
+            depth += 1
+        elif sign in ")}]":
+            depth -= 1
+        elif sign.isspace() and depth <= 0:
+            if word:
+                words.append(word)
+            word = ""
+            continue
+        word += sign
+    return [*words, word] if word else words
+
+
+def take_flags(rest: str, known: tuple[str, ...]) -> tuple[set[str], str]:
+    """Take known flags from the start or the end."""
+    found: set[str] = set()
+    words = rest
+    again = True
+    while again:
+        again = False
+        for flag in known:
+            if words == flag or words.startswith(flag + " "):
+                words, again = words.removeprefix(flag).strip(), True
+                found.add(flag)
+            elif words.endswith(" " + flag):
+                words, again = words.removesuffix(flag).strip(), True
+                found.add(flag)
+    return found, words
+
+
+def path_of(text: str) -> Path:
+    """Return the file that is named. Raises `UsageError` where none is."""
+    if not text:
+        raise UsageError("a file is missing there")
+    try:
+        parts = shlex.split(text)
+    except ValueError:
+        parts = [text]
+    return Path(parts[0] if len(parts) == 1 else text).expanduser()
+
+
+def turn_of(repl: Repl, which: str) -> Turn:
+    """Return what is under way or was last, or the turn with that number or run id. Raises `UsageError`."""
+    turn = repl.session.turn(which)
+    if turn is None:
+        raise UsageError(f"there is no run {which!r}: /history lists them" if which else "nothing has been asked yet")
+    return turn
+
+
+def last_question(repl: Repl) -> str:
+    """Return the question asked last. Raises `UsageError` if there was none."""
+    turn = next((each for each in reversed(repl.session.turns) if not each.planned), None)
+    if turn is None:
+        raise UsageError("nothing has been asked yet: write the question behind the command")
+    return turn.question

@@ -1,0 +1,265 @@
+"""One REPL session: a warm engine, how requests are made, the conversation, and the run under way.
+
+Decides when workers start and end, and what is given up by whom. It knows no terminal and no commands; who watches is
+told through `watch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .state import Asked, Strand, Turn
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from ...core.plan import Plan
+    from ...core.tools.context import Question
+    from ...runtime.client.answer import Answer, News
+    from ...runtime.client.client import AsyncOrchestrator, Handle
+    from ...runtime.client.config import Config
+    from ...runtime.plugins.loader import Plugins
+
+__all__ = ["GivenUp", "ReplSession", "state_dir"]
+
+_NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
+
+
+@dataclass(slots=True)
+class Open:
+    """A question of a tool, and the answer to come."""
+
+    question: Question
+    answer: asyncio.Future[JsonValue]
+
+
+class GivenUp(Exception):
+    """The user gave a question up before anything of it ran."""
+
+
+def state_dir() -> Path:
+    """Return the folder for what a REPL keeps, by the XDG Base Directory Specification; made if it is not there."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    # The specification has relative paths ignored.
+    home = Path(base) if base and Path(base).is_absolute() else Path("~/.local/state").expanduser()
+    path = home / "plait"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+class ReplSession:
+    """What commands and questions work on.
+
+    The orchestrator is started once and kept; `swap` closes it and makes another. Only one run is under way at a time.
+    """
+
+    def __init__(self, config: Config, asked: Asked | None = None) -> None:
+        self.asked = asked or Asked()
+        self.turns: list[Turn] = []
+        self.current: Turn | None = None
+        """What is under way."""
+        self.paused = False
+        self.watch: Callable[[News | None], object] = lambda news: None
+        """Called with each piece of the run's news, and with `None` when something else has changed."""
+        self.questions: list[Open] = []
+        """What tools have asked and nobody has answered yet, oldest first."""
+        self._handle: Handle | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._began = 0.0
+        self._stop = asyncio.Event()
+        self._orchestrator: AsyncOrchestrator | None = None
+        self.config = config
+
+    # -- the engine --------------------------------------------------------------------------------------------------
+
+    @property
+    def orchestrator(self) -> AsyncOrchestrator:
+        """The orchestrator of this session, started or not."""
+        if self._orchestrator is None:
+            from ...runtime.client.client import AsyncOrchestrator
+
+            self._orchestrator = AsyncOrchestrator(config=self.config, on_ask=self._put)
+        return self._orchestrator
+
+    @property
+    def plugins(self) -> Plugins:
+        """Plugins by name."""
+        return self.orchestrator.plugins
+
+    @property
+    def engine_name(self) -> str:
+        """What the model runs in."""
+        return _NAMES.get(self.config.worker, f"the worker {self.config.worker}")
+
+    @property
+    def started(self) -> bool:
+        """Whether workers are there, or on their way."""
+        return self._starting is not None
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds that the workers have been starting for, or `None` if nothing is starting."""
+        if self._starting is None or self._starting.done():
+            return None
+        return time.monotonic() - self._began
+
+    def warm_up(self) -> asyncio.Task[None]:
+        """Start the workers, if that has not been done, and return the task that ends when they are ready.
+
+        It raises what `AsyncOrchestrator.start` raises; a later call then tries again.
+        """
+        task = self._starting
+        if task is not None and (not task.done() or (not task.cancelled() and task.exception() is None)):
+            return task
+        self._began = time.monotonic()
+        self._starting = asyncio.ensure_future(self.orchestrator.start())
+        self._starting.add_done_callback(self._started)
+        return self._starting
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # whoever asks next is told; nobody need have asked
+        self.watch(None)
+
+    async def swap(self, **settings: Any) -> None:
+        """Close the workers and have others made with these settings; they start when they are first needed.
+
+        Raises `ValidationError` or `PluginError` for settings that make no sense; the workers are then kept.
+        """
+        from ...runtime.client.client import AsyncOrchestrator
+        from ...runtime.client.config import Config
+
+        changed = self.config.model_dump(exclude_unset=True) | settings
+        given = Config(**{key: value for key, value in changed.items() if value is not None})
+        AsyncOrchestrator(config=given)
+        await self._close_engine()
+        self.config = given
+
+    async def _close_engine(self) -> None:
+        starting, self._starting = self._starting, None
+        if starting is not None and not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        orchestrator, self._orchestrator = self._orchestrator, None
+        if orchestrator is not None:
+            await orchestrator.close()
+
+    async def close(self) -> None:
+        """Give up what runs and free the engine. May be called twice."""
+        self.cancel()
+        await self._close_engine()
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that the next request is made with: the session's, and text while it is written, where
+        the planner has the choice."""
+        options = self.asked.options()
+        planner = self.asked.planner or self.config.planner
+        cls: Any = self.plugins.class_of("planner", planner.name)
+        if "stream" in cls.model_fields and "stream" not in planner.options:
+            planner = planner.model_copy(update={"options": {**planner.options, "stream": True}})
+        return {**options, "planner": planner}
+
+    def plan(self, text: str) -> Plan:
+        """Return the first plan for a question, and run nothing. Raises `UsageError`s."""
+        return self.orchestrator.plan(text, **self.options())
+
+    async def ask(self, text: str, plan: Plan | None = None) -> Turn:
+        """Ask a question, follow its run to the end and return what became of it.
+
+        Raises `UsageError` for what cannot be run, `WorkerError` for workers that cannot start, `GivenUp`.
+        """
+        self._stop.clear()
+        options = self.options()
+        if plan is None:
+            self.orchestrator.plan(text, **options)  # a question that cannot be asked needs no engine
+        turn = Turn(text, self.asked.written(), planned=plan is not None)
+        try:
+            await self._warm()
+            self._handle = handle = await self.orchestrator.submit(text, plan=plan, watch=True, **options)
+            turn.run, self.current, self.paused = handle.run, turn, False
+            if self._stop.is_set():
+                handle.cancel()
+            async for news in handle.news():
+                turn.take(news)
+                self.watch(news)
+            self.turns.append(turn)
+            return turn
+        finally:
+            self._handle, self.current, self.paused = None, None, False
+            self.watch(None)
+
+    async def _warm(self) -> None:
+        """Wait for the workers; they go on starting when the question that waits for them is given up."""
+        starting, stop = self.warm_up(), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+        if self._stop.is_set():
+            raise GivenUp
+        await starting
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way."""
+        return self._handle is not None
+
+    def cancel(self) -> None:
+        """Give up the run under way, or the wait for the engine."""
+        self._stop.set()
+        if self._handle is not None:
+            self._handle.cancel()
+
+    async def _put(self, question: Question) -> JsonValue:
+        """Have a tool's question wait for `reply`."""
+        asked = Open(question, asyncio.get_running_loop().create_future())
+        self.questions.append(asked)
+        self.watch(None)
+        try:
+            return await asked.answer
+        finally:
+            self.questions.remove(asked)
+            self.watch(None)
+
+    def reply(self, text: str) -> None:
+        """Answer the oldest question of a tool. Raises `Unanswered` for what is none of its choices."""
+        asked = self.questions[0]
+        value = asked.question.check(text)
+        if not asked.answer.done():
+            asked.answer.set_result(value)
+
+    def prune(self, strand: Strand, reason: str) -> None:
+        """Give one step of the run under way up."""
+        if self._handle is not None:
+            self._handle.prune(strand.step, reason)
+
+    def pause(self, on: bool) -> None:
+        """Have nothing more start of the run under way, or have it go on."""
+        if self._handle is not None:
+            self.paused = on
+            (self._handle.pause if on else self._handle.resume)()
+            self.watch(None)
+
+    # -- what was said -----------------------------------------------------------------------------------------------
+
+    @property
+    def answers(self) -> list[Answer]:
+        """All answers so far."""
+        return [turn.answer for turn in self.turns if turn.answer is not None]
+
+    def turn(self, which: str = "") -> Turn | None:
+        """Return what is under way, or the last turn; or the one with that number or run id."""
+        every = [*self.turns, *([self.current] if self.current is not None else [])]
+        if not which:
+            return every[-1] if every else None
+        if which.isdigit() and 1 <= int(which) <= len(every):
+            return every[int(which) - 1]
+        return next((each for each in every if each.run and each.run == which), None)

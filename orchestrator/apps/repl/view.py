@@ -1,0 +1,279 @@
+"""How a REPL session looks: the consoles it is printed on, the live tree, the table of branches, one step's story.
+
+Decides layout only: nothing is wider than the screen, and nothing is asked of the engine. All text goes through
+`terminal.CleanOutput`, whoever said it.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..common.terminal import CleanOutput, safe
+
+if TYPE_CHECKING:
+    from ...core.plan import Plan
+    from .state import Strand, Turn
+
+__all__ = ["Screen", "branches", "plan_tree", "story"]
+
+_STYLES = {"done": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "expanded": "blue"}
+_PLAIN_WIDTH = 100
+_LONG = 600  # characters
+
+
+class Screen:
+    """Where a session is shown.
+
+    `styled`: a terminal; otherwise plain lines without colours or boxes, errors on `errors`. Without `stream` it is
+    whatever standard output then is.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, styled: bool = False, errors: TextIO | None = None) -> None:
+        self.styled = styled
+        self.stream = stream
+        self.size: Callable[[], tuple[int, int]] = _size
+        """Columns and rows."""
+        self._errors = errors
+
+    @property
+    def width(self) -> int:
+        """Columns that a line may have."""
+        return max(20, self.size()[0])
+
+    def print(self, *what: RenderableType, style: str | None = None) -> None:
+        """Print texts (wrapped at words on a terminal, in one line elsewhere) or anything of rich's."""
+        for each in what:
+            self._write(Text(safe(each), style=style or "") if isinstance(each, str) else each, self.stream)
+
+    def error(self, message: str) -> None:
+        """Say that something was not done."""
+        if self.styled:
+            self.print(f"error: {message}", style="red")
+            return
+        self._write(Text(safe(f"error: {message}")), self._errors or self.stream)
+
+    def rendered(self, what: RenderableType) -> str:
+        """Return something of rich's as a terminal is sent it, colours and all."""
+        console = self._console(io.StringIO())
+        console.print(what)
+        return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _write(self, what: RenderableType, stream: TextIO | None) -> None:
+        console = self._console(io.StringIO())
+        whole = not self.styled and isinstance(what, Text) and not what.no_wrap
+        console.print(what, soft_wrap=whole)
+        text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+        if not self.styled:
+            text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+        out = stream or sys.stdout
+        out.write(text)
+        out.flush()
+
+    def _console(self, stream: TextIO | None) -> Console:
+        if self.styled:
+            console = Console(file=stream, force_terminal=True, width=self.width, highlight=False, emoji=False)
+        else:
+            console = Console(
+                file=stream, force_terminal=False, no_color=True, color_system=None, width=self.width, highlight=False,
+                emoji=False,
+            )  # fmt: skip
+        console.push_render_hook(CleanOutput())
+        return console
+
+
+def _size() -> tuple[int, int]:
+    size = shutil.get_terminal_size((_PLAIN_WIDTH, 24))
+    return size.columns, size.lines
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text in one line of at most `width` characters."""
+    line = " ".join(safe(text).split())
+    return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+
+
+_HEADS = ("step", "state", "tokens", "cached", "sure", "secs", "what, or why")
+_RIGHT = (2, 3, 5)
+_LAST = len(_HEADS) - 1
+
+
+def branches(turn: Turn, width: int) -> RenderableType:
+    """Return the table of a run's steps in at most `width` columns, a line a step; columns with nothing in them are
+    left out."""
+    strands = [strand for strand, _ in _nested(turn.strands.values())]
+    rows = [_cells(strand, depth) for strand, depth in _nested(turn.strands.values())]
+    if not rows:
+        return Text("no steps yet")
+    shown = [at for at in range(_LAST) if at < 2 or any(row[at] for row in rows)]
+    sizes = {at: max(len(_HEADS[at]), *(len(row[at]) for row in rows)) for at in shown}
+    sizes[0] = min(sizes[0], max(12, width // 3))
+    room = max(8, width - sum(sizes.values()) - 2 * len(sizes))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for at in shown:
+        table.add_column(_HEADS[at], no_wrap=True, width=sizes[at], justify="right" if at in _RIGHT else "left")
+    table.add_column(_HEADS[_LAST], no_wrap=True, overflow="ellipsis", width=room)
+    for strand, row in zip(strands, rows, strict=True):
+        cells = [Text(safe(row[at]), style=_STYLES.get(row[1], "") if at == 1 else "") for at in shown]
+        table.add_row(*cells, Text(_said(strand, turn, room)))
+    return table
+
+
+def _cells(strand: Strand, depth: int) -> tuple[str, ...]:
+    began, ended = strand.span()
+    return (
+        "  " * depth + strand.name,
+        strand.state,
+        str(strand.tokens or ""),
+        f"{strand.cached}/{strand.prompt}" if strand.cached else "",
+        strand.sure,
+        "" if began is None or ended is None else f"{ended - began:.2f}",
+    )
+
+
+def _said(strand: Strand, turn: Turn, room: int) -> str:
+    """Return what one line can say of a step: why it ended badly, a join's verdict, or what it said."""
+    from ...core.values import as_text
+
+    if strand.state in ("failed", "cancelled"):
+        return cut(strand.reason, room)
+    if strand.op == "join":
+        return cut(_verdict(strand, turn) or strand.label, room)
+    # A label that only says the name in other words (`sample 1 of 6`) says nothing here.
+    stem = strand.name.rstrip("0123456789").rstrip("-.")
+    label = "" if stem and strand.label.startswith(stem) else cut(strand.label, room)
+    said = " ".join(safe((as_text(strand.value) if strand.value is not None else strand.text)[-2000:]).split())
+    left = room - (len(label) + 2 if label else 0)
+    if len(said) > left:  # of what was generated the end says most
+        said = "…" + said[len(said) - left + 1 :] if left > 6 else ""
+    return "  ".join(filter(None, (label, said)))
+
+
+def _verdict(strand: Strand, turn: Turn) -> str:
+    row = _row(strand, turn)
+    return str(row.reason) if row is not None and strand.op == "join" else ""
+
+
+def _row(strand: Strand, turn: Turn) -> Any:
+    rows = turn.answer.report.steps if turn.answer is not None else ()
+    return next((each for each in rows if each.step == strand.step), None)
+
+
+def _nested(strands: Iterable[Strand]) -> list[tuple[Strand, int]]:
+    """Return the steps with how deep they stand, each after the step that expanded into it."""
+    below: dict[str | None, list[Strand]] = {}
+    for strand in strands:
+        below.setdefault(strand.owner, []).append(strand)
+    order: list[tuple[Strand, int]] = []
+    stack = [(each, 0) for each in reversed(below.get(None, []))]
+    while stack:
+        strand, depth = stack.pop()
+        order.append((strand, depth))
+        stack += [(each, depth + 1) for each in reversed(below.get(strand.step, []))]
+    return order
+
+
+def story(strand: Strand, turn: Turn, full: bool = False) -> RenderableType:
+    """Return what is known of one step: what it is, its moves, its verdict or failure, and what it said; of a long text
+    the beginning and the end, unless `full`."""
+    from ...core.values import as_text
+
+    lines: list[Text] = []
+    kind = {"think": "a call of the model", "call": "a call of a tool", "join": "a join"}.get(strand.op, strand.op)
+    head = Text.assemble((safe(strand.path), "bold"), f"  {kind}, ", (strand.state, _STYLES.get(strand.state, "")))
+    lines.append(head)
+
+    def fact(name: str, said: str, style: str = "") -> None:
+        if said:
+            lines.append(Text.assemble((f"  {name:<9}", "dim"), (safe(said), style)))
+
+    fact("label", strand.label)
+    fact("within", strand.owner.partition(":")[2] if strand.owner else "")
+    row = _row(strand, turn)
+    if row is not None:
+        fact("reads", ", ".join(need.partition(":")[2] for need in row.needs))
+        fact("worker", f"{row.worker}" + (f", {row.tries} tries" if row.tries > 1 else "") if row.worker else "")
+    cost = [f"{strand.tokens} tokens"] if strand.tokens else []
+    if strand.prompt:
+        cost.append(f"{strand.cached} of {strand.prompt} prompt tokens cached")
+    fact("cost", ", ".join(cost))
+    fact("sure", strand.sure)
+    for at, state, reason in strand.moves:
+        on = "on " if state == "running" and reason else ""
+        lines.append(
+            Text.assemble((f"  {at:>8.3f} s  ", "dim"), (f"{state:<10}", _STYLES.get(state, "")), safe(f"{on}{reason}"))
+        )
+    fact("verdict", _verdict(strand, turn), "bold")
+    if strand.state == "failed":
+        fact("failure", strand.reason, "red")
+    elif strand.state == "cancelled":
+        fact("given up", strand.reason, "yellow")
+    said = as_text(strand.value) if strand.value is not None else strand.text
+    if len(said) > _LONG and not full:
+        cut_out = f" … {len(said) - _LONG} characters more, with --full … "
+        said = said[: _LONG // 3] + cut_out + said[-(_LONG - _LONG // 3) :]
+    if said:
+        fact("said" if strand.op != "call" else "returned", said.strip("\n"))
+    return Text("\n").join(lines)
+
+
+def plan_tree(plan: Plan) -> str:
+    """Return a plan as a tree in plain text: the output first, under each step what it needs. Runs of like steps that
+    need the same become one line."""
+    from ...core import graph
+
+    steps = {step.name: step for step in plan.steps}
+    lines: list[str] = []
+    shown: set[str] = set()
+    # A stack, not recursion: plans may be deeper than the interpreter's.
+    stack: list[tuple[str, str, str, int]] = [(plan.output or plan.steps[-1].name, "", "", 1)]
+    while stack:
+        name, guide, indent, like = stack.pop()
+        step = steps[name]
+        again = name in shown and bool(graph.needs(step))
+        count = f" … {like} like it" if like > 1 else ""
+        does = _does(step)
+        lines.append(f"{guide}{name}{count}  {does}" + ("  (above)" if again else ""))
+        if again:
+            continue
+        shown.add(name)
+        below = _alike([steps[need] for need in graph.needs(step)], graph.needs)
+        for at in range(len(below) - 1, -1, -1):
+            first, number = below[at]
+            last = at == len(below) - 1
+            stack.append((first, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  "), number))
+    return "\n".join(lines)
+
+
+def _alike(steps: list[Any], needs: Callable[[Any], tuple[str, ...]]) -> list[tuple[str, int]]:
+    groups: list[tuple[Any, int]] = []
+    for step in steps:
+        if groups:
+            before, count = groups[-1]
+            stem = before.name.rstrip("0123456789")
+            same = stem != before.name and stem == step.name.rstrip("0123456789")
+            if same and needs(before) == needs(step) and _does(before) == _does(step):
+                groups[-1] = (before, count + 1)
+                continue
+        groups.append((step, 1))
+    return [(step.name, count) for step, count in groups]
+
+
+def _does(step: Any) -> str:
+    op = step.op
+    match op.kind:
+        case "think":
+            said = f"think, at most {op.sampling.max_tokens} tokens" + (f", after {op.after}" if op.after else "")
+        case "call":
+            said = f"call {op.tool}({', '.join(op.args)})"
+        case _:
+            extra = f" quorum {op.quorum}" if op.quorum else ""
+            said = f"join by {op.merge.name}, {op.tolerate}{extra}{', early' if op.early else ''}"
+    return said + (", expands" if step.expands else "")

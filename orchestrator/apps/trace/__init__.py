@@ -1,0 +1,1 @@
+"""`plait trace`: a run read back from its journal, and the formats it can be written in."""

@@ -1,0 +1,145 @@
+"""A trace in Chrome's trace-event format, which Perfetto and chrome://tracing show, on the same axis as Ray's timeline.
+
+Times are microseconds of Unix time, and processes and threads are named by strings, as `ray.timeline()` writes them, so
+the two lists may be joined. A worker is a process, its slots are threads; steps, planned to ended, are asynchronous
+spans of the run's own process. Decides names and numbers only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .model import Attempt, Step, Trace
+
+__all__ = ["chrome_events"]
+
+_COLOURS = {"succeeded": "good", "failed": "terrible", "lost": "terrible", "stopped": "bad", "": "generic_work"}
+_ENDED_AT_ALL = 1e-6
+
+Event = dict[str, Any]
+
+
+def chrome_events(trace: Trace) -> list[Event]:
+    """Return the events, oldest first."""
+    steps = {step.id: step for step in trace.steps}
+    events: list[Event] = [_run(trace), *_steps(trace), *_verdicts(trace), *_flows(trace), *_running(trace)]
+    events += [_attempt(each, steps[each.step], trace) for each in trace.attempts]
+    return sorted(events, key=lambda event: event["ts"])
+
+
+def _place(attempt: Attempt) -> Event:
+    """Return the rows of a worker's slot, named as Ray names nodes and workers: by strings."""
+    return {"pid": f"plait worker {attempt.worker}", "tid": f"slot {attempt.lane + 1:03}"}
+
+
+def _own_place(trace: Trace) -> Event:
+    return {"pid": f"plait run {trace.run}", "tid": "run"}
+
+
+def _us(trace: Trace, at: float) -> float:
+    return round(trace.wall(at) * 1e6, 3)
+
+
+def _run(trace: Trace) -> Event:
+    return {
+        "ph": "X",
+        "cat": "run",
+        "name": f"run {trace.run}",
+        **_own_place(trace),
+        "ts": _us(trace, 0.0),
+        "dur": round(trace.seconds * 1e6, 3),
+        "args": {
+            "planner": trace.planner,
+            "status": trace.status,
+            **trace.usage.model_dump(),
+            "critical_path_tokens": trace.critical_path_tokens,
+        },
+    }
+
+
+def _attempt(attempt: Attempt, step: Step, trace: Trace) -> Event:
+    end = attempt.end if attempt.end is not None else trace.seconds
+    args: dict[str, Any] = {
+        "step": step.id,
+        "attempt": attempt.id,
+        "end": attempt.ending or "unfinished",
+        "prompt_tokens": attempt.usage.prompt,
+        "cached_tokens": attempt.usage.cached,
+        "generated_tokens": attempt.usage.completion,
+    }
+    if attempt.stop_reason:
+        args["stopped"] = attempt.stop_reason
+    if attempt.failure is not None:
+        args["failure"] = f"{attempt.failure.kind}: {attempt.failure.message}"
+    return {
+        "ph": "X",
+        "cat": f"plait,{step.kind}",
+        "name": step.name,
+        "cname": _COLOURS[attempt.ending],
+        **_place(attempt),
+        "ts": _us(trace, attempt.start),
+        "dur": round(max(0.0, end - attempt.start) * 1e6, 3),
+        "args": args,
+    }
+
+
+def _steps(trace: Trace) -> list[Event]:
+    events: list[Event] = []
+    for step in trace.steps:
+        ended = step.ended if step.ended is not None else trace.seconds
+        shared = {"cat": "step", "name": step.name, "id": step.id, **_own_place(trace)}
+        args = {"state": step.state, "reason": step.reason, "kind": step.kind, "label": step.label}
+        events.append({**shared, "ph": "b", "ts": _us(trace, step.entered), "args": args})
+        events.append({**shared, "ph": "e", "ts": _us(trace, max(step.entered, ended))})
+    return events
+
+
+def _verdicts(trace: Trace) -> list[Event]:
+    return [
+        {
+            "ph": "i",
+            "s": "p",
+            "cat": "verdict",
+            "name": f"verdict of {vote.step.rpartition('/')[2].rpartition(':')[2]}",
+            **_own_place(trace),
+            "ts": _us(trace, vote.at),
+            "args": {"why": vote.why, "early": vote.early},
+        }
+        for vote in trace.votes
+        if vote.at is not None
+    ]
+
+
+def _flows(trace: Trace) -> list[Event]:
+    """Return an arrow from the end of each attempt that was read to the attempts at steps that needed it."""
+    last = {each.step: each for each in trace.attempts if each.read and each.end is not None}
+    first: dict[str, Attempt] = {}
+    for each in trace.attempts:
+        first.setdefault(each.step, each)
+    events: list[Event] = []
+    for step in trace.steps:
+        reader = first.get(step.id)
+        for need in dict.fromkeys((*step.needs, step.after or "")):
+            writer = last.get(need)
+            if reader is None or writer is None or writer.end is None or writer.end > reader.start:
+                continue
+            shared = {"cat": "needs", "name": "needs", "id": f"{trace.run} {len(events)}"}
+            # Inside the writer's slice, or the arrow would begin at whatever comes after it in the same slot.
+            out = max(writer.start, writer.end - _ENDED_AT_ALL)
+            events.append({**shared, "ph": "s", **_place(writer), "ts": _us(trace, out)})
+            events.append({**shared, "ph": "f", "bp": "e", **_place(reader), "ts": _us(trace, reader.start)})
+    return events
+
+
+def _running(trace: Trace) -> list[Event]:
+    """Return a counter of live attempts for each worker."""
+    events: list[Event] = []
+    for worker in dict.fromkeys(each.worker for each in trace.attempts):
+        own = [each for each in trace.attempts if each.worker == worker]
+        moves = [(each.start, 1) for each in own] + [(each.end, -1) for each in own if each.end is not None]
+        live = 0
+        for at, by in sorted(moves):
+            live += by
+            shared = {"ph": "C", "name": "attempts", "pid": f"plait worker {worker}"}
+            events.append({**shared, "ts": _us(trace, at), "args": {"running": live}})
+    return events

@@ -1,0 +1,172 @@
+"""`plait trace`: a finished run for other people's tools. Decides formats and files; what stands in them is made
+elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ..common.options import Common, Json, common_options
+from ..common.output import opened
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from .model import Trace
+
+__all__ = ["export_spans", "trace"]
+
+
+@common_options
+def trace(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
+    ] = "",
+    form: Annotated[
+        Literal["chrome", "otel", "json"],
+        typer.Option("--format", help="chrome: for Perfetto; otel: OpenTelemetry spans; json: all that is known."),
+    ] = "chrome",
+    only: Annotated[str | None, typer.Option("--run", metavar="ID", help="Which run of the journal.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write; by default plait-ID.FORMAT.json.")
+    ] = None,
+    ray: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file of ray.timeline() to put beside it (chrome).")
+    ] = None,
+    send: Annotated[
+        bool, typer.Option("--send", help="Send the spans as OTEL_… variables say instead of writing them (otel).")
+    ] = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="Prompts, texts and arguments too (otel; json has them always).")
+    ] = False,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Write a run as a Chrome trace, as OpenTelemetry spans (one JSON object a line), or as plain JSON."""
+    from ...core.errors import UsageError
+    from ...runtime.plugins.loader import Plugins
+    from .find import find
+    from .read import default_name, read_trace
+
+    if ray is not None and form != "chrome":
+        raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
+    if send and (form != "otel" or out is not None):
+        raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
+    journal, found = find(run, common.load(), only)
+    with opened(as_json) as output:
+        made = read_trace(journal, Plugins(), found)
+        ending = {"chrome": ".chrome.json", "otel": ".otel.jsonl", "json": ".json"}[form]
+        path = (out or default_name(made, ending)).expanduser()
+        if form == "otel":
+            count = export_spans(journal, made, content, None if send else path)
+        elif form == "chrome":
+            count = _write_chrome(made, path, ray)
+        else:
+            path.write_text(json.dumps(_plain(made), ensure_ascii=True), encoding="utf-8")
+            count = len(made.steps)
+        what = {"otel": "spans", "chrome": "events", "json": "steps"}[form]
+        if as_json:
+            output.result({"run": made.run, "file": None if send else str(path), what: count})
+        else:
+            output.people.print(
+                f"{'sent' if send else path}: run {made.run}, {count} {what}", soft_wrap=True, markup=False
+            )
+
+
+def _write_chrome(made: Trace, path: Path, ray: Path | None) -> int:
+    from .chrome import chrome_events
+
+    events = [*_ray_events(ray), *chrome_events(made)]
+    path.write_text(json.dumps(events, ensure_ascii=True), encoding="utf-8")
+    return len(events)
+
+
+def _ray_events(path: Path | None) -> list[Any]:
+    from ...core.errors import UsageError
+
+    if path is None:
+        return []
+    try:
+        said = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        events = said.get("traceEvents") if isinstance(said, dict) else said
+    except OSError as error:
+        raise UsageError(f"--ray {path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        events = None
+    if not isinstance(events, list):
+        raise UsageError(f"--ray {path} is no timeline: write one with `ray timeline` or ray.timeline(filename=…)")
+    return events
+
+
+def export_spans(
+    journal: Path, made: Trace, content: bool, path: Path | None, exporter: SpanExporter | None = None
+) -> int:
+    """Replay a run into spans and write them to a file, or send them (`path=None`); return how many there are.
+
+    Raises `ConfigError` where OpenTelemetry is not installed.
+    """
+    from ...core.errors import ConfigError
+    from ...core.events import Finish, Submitted
+    from ...runtime import telemetry
+    from ...runtime.journal.replay import history
+    from ...runtime.plugins.loader import Plugins
+
+    try:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    except ImportError:
+        raise ConfigError("spans need OpenTelemetry: install `opentelemetry-sdk`, the extra `plait[otel]`") from None
+    memory = InMemorySpanExporter()
+    provider = TracerProvider(resource=telemetry.resource(), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    began = 0.0
+    tracer = provider.get_tracer("plait")
+    spans = telemetry.Spans(tracer, lambda at: made.wall(at - began), model=made.model, content=content, only=made.run)
+    now = 0.0
+    for moment in history(journal, Plugins(), made.run):
+        if isinstance(moment.event, Submitted) and moment.event.run == made.run and not began:
+            began = moment.event.at
+        now = moment.machine.now
+        spans(moment.event, moment.machine, moment.actions)
+        if any(isinstance(action, Finish) and action.run == made.run for action in moment.actions):
+            break
+    spans.close(now)
+    finished = memory.get_finished_spans()
+    if path is None:
+        _send(finished, exporter)
+    else:
+        lines = "".join(f"{span.to_json(indent=None)}\n" for span in finished)
+        path.write_text(lines, encoding="utf-8")
+    return len(finished)
+
+
+def _send(spans: Sequence[ReadableSpan], exporter: SpanExporter | None) -> None:
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    from ...core.errors import ConfigError
+    from ...runtime import telemetry
+
+    for each in [exporter] if exporter is not None else telemetry.exporters():
+        for start in range(0, len(spans), 512):
+            if each.export(spans[start : start + 512]) is not SpanExportResult.SUCCESS:
+                raise ConfigError(
+                    f"spans could not be sent by {type(each).__name__}: check OTEL_EXPORTER_OTLP_ENDPOINT and the "
+                    "collector there"
+                )
+        each.shutdown()
+
+
+def _plain(made: Trace) -> Any:
+    """Return a trace as plain JSON."""
+    import dataclasses
+
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(dataclasses.asdict(made), inf_nan_mode="constants")

@@ -1,0 +1,39 @@
+"""Finds the journal that a command means: a file, or the one that holds a run of the given id. Reads no run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ...runtime.client.config import Config
+
+__all__ = ["find"]
+
+
+def find(run: str, config: Config, only: str | None = None) -> tuple[Path, str | None]:
+    """Return a journal, and which run of it is meant (`None`: the last).
+
+    `run` is a file, or the id of a run (or how it begins) in the folder of journals; empty, the newest run there.
+    Raises `UsageError` if there is none.
+    """
+    from ...runtime.journal.directory import default_folder, entries, find as on_shelf
+
+    path = Path(run).expanduser()
+    if run and path.is_file():
+        return path, only
+    if only is not None:
+        raise UsageError(f"--run {only} chooses a run of a journal, but {run or 'nothing'} is no file")
+    place = config.journal if isinstance(config.journal, Path) else default_folder()
+    if not run:
+        newest = next(entries(place), None)
+        if newest is None:
+            raise UsageError(f"there is no run in {place}: name a run or the file of a journal")
+        return newest.path, newest.run
+    try:
+        entry = on_shelf(place, run)
+    except UsageError as error:
+        raise UsageError(f"{error}; or name the file of a journal") from None
+    return entry.path, entry.run

@@ -1,0 +1,104 @@
+"""Reads a run's trace out of a journal, by replaying it: the events go through a fresh machine, as in `plait replay`.
+
+Decides which run of a file is meant, how its clock relates to the wall clock, and what is said when the file and this
+version of the machine disagree. It starts no worker, and does not know what becomes of the trace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from ...core.errors import ConfigError
+from ...core.events import Action, Event, Finish
+from ...core.interfaces import Plugins
+from ...machine.machine import Machine
+from ...runtime.journal.journal import Header, Journal
+from ...runtime.journal.replay import history
+from ...runtime.telemetry import model_name
+from .model import Clock, Trace
+from .record import Recorder
+
+__all__ = ["Watch", "default_name", "read_trace", "runs_in"]
+
+Watch = Callable[[Event, Machine, Sequence[Action]], None]
+"""What is shown each event, the machine after it and what followed, as a driver's watchers are."""
+
+
+def runs_in(path: str | os.PathLike[str]) -> list[str]:
+    """Return the ids of a journal's runs, in the order of their submission. Raises `ConfigError`."""
+    journal = Journal(path)
+    indexed = [line.run for line in journal.runs()]
+    if indexed:
+        return indexed
+    runs: dict[str, None] = {}
+    for row in journal.rows():  # a file of an older format, without an index
+        if row.kind == "submitted" and row.run is not None:
+            runs[row.run] = None
+    return list(runs)
+
+
+def read_trace(path: str | os.PathLike[str], plugins: Plugins, run: str | None = None) -> Trace:
+    """Return the trace of a run (the last one that was submitted, if `run` is not given).
+
+    Raises `ConfigError` for a file that cannot be read and for a run that is not in it.
+    """
+    runs = runs_in(path)
+    if not runs:
+        raise ConfigError(f"{path} holds no run: nothing was submitted while it was written")
+    run = run or runs[-1]
+    recorder = Recorder(run)
+    clocks: list[Clock] = []
+    notes: list[str] = []
+    header: Header | None = None
+    try:
+        now = 0.0
+        for moment in history(path, plugins, run):
+            if moment.header is not header:
+                header = moment.header
+                clocks.append(clock_of(header, now if header.base is not None else moment.event.at))
+            now = moment.machine.now
+            recorder.take(moment.event, moment.machine, moment.actions)
+            if moment.differs and not notes:
+                notes.append(
+                    f"from event {moment.seq} of the journal on this version of plait decides otherwise than the one "
+                    "that wrote it; what is shown is this version's view (`plait replay` says how they differ)"
+                )
+            if any(isinstance(action, Finish) and action.run == run for action in moment.actions):
+                break
+    except ConfigError:
+        if not recorder.begun:
+            raise
+        notes.append("the journal is damaged: what comes after its last readable event is missing")
+    except Exception as error:  # an event that this version's machine cannot take: what came before can still be seen
+        notes.append(
+            f"the journal cannot be replayed to its end ({type(error).__name__}: {error}): the rest is missing"
+        )
+    trace = recorder.trace(clocks, notes)
+    if trace is None or header is None:
+        raise ConfigError(f"{path} cannot be replayed up to run {run!r}: " + "; ".join(notes or ["it is not there"]))
+    trace.model, trace.plait = model_name(str(header.meta.get("model") or "")), header.plait
+    trace.others = tuple(each for each in runs if each != run)
+    return trace
+
+
+def clock_of(header: Header, at: float) -> Clock:
+    """Return how a session's events lie on the wall clock, `at` being when it began by the events' own clock.
+
+    Events carry the monotonic time of the process that wrote them. A session's header pairs one reading of that clock
+    with the wall clock (`meta.clock`). One that goes on with a run has the clock of that run's machine, which stood
+    still in between: there the beginning of the session counts. A header without says only when it was written.
+    """
+    clock = header.meta.get("clock")
+    if isinstance(clock, dict):
+        unix, read = clock.get("unix"), clock.get("at")
+        if isinstance(unix, int | float) and isinstance(read, int | float):
+            return Clock(at, unix - (at if header.base is not None else read), exact=True)
+    return Clock(at, datetime.fromisoformat(header.created).timestamp() - at, exact=False)
+
+
+def default_name(trace: Trace, suffix: str) -> Path:
+    """Return the file that something made of a trace is written to if no name is given."""
+    return Path(f"plait-{trace.run}{suffix}")

@@ -1,0 +1,1 @@
+"""`plait view`: one HTML file with the pictures of a run."""

@@ -1,0 +1,70 @@
+"""`plait view`: one HTML file with the pictures of a run. Decides where it is written and whether it is opened."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..common.options import Common, Json, common_options
+from ..common.output import opened
+
+__all__ = ["view"]
+
+
+@common_options
+def view(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
+    ] = "",
+    only: Annotated[str | None, typer.Option("--run", metavar="ID", help="Which run of the journal.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; plait-ID.html by default.")] = None,
+    open_it: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Show it in a browser; by default if there is a display.")
+    ] = None,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Write the pictures of a run into one HTML file: plan, engines, prefix tree, votes, and a slider through time.
+
+    The file needs no server and loads nothing. It holds the run's prompts and texts.
+    """
+    from ...core.messages import counted
+    from ...runtime.plugins.loader import Plugins
+    from ..trace.find import find
+    from ..trace.read import default_name, read_trace
+    from .page import page
+
+    journal, found = find(run, common.load(), only)
+    with opened(as_json) as output:
+        trace = read_trace(journal, Plugins(), found)
+        path = (out or default_name(trace, ".html")).expanduser()
+        written = page(trace).encode()
+        path.write_bytes(written)
+        if as_json:
+            output.result({"run": trace.run, "file": str(path), "bytes": len(written), "steps": len(trace.steps)})
+        else:
+            more = (
+                f"; {counted(len(trace.others), 'more run')} in the journal: choose with --run" if trace.others else ""
+            )
+            output.people.print(
+                f"{path}: run {trace.run}, {counted(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
+            )
+        if open_it or (open_it is None and not as_json and _has_display()):
+            _show(path)
+
+
+def _has_display() -> bool:
+    if not sys.__stdout__ or not sys.__stdout__.isatty():
+        return False
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _show(path: Path) -> None:
+    import webbrowser
+
+    webbrowser.open(path.absolute().as_uri())

@@ -1,0 +1,241 @@
+"""Makes one HTML file of a trace: style, script and data inside it, nothing outside it.
+
+Decides what of a trace goes into the page, how texts are cut, and that nothing a model or tool wrote can become markup:
+the data is JSON in plain ASCII without `<`, `>` and `&`, and the page's policy runs this one script and loads nothing.
+It does not know how things are drawn; that stands in `viewer/`.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ..trace.model import Attempt, Segment, Step, Trace, Vote
+
+__all__ = ["MOST_TEXT", "data_of", "page"]
+
+MOST_TEXT = 20_000
+"""Characters of one text that the page holds."""
+MOST_TOTAL = 12_000_000
+"""Characters of all texts together; beyond that each is cut shorter."""
+_LEAST_TEXT = 400
+_SCRIPTS = ("1-base", "2-plan", "3-engines", "4-prefixes", "5-lists", "6-details", "7-main")
+
+
+def page(trace: Trace) -> str:
+    """Return the page of a trace."""
+    style, script = _asset("page.css"), _script()
+    title = " ".join(trace.text.split())[:80] or f"run {trace.run}"
+    parts = {
+        "style_hash": _hash(style),
+        "script_hash": _hash(script),
+        "title": html.escape(f"{title} · plait"),
+        "style": style,
+        "script": script,
+        "data": embedded(data_of(trace)),
+    }
+    whole = _asset("page.html")
+    pieces: list[str] = []
+    while whole:  # one pass: what is put in is never read for placeholders
+        before, _, rest = whole.partition("{{")
+        name, _, whole = rest.partition("}}")
+        pieces += [before, parts[name]] if rest else [before]
+    return "".join(pieces)
+
+
+def embedded(data: object) -> str:
+    """Return data as JSON that can stand inside a script element: ASCII, and no character that HTML gives a meaning."""
+    said = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def data_of(trace: Trace) -> dict[str, Any]:
+    """Return what the page's script reads: steps by their place in the list, times in seconds."""
+    places = {step.id: place for place, step in enumerate(trace.steps)}
+    hosts = _hosts(trace)
+    cut = _Cut(trace)
+    decided = {vote.step: vote.at for vote in trace.votes}
+    data: dict[str, Any] = {
+        "run": trace.run,
+        "text": cut(trace.text),
+        "task": trace.task,
+        "planner": trace.planner,
+        "policies": list(trace.policies),
+        "budget": trace.budget,
+        "seed": trace.seed,
+        "model": trace.model,
+        "plait": trace.plait,
+        "unix": trace.wall(0.0),
+        "seconds": trace.seconds,
+        "status": trace.status,
+        "answer": cut(trace.answer),
+        "verified": trace.verified,
+        "failure": "" if trace.failure is None else cut(f"{trace.failure.kind}: {trace.failure.message}"),
+        "usage": trace.usage.model_dump(),
+        "critical": trace.critical_path_tokens,
+        "unit": trace.unit,
+        "hosts": [{"name": name, "slots": slots} for name, slots in hosts.items()],
+        "steps": [_step(step, places, decided, cut) for step in trace.steps],
+        "attempts": [_attempt(each, places, list(hosts), cut) for each in trace.attempts],
+        "votes": [_vote(vote, places, cut) for vote in trace.votes],
+        "segments": [_segment(each, places, cut) for each in trace.segments],
+    }
+    notes = list(trace.notes)
+    if trace.others:
+        notes.append(f"the journal holds {len(trace.others)} more runs, which are not shown")
+    if cut.happened:
+        notes.append(f"{cut.happened} texts were longer than {cut.most} characters: their middles are left out")
+    return _finite({**data, "notes": notes})
+
+
+class _Cut:
+    """Cuts texts out of their middle, and remembers that it did."""
+
+    def __init__(self, trace: Trace) -> None:
+        texts = [len(step.text) + sum(len(piece.text) for piece in step.prompt) for step in trace.steps]
+        self.most = MOST_TEXT
+        while self.most > _LEAST_TEXT and sum(min(each, 2 * self.most) for each in texts) > MOST_TOTAL:
+            self.most //= 2
+        self.happened = 0
+
+    def __call__(self, text: str) -> str:
+        if len(text) <= self.most:
+            return text
+        self.happened += 1
+        half = self.most // 2
+        return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+
+
+def _hosts(trace: Trace) -> dict[str, int]:
+    hosts = {host.name: host.slots for host in trace.hosts}
+    for attempt in trace.attempts:
+        hosts.setdefault(attempt.worker, 0)
+    return hosts
+
+
+def _step(step: Step, places: dict[str, int], decided: dict[str, float | None], cut: _Cut) -> dict[str, Any]:
+    failure = step.failure
+    return {
+        "id": step.id,
+        "name": step.name,
+        "kind": step.kind,
+        "label": cut(step.label),
+        "owner": places.get(step.owner or "", -1),
+        "needs": [places[each] for each in step.needs if each in places],
+        "after": places.get(step.after or "", -1),
+        "entered": step.entered,
+        "moves": [[move.at, move.state, cut(move.reason)] for move in step.moves],
+        "prompt": [
+            {
+                "kind": piece.kind,
+                "text": cut(piece.text),
+                "tokens": piece.tokens,
+                "step": places.get(piece.step or "", -1),
+                "own": piece.own,
+            }
+            for piece in step.prompt
+        ],
+        "tool": step.tool,
+        "args": None if step.args is None else cut(json.dumps(step.args, ensure_ascii=False, indent=1)),
+        "merge": step.merge,
+        "rule": step.rule,
+        "sampling": step.sampling,
+        "text": cut(step.text),
+        "value": None if step.value is None else cut(step.value),
+        "why": cut(step.why),
+        "failure": "" if failure is None else cut(f"{failure.kind}: {failure.message}"),
+        "expands": step.expands,
+        "effects": step.side_effects,
+        "budget": step.budget,
+        "priority": step.priority,
+        "logprob": step.logprob,
+        "signals": step.signals,
+        "chain": step.chain,
+        "decided": decided.get(step.id, step.ended) if step.kind == "join" else None,
+    }
+
+
+def _attempt(attempt: Attempt, places: dict[str, int], hosts: Sequence[str], cut: _Cut) -> dict[str, Any]:
+    usage, failure = attempt.usage, attempt.failure
+    return {
+        "step": places[attempt.step],
+        "host": hosts.index(attempt.worker),
+        "start": attempt.start,
+        "end": attempt.end,
+        "ending": attempt.ending,
+        "lane": attempt.lane,
+        "placed": cut(attempt.placed),
+        "stopping": attempt.stopping,
+        "stop_reason": cut(attempt.stop_reason),
+        "first": attempt.first,
+        "progress": [list(point) for point in attempt.progress],
+        "usage": [usage.prompt, usage.cached, usage.completion],
+        "read": attempt.read,
+        "finish": attempt.finish,
+        "failure": "" if failure is None else cut(f"{failure.kind}: {failure.message}"),
+    }
+
+
+def _vote(vote: Vote, places: dict[str, int], cut: _Cut) -> dict[str, Any]:
+    ballots = [
+        {
+            **dataclasses.asdict(ballot),
+            "answer": cut(ballot.answer),
+            "steps": [places[each] for each in ballot.steps],
+        }
+        for ballot in vote.ballots
+    ]
+    return {
+        "step": places[vote.step],
+        "at": vote.at,
+        "verdict": cut(vote.verdict),
+        "why": cut(vote.why),
+        "early": vote.early,
+        "ballots": ballots,
+        "unheard": [places[each] for each in vote.unheard],
+    }
+
+
+def _segment(segment: Segment, places: dict[str, int], cut: _Cut) -> dict[str, Any]:
+    return {
+        "parent": -1 if segment.parent is None else segment.parent,
+        "start": segment.start,
+        "length": segment.length,
+        "contacts": [[places[each.step], each.cached, each.computed, each.generated] for each in segment.contacts],
+        "text": cut(segment.text),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Round times to the microsecond, and say numbers that JSON lacks as nothing."""
+    match value:
+        case float():
+            return round(value, 6) if abs(value) < float("inf") else None
+        case dict():
+            return {key: _finite(each) for key, each in value.items()}
+        case list():
+            return [_finite(each) for each in value]
+        case _:
+            return value
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__ or "plait.apps.viewer").joinpath("static", name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    body = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
+    return f'(() => {{\n"use strict";\n{body}}})();\n'
+
+
+def _hash(text: str) -> str:
+    """Return what a content security policy knows an inline script or style by."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

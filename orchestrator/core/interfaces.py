@@ -1,0 +1,283 @@
+"""The interfaces that plugins implement: Planner, Policy, Merge, Task, Worker.
+
+A plugin's class is its own configuration: a frozen pydantic model whose fields are its options, so flags, config files
+and the journal's header come for free. This file fixes what each may see and say; it knows no implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+from pydantic import Field, JsonValue
+
+from .errors import PlannerError
+from .events import Event, Job
+from .plan import Kind, Plan, Plugin, Request, Step
+from .result import Failure, Result
+from .task import Task
+from .tools.tool import ToolSpec
+from .values import Frozen
+from .view import Branch, StepView, View
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What a planner is told about a run."""
+
+    request: Request
+    task: Task
+    tools: tuple[ToolSpec, ...] = ()
+
+
+class Reader(Protocol):
+    """A sans-IO parser of one expanding step, made anew for every attempt at it."""
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        """Take the next piece of text, of any length, and return the patches that are complete now."""
+        ...
+
+    def close(self, result: Result) -> Plan | None:
+        """Take the step's result and return the last patch, or `None` if the step keeps its own value."""
+        ...
+
+
+class Planner(Frozen):
+    """Turns a request into plans and patches. It runs outside the machine: what it says is journalled, so replay never
+    calls it. It may raise anything; that fails the run (`start`) or the step (`reader`) and nothing else."""
+
+    n_option: ClassVar[str | None] = None
+    """Name of the field that says how many branches there are, for planners that have one: what `n=` of a run sets."""
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the first plan, whose output is the run's answer."""
+        raise NotImplementedError
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a fresh reader for a step that expands."""
+        raise PlannerError(f"{type(self).__name__} planned {step.name!r} to expand but has no reader for it")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A policy's order to give a step up, with the reason that people will read."""
+
+    step: str
+    reason: str
+    into: str | None = None
+    """Id of the branch in whose favour it is given up, as it would come to the same: votes count it with that one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A policy's choice of a worker, with the reason that people will read in `Dispatch.reason`."""
+
+    worker: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A policy's wish that a step which could start waits in our queue. It is asked about again when something of its
+    run has ended or an attempt has told its first tokens, and starts all the same when nothing of its run is under way
+    any more."""
+
+    reason: str
+    behind: str = ""
+    """What it waits behind (any name, the join's say). Of the steps behind one name the next is asked about only when
+    the one before it was not held again, so that thousands that wait cost little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """A policy's wish for a second attempt at a running step, on another worker and from the tokens generated so far.
+    The first result wins and the other attempt is stopped. Done at most once a step, only for a think step or a call
+    without side effects (a streaming step that expands excepted, whose reader follows one text), only where a worker
+    has a free slot and no budget has to be cut; else the wish is void, and the policy may ask again later."""
+
+    step: str
+    reason: str
+    worker: str | None = None
+    """Where; the least loaded of the others if left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A policy's wish to review its run at a time (seconds, on the clock of `View.now`), whatever happens: with a
+    `Tick`. Only the earliest wish of a run counts, and a millisecond from now is the soonest."""
+
+    at: float
+
+
+class Policy(Frozen):
+    """Orders, places, prunes and hedges. It runs inside the machine and must be pure: a function of its arguments and
+    options alone. A policy overrides only the methods it has an opinion on.
+
+    Several policies of one run: ranks are taken one after the other, so the next breaks the ties of the first; a hold
+    of any of them holds, else the first that names a worker with room places; all that their reviews wish is done.
+    """
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""
+        return ()
+
+    def place(self, step: StepView, view: View) -> str | Place | Hold | None:
+        """Return a worker with a free slot, a hold, or `None` for no opinion. Asked when the step could start."""
+        return None
+
+    def first_look(self) -> float | None:
+        """Return after how many seconds of a run to review it, with a `Tick`, whatever has happened; `None` if only
+        news matter."""
+        return None
+
+    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
+        """Return what to do in the light of one event: `Progressed`, `Succeeded` or `Failed` of `view.subject`, or a
+        `Tick` that a policy of the run `view.run` asked for, which has no subject."""
+        return ()
+
+
+class Verdict(Frozen):
+    """What a merge decided."""
+
+    value: JsonValue
+    why: str
+    """Counts, margin, who was left out: one line that a person can read."""
+    winner: str | None = None
+    """Name of the branch whose value this is, if it is one branch's."""
+    extracted: bool = False
+    """The value is an answer that the task has taken from a text already, not a text with an answer in it."""
+    patch: Plan | None = None
+    """More plan, whose output stands in for the value: how a merge asks a model. It may refer to the branches."""
+
+
+class Merge(Frozen):
+    """Makes one answer of many branches. Pure, like a policy."""
+
+    votes: ClassVar[bool] = False
+    """Whether it weighs the branches' answers against one another, so that a rule about votes may stop its branches."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict over branches in the join's order; branches without a result have `result is None`."""
+        raise NotImplementedError
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether no outcome of the `outstanding` branches can change the verdict over those done."""
+        return False
+
+
+class Share(Frozen):
+    """One more branch, as an allocation wants it; what is `None` the planner decides."""
+
+    temperature: float | None = Field(default=None, ge=0.0)
+    strategy: str = ""
+    """Words added to the prompt: how to go about it."""
+    model: str | None = None
+    """Name of the model that is to answer."""
+
+
+class Allocation(Frozen):
+    """How many more branches there shall be, and which."""
+
+    branches: tuple[Share, ...] = ()
+    why: str = ""
+
+
+class Allocator(Merge):
+    """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
+    branches of it. Pure, like any merge."""
+
+    most: int = Field(default=32, ge=1)
+    """Most branches in all, the probes included."""
+    tokens: int | None = Field(default=None, ge=0)
+    """Most tokens of all branches together, those of the probes included; a branch is reckoned to cost what a probe
+    does."""
+
+    def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
+        """Return what shall follow the probes. `affordable` says how many there may be."""
+        raise NotImplementedError
+
+    def affordable(self, probes: Sequence[Branch]) -> int:
+        """Return how many more branches the limits allow."""
+        room = max(0, self.most - len(probes))
+        if self.tokens is None:
+            return room
+        used = sum(probe.tokens for probe in probes)
+        each = max(1, -(-used // max(1, sum(probe.tokens > 0 for probe in probes))))
+        return min(room, max(0, self.tokens - used) // each)
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the allocation as a value."""
+        allocation = self.allocate(branches, task)
+        return Verdict(value=allocation.model_dump(mode="json"), why=allocation.why)
+
+
+class Plugins(Protocol):
+    """What the machine asks for plugins by name. Each raises `PluginError` for one that is not there; `task` raises
+    `TaskError` for a text that the task cannot read."""
+
+    def policy(self, spec: Plugin) -> Policy:
+        """Return a policy."""
+        ...
+
+    def merge(self, spec: Plugin) -> Merge:
+        """Return a merge."""
+        ...
+
+    def task(self, spec: Plugin, text: str) -> Task:
+        """Return a task bound to a request's text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Text and tokens generated since a worker's last news of a job."""
+
+    text: str = ""
+    tokens: int = 0
+    logprob: float | None = None
+    ids: tuple[int, ...] = ()
+    """The token ids, from a worker that can go on from ids."""
+    group: float | None = None
+    """Mean confidence (nats) of the last full window, if `Sampling.window` asks for it."""
+    lowest: float | None = None
+    """The lowest such mean so far."""
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """The only thing that touches the world. Its constructor is cheap; `start` does the work."""
+
+    name: str
+    slots: int
+    """Jobs at the same time."""
+    serves: tuple[Kind, ...]
+    models: tuple[str, ...] = ()
+    """Names that `Think.model` may ask for; empty: whatever it asks for."""
+    cache_tokens: int | None = None
+    """Tokens that its prefix cache holds, known after `start`."""
+    block: int | None = None
+    """Tokens in a block of that cache."""
+
+    async def start(self) -> None:
+        """Get ready, or raise a `WorkerError` with the cause and the remedy."""
+        ...
+
+    def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        """Do one job: any number of `Progress`, then exactly one `Result` or `Failure`. After `cancel` the last item
+        comes promptly and is a `Result` with `finish="cancelled"` and what was generated, or whatever it had ended in.
+        A broken worker yields a `Failure` with `lost=True`. It raises nothing for a job's own trouble."""
+        ...
+
+    async def cancel(self, attempt: int) -> None:
+        """Stop an attempt. Unknown and finished attempts are ignored."""
+        ...
+
+    def health(self) -> AsyncIterator[bool]:
+        """Yield `True` when ready (again) and `False` when down but coming back; end when gone for good. The driver
+        reads it from after `start` until `close`."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything. May be called twice, and after a failed `start`."""
+        ...

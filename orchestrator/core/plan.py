@@ -1,0 +1,343 @@
+"""What a plan may say: requests, budgets, steps, plans, and the results steps end in.
+
+Everything here is written down somewhere (journal, wire, a planner model's JSON), so everything is a frozen pydantic
+model that forbids unknown fields; the docstring under a field is also its JSON-schema description. This file decides
+what is well-formed. It does not know how a plan is run, where, or whether its references can be resolved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
+
+from .values import Frozen, StepName, json_references
+
+
+class Plugin(Frozen):
+    """A planner, policy, merge or task by name, with the options its class declares as fields."""
+
+    name: str
+    """File name of the plugin (`majority`, `critical-path`) or `pkg.mod:Class` for a third party's."""
+    options: dict[str, JsonValue] = {}
+    """Values for the fields of the plugin's class."""
+
+
+class Text(Frozen):
+    """A piece of prompt as text; the worker tokenises it."""
+
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class Tokens(Frozen):
+    """A piece of prompt as token ids, passed to the engine untouched."""
+
+    kind: Literal["tokens"] = "tokens"
+    ids: tuple[int, ...]
+    within: str | None = None
+    """Take only as many of the ids, from the first, as make up this text, with which their own text begins. The worker
+    finds the place; where it lies inside a token, that token gives way to the rest of the text."""
+
+
+class Ref(Frozen):
+    """The value of another step, put in where this stands.
+
+    In a prompt it becomes text (JSON when the value is not a string). In the arguments of a call a whole argument that
+    is a reference passes the typed value. Inside JSON arguments a reference is written `{"$ref": "step"}`.
+    """
+
+    kind: Literal["ref"] = "ref"
+    step: StepName
+
+
+Part = Annotated[Text | Tokens | Ref, Field(discriminator="kind")]
+
+
+def _as_parts(value: object) -> object:
+    return (Text(text=value),) if isinstance(value, str) else value
+
+
+def _plain_refs(value: object) -> object:
+    """Turn `Ref` objects inside arguments into their JSON form, so that arguments are plain JSON from here on."""
+    match value:
+        case Ref():
+            return {"$ref": value.step}
+        case dict():
+            items: dict[object, object] = value  # pyright: ignore[reportUnknownVariableType]
+            return {key: _plain_refs(item) for key, item in items.items()}
+        case list() | tuple():
+            seq: list[object] | tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
+            return [_plain_refs(item) for item in seq]
+        case _:
+            return value
+
+
+class Structured(Frozen):
+    """A form that the generated text must have, enforced by the engine while it samples."""
+
+    kind: Literal["json", "regex", "grammar", "choice"]
+    """`json`: an object of a JSON schema. `regex`: a whole match. `grammar`: a context-free grammar in the engine's
+    notation (for vLLM: GBNF or Lark). `choice`: one of several texts."""
+    spec: JsonValue
+    """The schema (an object), the expression or grammar (a string), or the choices (a list of strings)."""
+
+
+class Function(Frozen):
+    """A tool as a model is told of it that may call tools by itself."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, JsonValue] = {}
+    """JSON schema of the arguments, an object."""
+
+
+class Sampling(Frozen):
+    """How a model call samples its tokens."""
+
+    max_tokens: int = Field(default=512, ge=1)
+    """Most tokens to generate; the machine lowers it when a budget allows less."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0)
+    """0 means all tokens."""
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Tokens less likely than this share of the likeliest one are left out."""
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts that end the generation."""
+    stop_ids: tuple[int, ...] = ()
+    """Token ids that end the generation, besides the model's own end."""
+    keep_stop: bool = False
+    """Whether the stop text (or stop token) stays at the end of the output. A continued context wants it kept."""
+    logprobs: int = Field(default=0, ge=-1)
+    """At how many of the likeliest tokens of each position to look: 0 none; 1 the sampled one alone (the result then
+    carries their mean as `logprob`); k >= 2 also summarised as `Result.signals`; -1 the whole vocabulary."""
+    window: int = Field(default=0, ge=0)
+    """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
+    structured: Structured | None = None
+    """The form that the text must have."""
+
+
+class Think(Frozen):
+    """One call of the model."""
+
+    kind: Literal["think"] = "think"
+    prompt: Annotated[tuple[Part, ...], BeforeValidator(_as_parts)] = ()
+    """Pieces of the prompt; a plain string is taken as one piece of text."""
+    after: StepName | None = None
+    """The step whose context (prompt and output) this one continues token for token; `prompt` is appended to it."""
+    before: str = ""
+    """With `after`: the continued step's output counts only as far as the last occurrence of this text, which is left
+    out with all behind it. Where the text does not occur, all of the output counts."""
+    chat: bool = False
+    """Put the prompt as one user message through the model's chat template. Not together with `after`."""
+    begin: str = ""
+    """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value goes on after it. A
+    server that cannot be told so is not, so a prompt that relies on it asks for it in words too."""
+    sampling: Sampling = Sampling()
+    stream: bool = False
+    """Send text deltas while generating: to the step's reader if it expands, and to whoever watches the run."""
+    model: str | None = None
+    """Name of the model (or of a LoRA adapter) that answers; `None`: any that a worker serves."""
+    salt: str = ""
+    """Requests share cached prefixes only with those of the same salt: what keeps tenants apart."""
+    tools: tuple[Function, ...] = ()
+    """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
+    part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
+    not told of them, so a prompt that relies on them says in words what else to write."""
+
+    if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
+
+        def __init__(
+            self,
+            *,
+            prompt: str | Sequence[Part] = (),
+            after: str | None = None,
+            before: str = "",
+            chat: bool = False,
+            begin: str = "",
+            sampling: Sampling = ...,
+            stream: bool = False,
+            model: str | None = None,
+            salt: str = "",
+            tools: Sequence[Function] = (),
+            kind: Literal["think"] = "think",
+        ) -> None: ...
+
+    @model_validator(mode="after")
+    def _has_context(self) -> Think:
+        if not self.prompt and self.after is None:
+            raise ValueError("a think step needs a prompt, a step to continue (`after`), or both")
+        if self.chat and self.after is not None:
+            raise ValueError("`chat` starts a conversation and `after` continues a context: give one of them")
+        if self.begin and not self.chat:
+            raise ValueError("`begin` goes with `chat`: put it at the end of a prompt that is plain text")
+        if self.tools and not self.chat:
+            raise ValueError("`tools` go with `chat`: a prompt that is plain text says itself what may be called")
+        if self.before and self.after is None:
+            raise ValueError("`before` says how far the context of `after` counts: give `after` too")
+        return self
+
+
+class Call(Frozen):
+    """One call of a tool.
+
+    Inside `args`, `{"$ref": "step"}` stands for the value of a step, `{"$text": [piece, …]}` for the pieces joined as
+    one string, and `{"$literal": value}` for the value itself, unread. Values are put in once; what they contain is
+    never read again as a reference.
+    """
+
+    kind: Literal["call"] = "call"
+    tool: str
+    args: Annotated[dict[str, JsonValue], BeforeValidator(_plain_refs)] = {}
+
+    if TYPE_CHECKING:  # as above
+
+        def __init__(self, *, tool: str, args: Mapping[str, object] = ..., kind: Literal["call"] = "call") -> None: ...
+
+
+class Join(Frozen):
+    """Makes one value of the branches named in the step's `needs`."""
+
+    kind: Literal["join"] = "join"
+    merge: Plugin = Plugin(name="collect")
+    tolerate: Literal["all", "quorum", "best-effort", "any-end"] = "all"
+    """`all`: a failed branch fails the join. `quorum`: enough when `quorum` branches are done; the rest is cancelled.
+    `best-effort`: waits until every branch has ended and merges those that are done; fails only if none is. `any-end`:
+    the same, but merges when none is done too: how the branches ended is what it is about."""
+    quorum: int | None = Field(default=None, ge=1)
+    """How many branches must be done, for `tolerate="quorum"`."""
+    deadline: float | None = Field(default=None, gt=0)
+    """Seconds after the step entered the plan; then it closes with what is done, or fails if that is not enough
+    (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
+    early: bool = False
+    """Close as soon as the merge says that its verdict is certain, and cancel the branches still out."""
+
+    @model_validator(mode="after")
+    def _quorum_given(self) -> Join:
+        if (self.tolerate == "quorum") != (self.quorum is not None):
+            raise ValueError('`quorum` goes with tolerate="quorum", and must be given there')
+        return self
+
+
+Op = Annotated[Think | Call | Join, Field(discriminator="kind")]
+Kind = Literal["think", "call", "join"]
+
+
+class Budget(Frozen):
+    """Hard limits on a run, on the group of steps a plan adds, or on one step with all that it expands into.
+
+    They nest (run > group > step): what a step uses counts against every budget around it. The machine keeps them;
+    policies may only be stricter. `None` means no limit of its own.
+    """
+
+    tokens: int | None = Field(default=None, ge=0)
+    """Generated tokens, those of cancelled attempts included. Kept by reservation, so it is never exceeded."""
+    seconds: float | None = Field(default=None, ge=0)
+    """Wall-clock from when the budget's owner entered the plan."""
+    attempts: int | None = Field(default=None, ge=0)
+    """Dispatches to a worker, retries included."""
+    width: int | None = Field(default=None, ge=1)
+    """Attempts at the same time."""
+    cost: float | None = Field(default=None, ge=0)
+    """In the unit workers report. A cost is known only when an attempt ends, so it can be overrun by what was live."""
+    steps: int | None = Field(default=None, ge=0)
+    """Steps that may enter the plan, expansions included."""
+
+
+class Step(Frozen):
+    """One node of a plan."""
+
+    name: StepName
+    """Unique among the steps of its plan (and of the other patches to the same expanding step)."""
+    op: Op
+    needs: tuple[StepName, ...] = ()
+    """Steps that must be done first; for a join, its branches in order. References and `after` are needs by
+    themselves."""
+    expands: bool = False
+    """When it has its value, ask the planner for more plan, whose output then stands in for that value."""
+    budget: Budget | None = None
+    priority: int = 0
+    """Smaller runs first, before any policy's rank."""
+    side_effects: bool = False
+    """The call changes the world: it is never tried a second time."""
+    label: str = ""
+    """A few words for people."""
+    memo: str = ""
+    """What the planner's reader of this step needs to know again; nobody else reads it."""
+
+    @model_validator(mode="after")
+    def _join_has_branches(self) -> Step:
+        if self.op.kind == "join" and not self.needs:
+            raise ValueError(f"join {self.name!r} has no branches: name them in `needs`")
+        return self
+
+    def weight(self) -> float:
+        """Return how much it counts in the length of a path: tokens a think step may generate, 1 for a call, 0 for a
+        join."""
+        match self.op:
+            case Think(sampling=sampling):
+                return float(sampling.max_tokens)
+            case Call():
+                return 1.0
+            case Join():
+                return 0.0
+
+    def references(self) -> Iterator[str]:
+        """Names of the steps whose values this one reads, in order, without `after`; may repeat."""
+        yield from self.needs
+        match self.op:
+            case Think(prompt=parts):
+                yield from (part.step for part in parts if isinstance(part, Ref))
+            case Call(args=args):
+                if args:
+                    yield from json_references(args)
+            case Join():
+                pass
+
+
+class Plan(Frozen):
+    """Steps and the name of the one whose value is the plan's. A patch is a plan that stands in for one step's
+    value."""
+
+    steps: tuple[Step, ...]
+    output: StepName | None = None
+    """The step whose value is the answer. Only a patch that is not the last of its step may leave it out; it may also
+    name a step of an earlier patch."""
+    budget: Budget | None = None
+    """Limits on all steps of this plan together (a branch group)."""
+
+    @model_validator(mode="after")
+    def _names_unique(self) -> Plan:
+        if len({step.name for step in self.steps}) != len(self.steps):
+            seen: set[str] = set()
+            twice = next(s.name for s in self.steps if s.name in seen or seen.add(s.name))
+            raise ValueError(f"two steps are named {twice!r}")
+        return self
+
+
+class Retries(Frozen):
+    """How many more times a step of each kind may be tried after a failure that says it is retryable."""
+
+    think: int = Field(default=2, ge=0)
+    call: int = Field(default=1, ge=0)
+    lost: int = Field(default=3, ge=0)
+    """After a worker was lost; counted apart, for it says nothing about the step."""
+    backoff: float = Field(default=0.2, ge=0)
+    """Seconds before the first retry; doubled each time. A step whose worker was lost does not wait."""
+
+
+class Request(Frozen):
+    """What a user asks of the orchestrator."""
+
+    text: str = ""
+    task: Plugin = Plugin(name="plain")
+    """What the text means: how it is put to a model, where the answer stands, whether it is right."""
+    planner: Plugin = Plugin(name="single")
+    policies: tuple[Plugin, ...] = ()
+    budget: Budget = Budget()
+    retries: Retries = Retries()
+    seed: int = 0

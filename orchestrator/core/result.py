@@ -1,0 +1,113 @@
+"""What a step ends in: a result with its token counts and confidence statistics, or a failure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import JsonValue
+
+from .plan import Plan
+from .values import Frozen, as_text
+
+Finish = Literal["stop", "length", "error", "cancelled"]
+
+
+class Usage(Frozen):
+    """Tokens (and cost) of one attempt, or summed over many."""
+
+    prompt: int = 0
+    """Prompt tokens, cached ones included."""
+    cached: int = 0
+    """Prompt tokens read from the prefix cache."""
+    completion: int = 0
+    """Generated tokens."""
+    cancelled: int = 0
+    """Generated tokens that nobody read: those of stopped, failed and superseded attempts. Part of `completion`."""
+    cost: float = 0.0
+    reused: int = 0
+    """Tokens of results that came out of the result cache. Nothing was generated for them, so they are no part of
+    `completion`, and their prompts none of `prompt`."""
+    uncounted: int = 0
+    """Attempts that were given up and of which the server never said how much it had generated: where this is not 0,
+    `completion` is less than was generated."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            prompt=self.prompt + other.prompt,
+            cached=self.cached + other.cached,
+            completion=self.completion + other.completion,
+            cancelled=self.cancelled + other.cancelled,
+            cost=self.cost + other.cost,
+            reused=self.reused + other.reused,
+            uncounted=self.uncounted + other.uncounted,
+        )
+
+
+class Failure(Frozen):
+    """Why something did not end in a value. Data, not an exception: a join may tolerate it."""
+
+    kind: str
+    """Class of the error (`ToolError`, `BudgetExceeded`, …), as in `plait.core.errors`; `Cancelled` for what was
+    given up."""
+    message: str
+    """The cause and, where there is one, the remedy."""
+    retryable: bool = False
+    lost: bool = False
+    """The worker went away: this says nothing about the step itself."""
+
+
+class Signals(Frozen):
+    """How sure the model was: statistics of the token distributions of one generation, made where the tokens are.
+
+    C_t is DeepConf's token confidence `-(1/k) sum_{j<=k} log p_t,(j)` over the k likeliest tokens (arXiv 2508.15260),
+    in nats; higher is more peaked. A group is a full sliding window of `window` tokens, its value the mean of C_t; with
+    fewer tokens than a window there is one group, of all of them.
+    """
+
+    k: int
+    """How many tokens of each position were looked at; -1 the whole vocabulary."""
+    window: int = 0
+    """Tokens in a group."""
+    confidence: float
+    """Mean of C_t."""
+    tail: float
+    """Mean of C_t over the last `window` tokens."""
+    bottom: float
+    """Mean of the lowest 10 % of the group values (at least one)."""
+    lowest: float
+    """The lowest group value."""
+    entropy: float
+    """Mean entropy in nats; what the k tokens leave out counts as one more outcome, so it is a lower bound unless k is
+    -1."""
+    certainty: float | None = None
+    """Self-certainty, the mean of KL(uniform || p_t) in nats (arXiv 2502.18581); only with the whole vocabulary."""
+
+
+class Result(Frozen):
+    """What an attempt (and then its step) ended in."""
+
+    value: JsonValue = None
+    """A think step's text, a tool's return value, a merge's verdict."""
+    prompt_ids: tuple[int, ...] = ()
+    """Token ids of the prompt as the engine saw it; empty for tools and text-only servers."""
+    token_ids: tuple[int, ...] = ()
+    """Generated token ids, the stop token included when it was kept."""
+    usage: Usage = Usage()
+    finish: Finish = "stop"
+    logprob: float | None = None
+    """Mean log-probability (nats) of the generated tokens, if asked for."""
+    signals: Signals | None = None
+    """Statistics of the token distributions, if `Sampling.logprobs` asked for more than one token."""
+    why: str = ""
+    """For a join: why the merge chose this value."""
+    partial: bool = False
+    """A budget or deadline cut something that went into this value."""
+    extracted: bool = False
+    """For a join: the value is an answer that the task has taken from a text already."""
+    patch: Plan | None = None
+    """For a join: the plan that its merge wants in place of a value."""
+
+    @property
+    def text(self) -> str:
+        """The value as text: itself if it is a string, else its JSON."""
+        return as_text(self.value)

@@ -1,0 +1,55 @@
+"""The states of a step and the table of its legal moves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a step stands. That a worker has not yet heard of a cancel is a state of an attempt, never of a step."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    RUNNING = "running"
+    EXPANDING = "expanding"
+    EXPANDED = "expanded"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the step will not move any more."""
+        return not MOVES[self]
+
+
+_GIVE_UP = (State.FAILED, State.CANCELLED)
+
+
+MOVES: dict[State, tuple[State, ...]] = {
+    State.WAITING: (State.READY, State.EXPANDING, State.DONE, *_GIVE_UP),
+    State.READY: (State.RUNNING, *_GIVE_UP),
+    State.RUNNING: (State.WAITING, State.EXPANDING, State.DONE, *_GIVE_UP),
+    State.EXPANDING: (State.EXPANDED, State.DONE, *_GIVE_UP),
+    State.EXPANDED: (State.DONE, *_GIVE_UP),
+    State.DONE: (),
+    State.FAILED: (),
+    State.CANCELLED: (),
+}
+"""Legal moves of a step. A join goes from waiting straight to its end, or to expanding; a retry goes from running back
+to waiting, where it stays while its backoff lasts."""
+
+
+NAMES: dict[State, str] = {state: state.value for state in State}
+"""Plain strings, which the garbage collector need not follow (a member of an enumeration it must)."""
+
+
+Move = tuple[float, str, str, str, str]
+"""When, which step, from, to, why. A plain tuple of atoms, which the garbage collector need not follow: a plan of
+100,000 steps has 300,000 of them."""
+
+
+def tell(move: Move) -> str:
+    """Return a move as a line for people."""
+    at, _, start, finish, reason = move
+    return f"{at:.6f} {start} -> {finish}" + (f" ({reason})" if reason else "")

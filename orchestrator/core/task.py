@@ -1,0 +1,46 @@
+"""What a request means: how it is put to a model, where the answer stands, and whether it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import JsonValue
+
+from .values import Frozen
+
+Style = Literal["serial", "direct", "threads"]
+
+
+class Task(Frozen):
+    """What a request means. An instance is bound to one request's text; everything is pure."""
+
+    text: str
+    """The request's text. A subclass validates it and raises `TaskError` with an example of what it takes."""
+
+    def render(self, style: Style = "serial", width: int = 8) -> str:
+        """Return the prompt. `style` asks for a mode of answering that the model was trained or told to use (one line
+        of reasoning, the answer at once, spawned threads `width` wide); a task that has no such modes ignores it."""
+        raise NotImplementedError
+
+    def chat(self) -> bool:
+        """Whether the prompt is a user's message, to be put through the model's chat template."""
+        return False
+
+    def extract(self, text: str) -> JsonValue:
+        """Return the answer that a generated text claims, or `None`."""
+        raise NotImplementedError
+
+    def key(self, answer: JsonValue) -> str:
+        """Return the canonical form in which equal answers are equal strings; votes are counted by it."""
+        raise NotImplementedError
+
+    def verify(self, answer: JsonValue) -> bool | None:
+        """Return whether the answer is right, or `None` if that cannot be told."""
+        return None
+
+    def steps(self, text: str) -> Sequence[str]:
+        """Return the steps of reasoning that a text, finished or not, has in it whole, in order, each in a form in
+        which equal steps are equal strings. By default: its lines without the last, case and spaces apart."""
+        lines = (" ".join(line.split()).casefold() for line in text.split("\n")[:-1])
+        return [line for line in lines if line]

@@ -1,0 +1,1 @@
+"""Tools: declaring them, their schemas, and what one is given at a call."""

@@ -1,0 +1,97 @@
+"""What a tool may know of the call it serves, and the question that it may put to a person.
+
+A function that takes a parameter annotated `Context` is given one; the parameter is no part of the tool's schema. Who
+answers questions, and what is written down of them, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from ..errors import Unanswered
+from ..values import Frozen
+
+
+class Question(Frozen):
+    """Something that a person has to say before a run can go on."""
+
+    id: str
+    """`run:step?n`: the n-th question of that step. The same after a resume."""
+    run: str
+    step: str
+    """Step id."""
+    text: str
+    choices: tuple[JsonValue, ...] = ()
+    """What may be answered; empty where anything may."""
+
+    def check(self, value: JsonValue) -> JsonValue:
+        """Return an answer in the form of the choice that it means. Raises `Unanswered` if it is none of them.
+
+        >>> question = Question(id="r:s?1", run="r", step="r:s", text="Go on?", choices=("yes", "no"))
+        >>> question.check(" YES ")
+        'yes'
+        """
+        if not self.choices:
+            return value
+        for choice in self.choices:
+            if value == choice and type(value) is type(choice):
+                return choice
+        for choice in self.choices:
+            if isinstance(value, str) and value.strip().casefold() == str(choice).casefold():
+                return choice
+        there = ", ".join(map(str, self.choices))
+        raise Unanswered(f"{value!r} is no answer to {self.text!r}: answer one of {there}")
+
+
+class Context:
+    """What a tool is told of the call that it serves.
+
+    Attributes:
+        run: id of the run.
+        step: id of the step, unique among all runs.
+        attempt: which dispatch this is.
+        key: an idempotency key: the same however often the step is tried or its run resumed, and no other step's. Hand
+            it to a service that keeps a request with a known key from taking effect twice.
+
+    >>> from plait import Call, Orchestrator, Plan, Step, tool
+    >>> @tool
+    ... async def order(what: str, ctx: Context) -> str:
+    ...     said = await ctx.ask(f"Order {what}?", choices=["yes", "no"])
+    ...     return f"ordered {what}" if said == "yes" else "nothing ordered"
+    >>> plan = Plan(steps=(Step(name="o", op=Call(tool="order", args={"what": "tea"})),), output="o")
+    >>> with Orchestrator(workers=[], tools=[order], on_ask=lambda question: "yes", journal="off") as plait:
+    ...     plait.run(plan=plan).unwrap()
+    'ordered tea'
+    """
+
+    def __init__(self, run: str, step: str, attempt: int) -> None:
+        self.run = run
+        self.step = step
+        self.attempt = attempt
+        self.key = step
+        self._asked = 0
+
+    async def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> JsonValue:
+        """Put a question to a person and return the answer (one of `choices`, if there are any).
+
+        Question and answer are written to the journal, so a resumed run does not ask again. Raises `Unanswered` if
+        nobody can be asked.
+        """
+        return await self._put(self._question(question, choices))
+
+    def ask_and_wait(self, question: str, choices: Sequence[JsonValue] = ()) -> JsonValue:
+        """Do the same from a tool that is an ordinary function: it runs on a thread of its own, which waits."""
+        return self._put_and_wait(self._question(question, choices))
+
+    def _question(self, text: str, choices: Sequence[JsonValue]) -> Question:
+        self._asked += 1
+        name = f"{self.step}?{self._asked}"
+        return Question(id=name, run=self.run, step=self.step, text=text, choices=tuple(choices))
+
+    async def _put(self, question: Question) -> JsonValue:
+        raise Unanswered(f"nobody can be asked {question.text!r} here: run the tool through an orchestrator")
+
+    def _put_and_wait(self, question: Question) -> JsonValue:
+        raise Unanswered(f"nobody can be asked {question.text!r} here: run the tool through an orchestrator")

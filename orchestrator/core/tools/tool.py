@@ -1,0 +1,353 @@
+"""Tools as the core sees them: `ToolSpec`, what a planner is told; `Tool`, a typed Python function with its JSON schema
+and the decorator `tool` that makes one.
+
+Decides which functions can be tools and what their arguments must look like. It runs nothing: threads, timeouts and
+what a tool returns are the business of the worker that calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import types
+import typing
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Generic, ParamSpec, TypeVar, cast, overload
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PydanticUserError, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
+
+from ..errors import ToolError, ToolSchemaError
+from ..messages import did_you_mean, explain, first_line, first_of_each, json_path
+from ..values import Frozen
+from .context import Context
+from .docstring import Docstring
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
+
+
+class ToolSpec(Frozen):
+    """What a planner is told about a tool."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, JsonValue] = {}
+    """JSON schema of the arguments, an object."""
+    side_effects: bool = False
+    """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
+    idempotent: bool = False
+    """Calling it twice does what calling it once does, so it may be tried again although it changes the world."""
+
+    @property
+    def once(self) -> bool:
+        """Whether a call must never be tried twice."""
+        return self.side_effects and not self.idempotent
+
+
+class Tool(Generic[P, R]):
+    """A function that steps can call by name. Calling the object itself calls the function, unchecked.
+
+    Raises `ToolSchemaError` if the function cannot be a tool.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        side_effects: bool = False,
+        idempotent: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        self.fn = fn
+        self.name = _checked_name(fn, name)
+        _check_callable(fn, self.name)
+        if timeout is not None and not timeout > 0:
+            raise ToolSchemaError(f"tool {self.name!r}: a timeout of {timeout!r} s makes no sense; give seconds > 0")
+        doc = Docstring.of(fn)
+        self.description = doc.text if description is None else inspect.cleandoc(description).strip()
+        self.side_effects = side_effects
+        """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
+        self.idempotent = idempotent
+        """Calling it twice does what calling it once does."""
+        self.timeout = timeout
+        """Seconds that a call may take, or `None`."""
+        self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+        self._names, self._model, self.context = _arguments(fn, self.name, doc.arguments)
+        """`context` is the name of the parameter that is given a `Context`, if there is one."""
+        self.parameters = _json_schema(self._model, self.name)
+        """JSON schema of the arguments, an object."""
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+    @functools.cached_property
+    def spec(self) -> ToolSpec:
+        """What a planner is told."""
+        return ToolSpec(
+            name=self.name,
+            description=self.description,
+            parameters=self.parameters,
+            side_effects=self.side_effects,
+            idempotent=self.idempotent,
+        )
+
+    def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
+        """Return keyword arguments for the function: those given, checked and turned into the types it asks for.
+
+        Raises `ToolError` naming the argument and what was expected of it.
+        """
+        if not args and not self._names:
+            return {}
+        try:
+            bound = self._model.model_validate(args)
+        except ValidationError as error:
+            raise ToolError(self._complaint(error)) from None
+        values = bound.__dict__
+        given = bound.model_fields_set
+        return {name: values[field] for field, name in self._names.items() if field in given}
+
+    def _complaint(self, error: ValidationError) -> str:
+        takes = ", ".join(self._names.values()) or "no arguments"
+        parts: list[str] = []
+        for detail in first_of_each(error):
+            name = str(detail["loc"][0]) if detail["loc"] else ""
+            match detail["type"]:
+                case "extra_forbidden":
+                    parts.append(f"there is no argument {name!r}{did_you_mean(name, self._names.values())}")
+                case "missing" if len(detail["loc"]) == 1:
+                    parts.append(f"argument {name!r} is missing")
+                case _:
+                    parts.append(explain(f"argument {json_path(detail['loc'])!r}", detail))
+        return f"tool {self.name!r}: {'; '.join(parts)} (it takes {takes})"
+
+
+@overload
+def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    side_effects: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    fn: Callable[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    side_effects: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a tool of a function, sync or async: `@tool`, or `@tool(name=…, side_effects=True, timeout=…)`.
+
+    The schema comes from the annotations (a parameter without one takes any JSON) and the docstring: its text is the
+    description, its Google-style `Args:` describe the parameters unless `Annotated[…, Field(description=…)]` does. A
+    parameter annotated `Context` is given what the tool may know of its call, and is no part of the schema.
+
+    Args:
+        fn: the function.
+        name: name that plans use; the function's own by default.
+        description: in place of the docstring's text.
+        side_effects: calling it changes the world, so a failed call is never tried a second time, and one whose outcome
+            the end of the process has hidden neither.
+        idempotent: calling it twice does what calling it once does, so it may be tried again all the same.
+        timeout: seconds that a call may take.
+
+    Raises:
+        ToolSchemaError: the function cannot be a tool; says why and what to write instead.
+
+    >>> @tool
+    ... def area(width: float, height: float = 1.0) -> float:
+    ...     "Return the area of a rectangle."
+    ...     return width * height
+    >>> area(2.0, 3.0)
+    6.0
+    >>> area.spec.description, area.spec.parameters["required"]
+    ('Return the area of a rectangle.', ['width'])
+    >>> area.bind({"width": 2, "height": "3"})
+    {'width': 2.0, 'height': 3.0}
+    """
+
+    def make(fn: Callable[P, R]) -> Tool[P, R]:
+        return Tool(
+            fn,
+            name=name,
+            description=description,
+            side_effects=side_effects,
+            idempotent=idempotent,
+            timeout=timeout,
+        )
+
+    return make if fn is None else make(fn)
+
+
+# --- which functions can be tools ---
+
+
+def _checked_name(fn: object, name: str | None) -> str:
+    found = getattr(fn, "__name__", type(fn).__name__) if name is None else name
+    if not _NAME.fullmatch(found):
+        raise ToolSchemaError(
+            f"{found!r} cannot be the name of a tool: give @tool(name=…) a name of up to 64 letters, digits, _ . or -"
+        )
+    return found
+
+
+def _check_callable(fn: object, name: str) -> None:
+    if isinstance(fn, Tool):
+        raise ToolSchemaError(f"{name!r} is a tool already: decorate the function once")
+    if not callable(fn) or isinstance(fn, type):
+        raise ToolSchemaError(f"{name!r} is a {type(fn).__name__}, not a function: wrap it in a function with types")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ToolSchemaError(f"tool {name!r} is a generator, but a tool returns one value: return a list")
+
+
+def _arguments(
+    fn: Callable[..., object], name: str, described: Mapping[str, str]
+) -> tuple[dict[str, str], type[BaseModel], str | None]:
+    """Return the parameters' names by field of the model that checks them, the model, and the name of the parameter
+    that is given a `Context`.
+
+    The fields have names of our own with the parameters' as aliases, since not every parameter's name (`_x`, `copy`,
+    `model_config`) can be a pydantic field's.
+    """
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (ValueError, TypeError):
+        raise ToolSchemaError(f"tool {name!r} has no signature to read: wrap it in a Python function") from None
+    hints = _hints(fn, name, parameters)
+    names: dict[str, str] = {}
+    fields: dict[str, object] = {}
+    context: str | None = None
+    for index, parameter in enumerate(parameters.values()):
+        _check_parameter(parameter, index, name)
+        hint: object = hints.get(parameter.name, object)
+        if hint is Context:
+            context = parameter.name
+            continue
+        options: dict[str, object] = {"alias": parameter.name}
+        if description := _description(hint) or described.get(parameter.name):
+            options["description"] = description
+        if parameter.default is not inspect.Parameter.empty:
+            options["default"] = parameter.default
+            if parameter.default is None and parameter.name in hints:
+                hint = typing.Optional[hint]  # noqa: UP045  (a value, and models say null for "not given")
+        names[f"p{index}"] = parameter.name
+        fields[f"p{index}"] = (hint, cast("Callable[..., object]", Field)(**options))
+    make = cast("Callable[..., type[BaseModel]]", create_model)
+    try:
+        return names, make(name, __config__=ConfigDict(extra="forbid", defer_build=False), **fields), context
+    except PydanticSchemaGenerationError as error:
+        kind = re.search(r"Unable to generate pydantic-core schema for (.+?)\. ", str(error))
+        culprit = kind.group(1) if kind else "one of its types"
+        raise ToolSchemaError(
+            f"tool {name!r}: {culprit} cannot be read from JSON; take str, numbers, bool, list, dict, a dataclass or a "
+            "pydantic model instead"
+        ) from None
+    except (PydanticUserError, TypeError, ValueError) as error:
+        raise ToolSchemaError(f"tool {name!r}: its types make no schema: {first_line(error)}") from None
+
+
+def _check_parameter(parameter: inspect.Parameter, index: int, name: str) -> None:
+    match parameter.kind:
+        case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
+            raise ToolSchemaError(
+                f"tool {name!r} takes {parameter}, which has no schema: name each argument, or take one list or dict"
+            )
+        case inspect.Parameter.POSITIONAL_ONLY:
+            raise ToolSchemaError(
+                f"tool {name!r}: {parameter.name!r} is positional-only, but tools are called by name: remove the `/`"
+            )
+        case _:
+            pass
+    if index == 0 and parameter.name in ("self", "cls") and parameter.annotation is inspect.Parameter.empty:
+        raise ToolSchemaError(f"tool {name!r} is a method: make the tool of a bound one, `tool(thing.{name})`")
+    if isinstance(parameter.default, FieldInfo):
+        raise ToolSchemaError(
+            f"tool {name!r}: write {parameter.name}: Annotated[type, Field(…)], not Field(…) as its default value"
+        )
+
+
+def _hints(fn: object, name: str, parameters: Mapping[str, inspect.Parameter]) -> dict[str, object]:
+    """Return the parameters' types with string annotations resolved."""
+    inner: object = inspect.unwrap(cast("Callable[..., object]", fn))
+    while isinstance(inner, functools.partial):
+        inner = cast("object", inner.func)
+    if not hasattr(inner, "__globals__"):
+        inner = getattr(inner, "__func__", None) or type(inner).__call__  # a bound method, or an object with __call__
+    holder = types.SimpleNamespace(
+        __annotations__={
+            key: parameter.annotation
+            for key, parameter in parameters.items()
+            if parameter.annotation is not inspect.Parameter.empty
+        }
+    )
+    try:
+        return typing.get_type_hints(holder, globalns=getattr(inner, "__globals__", {}), include_extras=True)
+    except NameError as error:
+        raise ToolSchemaError(
+            f"tool {name!r}: the annotation {error.name!r} is not defined in its module; import it at the top of the "
+            "file, outside `if TYPE_CHECKING` and outside functions"
+        ) from None
+    except (TypeError, SyntaxError, AttributeError) as error:
+        raise ToolSchemaError(f"tool {name!r}: an annotation cannot be read: {first_line(error)}") from None
+
+
+def _description(hint: object) -> str | None:
+    """Return what `Annotated[…, Field(description=…)]` says."""
+    if typing.get_origin(hint) is not Annotated:
+        return None
+    extras = cast("tuple[object, ...]", typing.get_args(hint)[1:])
+    return next((extra.description for extra in extras if isinstance(extra, FieldInfo) and extra.description), None)
+
+
+# --- their JSON schema ---
+
+
+class _Schema(GenerateJsonSchema):
+    """JSON schema without the titles that pydantic makes up of names: they cost tokens and say nothing."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+    def handle_invalid_for_json_schema(self, schema: object, error_info: str) -> typing.NoReturn:
+        raise _NotJson(error_info)
+
+    def is_subclass_schema(self, schema: object) -> typing.NoReturn:
+        raise _NotJson("a class")
+
+
+class _NotJson(Exception):
+    """A type that pydantic can check but JSON cannot hold."""
+
+
+def _json_schema(model: type[BaseModel], name: str) -> dict[str, JsonValue]:
+    try:
+        with warnings.catch_warnings():
+            # A default that is not JSON (a sentinel object) is left out of the schema; the function still gets it.
+            warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
+            schema = cast("dict[str, JsonValue]", model.model_json_schema(schema_generator=_Schema))
+    except (_NotJson, PydanticUserError) as error:
+        cause = first_line(error)
+        raise ToolSchemaError(
+            f"tool {name!r} takes a type that JSON cannot hold ({cause}): take its name or its parts instead"
+        ) from None
+    schema.pop("title", None)
+    return schema

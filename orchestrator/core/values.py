@@ -1,0 +1,61 @@
+"""JSON values: their text, the references inside them, and the base of every written-down type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
+
+
+class Frozen(BaseModel):
+    """Base of every written-down type: immutable, closed, documented by its fields' docstrings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def as_text(value: JsonValue) -> str:
+    """Return a string unchanged and any other JSON value as compact JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def json_references(value: JsonValue) -> Iterator[str]:
+    """Yield the step names that `{"$ref": …}` objects inside JSON arguments refer to, in order."""
+    stack: list[JsonValue] = [value]
+    while stack:
+        match stack.pop():
+            case {"$ref": str() as name, **rest} if not rest:
+                yield name
+            case {"$literal": _, **rest} if not rest:
+                pass
+            case dict() as fields:
+                stack.extend(reversed(list(fields.values())))
+            case list() as items:
+                stack.extend(reversed(items))
+            case _:
+                pass
+
+
+def substitute(value: JsonValue, values: Mapping[str, JsonValue]) -> JsonValue:
+    """Put step values in the place of references, once; what is put in is not looked at again.
+
+    Raises `KeyError` for a reference that `values` does not have.
+    """
+    match value:
+        case {"$ref": str() as name, **rest} if not rest:
+            return values[name]
+        case {"$literal": literal, **rest} if not rest:
+            return literal
+        case {"$text": list() as pieces, **rest} if not rest:
+            return "".join(as_text(substitute(piece, values)) for piece in pieces)
+        case dict():
+            return {key: substitute(item, values) for key, item in value.items()}
+        case list():
+            return [substitute(item, values) for item in value]
+        case _:
+            return value

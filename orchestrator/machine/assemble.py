@@ -1,0 +1,84 @@
+"""What a step needs becomes what a worker gets: references put in, contexts continued, limits applied.
+
+Values are put in once and never read again. A continued context is carried as token ids where the engine gave them, and
+as text where it did not. Knows nothing of scheduling.
+"""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from ..core.plan import Call, Ref, Text, Think, Tokens
+from ..core.values import as_text, json_references, substitute
+from .records import Node
+
+
+def resolve(node: Node, tokens: int) -> Think | Call:
+    """Return a step's operation with all that its needs gave, generating at most `tokens` if it is a think step."""
+    op = node.step.op
+    if op.kind == "think":
+        return _think(node, op, tokens)
+    assert op.kind == "call"
+    if not op.args or not node.deps or not any(True for _ in json_references(op.args)):
+        return op
+    values = _values(node)
+    args = {key: substitute(value, values) for key, value in op.args.items()}
+    return Call(tool=op.tool, args=args)
+
+
+def _think(node: Node, op: Think, tokens: int) -> Think:
+    sampling = op.sampling
+    if tokens < sampling.max_tokens:
+        sampling = sampling.model_copy(update={"max_tokens": tokens})
+    if node.after is None and not node.deps and sampling is op.sampling:
+        return op
+    values = _values(node)
+    parts: list[Text | Tokens] = []
+    if node.after is not None:
+        parts += context(node.after, node.after_own, op.before)
+    for part in op.prompt:
+        parts.append(Text(text=as_text(values[part.step])) if isinstance(part, Ref) else part)
+    return Think(
+        prompt=tuple(parts),
+        chat=op.chat,
+        begin=op.begin,
+        sampling=sampling,
+        stream=op.stream,
+        model=op.model,
+        salt=op.salt,
+        tools=op.tools,
+    )
+
+
+def context(step: Node, own: bool, before: str = "") -> tuple[Text | Tokens, ...]:
+    """Return the context that a step ended with: its prompt and its output, up to the last occurrence of `before`.
+
+    With `own` that is what the step generated itself; else that of the innermost think step whose value became its own.
+    """
+    step = context_step(step, own)
+    result = step.own
+    assert result is not None
+    has_ids = bool(result.prompt_ids) and bool(result.token_ids or not result.text)
+    cut = result.text.rfind(before) if before else -1
+    if cut < 0:
+        if has_ids:
+            return (Tokens(ids=result.prompt_ids + result.token_ids),)
+        return (*step.prompt, Text(text=result.text))
+    kept = result.text[:cut]
+    if has_ids:
+        return (Tokens(ids=result.prompt_ids), *([Tokens(ids=result.token_ids, within=kept)] if kept else []))
+    return (*step.prompt, *([Text(text=kept)] if kept else []))
+
+
+def context_step(step: Node, own: bool) -> Node:
+    """Return the step whose own prompt and output are the context that `step` ended with; `own` as in `context`."""
+    inner = step
+    while not own and inner.inner is not None and inner.inner.output is not None:
+        inner = inner.inner.output
+        if inner.step.op.kind == "think":
+            step = inner
+    return step
+
+
+def _values(node: Node) -> dict[str, JsonValue]:
+    return {dep.step.name: dep.result.value for dep in node.deps if dep.result is not None}

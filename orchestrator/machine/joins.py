@@ -1,0 +1,89 @@
+"""When a join can end, and in what. Pure functions of the join's record; what follows from an end is not known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..core.errors import DeadlineExceeded, DependencyFailed
+from ..core.result import Failure, Result
+from ..core.states import State
+from .records import Node
+from .views import branches_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a join should do now: wait, close over what is done, or end without a value."""
+
+    verdict: Literal["wait", "close", "fail", "stop"]
+    failure: Failure | None = None
+    reason: str = ""
+
+
+WAIT, CLOSE = Ruling("wait"), Ruling("close")
+
+
+def judge(node: Node, arrived: bool) -> Ruling:
+    """Say whether a join can end, now that a branch has. `arrived`: that branch brought a value.
+
+    Asks the merge whether it is certain if the join may close early; what the merge raises comes out.
+    """
+    op = node.step.op
+    assert op.kind == "join" and node.merge is not None
+    done, out = node.branches_done, node.pending
+    if op.tolerate == "all" and node.branches_failed:
+        return _fail_like(next(dep for dep in node.deps if dep.state is State.FAILED))
+    if op.tolerate == "quorum":
+        quorum = op.quorum or 1
+        if done + out < quorum:
+            return _short(node, f"needs {quorum} branches and can get no more than {done + out}")
+        out = max(0, quorum - done)  # no more than these will be heard
+    if out == 0:
+        return CLOSE if done or op.tolerate == "any-end" else _short(node, "got a value from none of its branches")
+    if op.early and arrived and node.merge.decided(branches_of(node), out, node.run.task):
+        return CLOSE
+    return WAIT
+
+
+def judge_at_deadline(node: Node) -> Ruling:
+    """Say what a join whose deadline has come does with the branches that are done."""
+    op = node.step.op
+    assert op.kind == "join"
+    enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1, "any-end": 0}[op.tolerate]
+    if node.branches_done >= enough:
+        return CLOSE
+    message = f"{node.id}: after {op.deadline:g} s {node.branches_done} branches are done, {enough} are needed"
+    return Ruling("fail", Failure(kind=DeadlineExceeded.__name__, message=message))
+
+
+def conclude(node: Node) -> Result:
+    """Return a join's result over the branches that are done; what the merge raises comes out."""
+    assert node.merge is not None
+    branches = branches_of(node)
+    node.seen = None
+    verdict = node.merge.merge(branches, node.run.task)
+    cut = node.cut or any(dep.cut for dep in node.deps)
+    return Result(value=verdict.value, why=verdict.why, partial=cut, extracted=verdict.extracted, patch=verdict.patch)
+
+
+def dependency_failed(dep: Node) -> Failure:
+    """Return the failure of a step that needs `dep`, which failed. The first cause is carried on, not nested."""
+    cause = dep.failure
+    assert cause is not None
+    if cause.kind == DependencyFailed.__name__:
+        return cause
+    return Failure(kind=DependencyFailed.__name__, message=f"{dep.id}: {cause.kind}: {cause.message}")
+
+
+def _fail_like(dep: Node) -> Ruling:
+    return Ruling("fail", dependency_failed(dep))
+
+
+def _short(node: Node, what: str) -> Ruling:
+    failed = next((dep for dep in node.deps if dep.failure is not None), None)
+    if failed is None or failed.failure is None:
+        return Ruling("stop", reason=f"{node.id} {what}: they were stopped")
+    cause = failed.failure
+    message = f"{node.id} {what}; first failure: {failed.id}: {cause.kind}: {cause.message}"
+    return Ruling("fail", Failure(kind=DependencyFailed.__name__, message=message))

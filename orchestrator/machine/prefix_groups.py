@@ -1,0 +1,126 @@
+"""Which steps share a context, where those of one were sent, and how long contexts are: what placing is decided from.
+
+Kept only for runs that have policies. Lengths are estimates until an engine has counted; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from ..core.plan import Ref, Text, Think, Tokens
+from ..core.values import as_text
+from .assemble import context_step
+from .records import Attempt, Kin, Node
+
+CHARACTERS_A_TOKEN = 4
+"""Of English text under the common vocabularies, roughly."""
+
+
+def begun(group: Kin, attempt: Attempt) -> None:
+    """Count a new attempt, and the context that it needs room for on its worker."""
+    host, node = attempt.host, attempt.node
+    worker = host.name
+    if node.step.op.kind == "think":
+        shared = shared_tokens(node)
+        attempt.room = prompt_tokens(node) - shared + attempt.reserved
+        if worker not in group.live:
+            group.room[worker] = shared
+            host.context += shared
+        host.context += attempt.room
+    group.sent[worker] = group.sent.get(worker, 0) + 1
+    group.live[worker] = group.live.get(worker, 0) + 1
+
+
+def gone(group: Kin, attempt: Attempt) -> None:
+    """Count an attempt as over, and give its room back."""
+    host = attempt.host
+    host.context -= attempt.room
+    group.live[host.name] -= 1
+    if not group.live[host.name]:
+        del group.live[host.name]
+        host.context -= group.room.pop(host.name, 0)
+
+
+def enroll(nodes: Iterable[Node]) -> None:
+    """Find each new step's kin among the steps of its run."""
+    for node in nodes:
+        if node.merge is None:
+            kin = node.run.kin.setdefault(_key(node), Kin())
+            kin.nodes.append(node)
+            node.kin = kin
+
+
+def _key(node: Node) -> Hashable:
+    op = node.step.op
+    if op.kind == "call":
+        return ("call", op.tool)
+    assert op.kind == "think"
+    if node.after is not None:
+        return ("after", node.after.id, node.after_own, op.model, op.salt)
+    lead: list[str | tuple[int, ...]] = []
+    for part in op.prompt[: _own_from(op)]:
+        assert not isinstance(part, Ref)
+        lead.append(part.text if isinstance(part, Text) else part.ids)
+    if not lead:
+        return ("alone", node.id)
+    return ("prompt", tuple(lead), len(lead) < len(op.prompt), op.chat, op.model, op.salt)
+
+
+def _own_from(op: Think) -> int:
+    """Return where the parts of a prompt begin that are the step's alone: at the first reference. Of a prompt without
+    references that is the last of several parts: planners write what siblings have in common apart from their own."""
+    first = next((i for i, part in enumerate(op.prompt) if isinstance(part, Ref)), None)
+    return first if first is not None else max(1, len(op.prompt) - 1)
+
+
+def prompt_tokens(node: Node) -> int:
+    """Return about how many tokens a think step's prompt has, with the context that it continues."""
+    op = node.step.op
+    return 0 if op.kind != "think" else shared_tokens(node) + sum(_tokens(node, part) for part in _own_part(node, op))
+
+
+def shared_tokens(node: Node) -> int:
+    """Return about how many tokens of a think step's prompt its kin have too: the context that it continues, or the
+    prompt up to its first reference or, without one, its last part."""
+    op = node.step.op
+    if op.kind != "think":
+        return 0
+    if node.after is not None:
+        return _context_tokens(node.after, node.after_own)
+    lead = op.prompt[: len(op.prompt) - len(_own_part(node, op))]
+    return sum(_tokens(node, part) for part in lead)
+
+
+def _own_part(node: Node, op: Think) -> tuple[Text | Tokens | Ref, ...]:
+    """Return the parts of a prompt that are the step's alone."""
+    if node.after is not None:
+        return op.prompt
+    return op.prompt[_own_from(op) :]
+
+
+def _context_tokens(step: Node, own: bool) -> int:
+    if step.ended or step.own is not None:
+        step = context_step(step, own)
+    result = step.own
+    if result is not None and result.prompt_ids:
+        return len(result.prompt_ids) + len(result.token_ids)
+    op = step.step.op
+    generated = step.attempt.generated if step.attempt is not None else 0
+    if result is not None:
+        generated = result.usage.completion
+    elif op.kind == "think":
+        generated = max(generated, op.sampling.max_tokens)
+    return prompt_tokens(step) + generated
+
+
+def _tokens(node: Node, part: Text | Tokens | Ref) -> int:
+    match part:
+        case Tokens(ids=ids):
+            return len(ids)
+        case Text(text=text):
+            return -(-len(text) // CHARACTERS_A_TOKEN)
+        case Ref(step=name):
+            for dep in node.deps:
+                if dep.step.name == name and dep.result is not None:
+                    return -(-len(as_text(dep.result.value)) // CHARACTERS_A_TOKEN)
+            return 0

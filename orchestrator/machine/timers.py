@@ -1,0 +1,89 @@
+"""What the machine wants to be woken for. A heap of times; what a time means is the machine's business."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ..core.states import State
+from .outcome import is_over
+from .records import Account, Attempt, Node, Run
+
+TimerKind = Literal["retry", "deadline", "grace", "lease", "seconds", "review"]
+Subject = Node | Attempt | Run | tuple[Account, Run]
+
+
+class Timer(NamedTuple):
+    """One wish to be woken."""
+
+    at: float
+    order: int
+    kind: TimerKind
+    subject: Subject
+
+    @property
+    def stale(self) -> bool:
+        """Whether what it was set for is over."""
+        match self.subject:
+            case Node() as node:
+                return node.state is not State.WAITING
+            case Attempt() as attempt:
+                return attempt.state == "gone"
+            case Run() as run:
+                return is_over(run)
+            case (_, run):
+                return is_over(run)
+
+
+@dataclass(slots=True, eq=False)
+class Timers:
+    """Timers by time, then by the order in which they were set."""
+
+    _heap: list[Timer] = field(default_factory=list[Timer])
+    _order: int = 0
+    _armed: float | None = None
+    _sweep_at: int = 64
+
+    def add(self, at: float, kind: TimerKind, subject: Subject) -> None:
+        """Set a timer. Now and then those that are over are thrown out, since they keep whole runs in memory."""
+        if len(self._heap) >= self._sweep_at:
+            self._heap = [timer for timer in self._heap if not timer.stale]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(64, 2 * len(self._heap))
+        self._order += 1
+        heapq.heappush(self._heap, Timer(at, self._order, kind, subject))
+
+    def due(self, now: float) -> Iterator[Timer]:
+        """Take out and yield the timers whose time has come."""
+        self._armed = None
+        while self._heap and self._heap[0].at <= now:
+            yield heapq.heappop(self._heap)
+
+    def arm(self) -> float | None:
+        """Return the earliest time to be woken at if it is not the one asked for last."""
+        if not self._heap:
+            return None
+        while self._heap and self._heap[0].stale:
+            heapq.heappop(self._heap)
+        if not self._heap or self._heap[0].at == self._armed:
+            return None
+        self._armed = self._heap[0].at
+        return self._armed
+
+    def pending(self, run: Run) -> bool:
+        """Whether a timer that is not stale will move a run (a policy's review is only a look at it)."""
+        return any(not timer.stale and timer.kind != "review" and _run_of(timer) is run for timer in self._heap)
+
+
+def _run_of(timer: Timer) -> Run:
+    match timer.subject:
+        case Node() as node:
+            return node.run
+        case Attempt() as attempt:
+            return attempt.node.run
+        case Run() as run:
+            return run
+        case (_, run):
+            return run

@@ -1,0 +1,1 @@
+"""What programs use: the clients, their settings, handles of runs, answers."""

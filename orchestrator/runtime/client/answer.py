@@ -1,0 +1,200 @@
+"""What a user gets back, and the news of a run on the way there. Plain data; knows no machine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import JsonValue
+
+from ...core.errors import OutcomeUnknown, RunFailed
+from ...core.events import Status
+from ...core.plan import Kind, Plan
+from ...core.result import Failure, Signals, Usage
+from ...core.tools.context import Question
+from ...core.values import Frozen, as_text
+from .report import Report, StepRow
+
+
+class Answer(Frozen):
+    """The end of a run. A run that failed is an answer too; only `unwrap` raises."""
+
+    run: str
+    """Id of the run."""
+    status: Status
+    """`done`; `partial`: a budget or deadline cut something; `failed`; `cancelled`: the user gave it up."""
+    answer: JsonValue = None
+    """What the task reads out of the output's text: the answer that is claimed, or `None`."""
+    verified: bool | None = None
+    """Whether the task can tell that the answer is right; `None` if it cannot tell."""
+    value: JsonValue = None
+    """The output step's value, as it is."""
+    why: str = ""
+    """How the answer was chosen, if it was chosen among several."""
+    failure: Failure | None = None
+    """Why there is no answer."""
+    partial: dict[str, JsonValue] = {}
+    """Values of the steps that were done, by step id, if the run has no value of its own."""
+    report: Report = Report()
+    plan: Plan | None = None
+    """The first plan, as the planner made it. What steps expanded into stands in `trace`."""
+
+    @property
+    def trace(self) -> tuple[StepRow, ...]:
+        """What became of every step, expansions included, in the order in which they entered the plan: where it ran and
+        when, what it cost, how it ended and why. `plait view` draws it."""
+        return self.report.steps
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Ids of the steps whose tool may or may not have changed the world when the process ended."""
+        return tuple(row.step for row in self.trace if row.reason.startswith(OutcomeUnknown.__name__))
+
+    def explain(self) -> str:
+        """Return in a few lines how the answer came about: what was chosen and why, what every step ended in, what that
+        took. For people; `summary` and `report` are for programs.
+
+        >>> print(Answer(run="r1", status="cancelled", why="given up by its owner").explain())
+        run r1: cancelled, no answer
+        given up by its owner
+        0.00 s, 0 tokens generated, 0 on the critical path
+        """
+        verdict = {True: ", verified", False: ", wrong", None: ""}[self.verified if self.answer is not None else None]
+        found = f"answer {as_text(self.answer)!r}{verdict}" if self.answer is not None else "no answer"
+        lines = [f"run {self.run}: {self.status}, {found}"]
+        lines += [self.why] if self.why else []
+        lines += [f"{self.failure.kind}: {self.failure.message}"] if self.failure is not None else []
+        lines += [f"unknown whether it took effect: {step}" for step in self.unknown]
+        depth: dict[str, int] = {}
+        for row in self.trace:
+            depth[row.step] = 1 if row.owner is None else depth.get(row.owner, 0) + 1
+            tokens = f", {row.usage.completion} tokens" if row.usage.completion else ""
+            tries = f", {row.tries} tries" if row.tries > 1 else ""
+            reason = f": {row.reason}" if row.reason else ""
+            lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
+        reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
+        cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
+        least = "at least " if self.usage.uncounted else ""
+        lines.append(
+            f"{self.seconds:.2f} s, {least}{self.total_tokens} tokens generated{cancelled}{reused}, "
+            f"{self.critical_path_tokens} on the critical path"
+        )
+        return "\n".join(lines)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all attempts: prompt, cached, completion, cancelled."""
+        return self.report.usage
+
+    @property
+    def text(self) -> str:
+        """The output as text."""
+        return self.value if isinstance(self.value, str) else "" if self.value is None else str(self.value)
+
+    @property
+    def critical_path_tokens(self) -> int:
+        """Most generated tokens along any chain of steps that the answer was made from."""
+        return self.report.critical_path_tokens
+
+    @property
+    def total_tokens(self) -> int:
+        """Generated tokens of all attempts, cancelled ones included as far as their server told of them
+        (`Usage.uncounted`)."""
+        return self.report.usage.completion
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock of the run."""
+        return self.report.seconds
+
+    def unwrap(self) -> JsonValue:
+        """Return the answer (the output's value where the task finds none in it); raise `RunFailed` if there is
+        none."""
+        if self.failure is not None and self.value is None:
+            raise RunFailed(self.failure)
+        return self.value if self.answer is None else self.answer
+
+    def summary(self) -> dict[str, JsonValue]:
+        """Return the fields that `plait run --json` prints."""
+        usage = self.usage
+        return {
+            "answer": self.answer,
+            "status": self.status,
+            "verified": self.verified,
+            "usage": {
+                "prompt": usage.prompt,
+                "cached": usage.cached,
+                "completion": usage.completion,
+                "cancelled": usage.cancelled,
+                **({"reused": usage.reused} if usage.reused else {}),
+                **({"uncounted": usage.uncounted} if usage.uncounted else {}),
+            },
+            "critical_path_tokens": self.critical_path_tokens,
+            "total_tokens": self.total_tokens,
+            "seconds": round(self.seconds, 4),
+            "run": self.run,
+            "why": self.why,
+            "error": None if self.failure is None else f"{self.failure.kind}: {self.failure.message}",
+            "partial": self.partial,
+        }
+
+
+class StepNews(Frozen):
+    """A step entered the plan or moved."""
+
+    kind: Literal["step"] = "step"
+    at: float
+    """Seconds after the run began."""
+    step: str
+    name: str
+    owner: str | None
+    """Id of the step that expanded into it."""
+    op: Kind
+    label: str
+    state: str
+    reason: str = ""
+    tokens: int = 0
+    """Generated so far."""
+    value: JsonValue = None
+    """Its own value, once it has one."""
+    prompt: int = 0
+    """Prompt tokens of the attempt that made the value; 0 until then."""
+    cached: int = 0
+    """How many of them the prefix cache served."""
+    logprob: float | None = None
+    """Mean log-probability (nats) of its tokens, if asked for."""
+    signals: Signals | None = None
+    """How sure the model was, if asked for."""
+
+
+class TextNews(Frozen):
+    """A step generated more text."""
+
+    kind: Literal["text"] = "text"
+    at: float
+    step: str
+    text: str
+    tokens: int
+    logprob: float | None = None
+    """Mean log-probability (nats) of the tokens of this text, if asked for."""
+
+
+class AnswerNews(Frozen):
+    """The run is over. Always the last."""
+
+    kind: Literal["answer"] = "answer"
+    at: float
+    answer: Answer
+
+
+class AskNews(Frozen):
+    """A tool asks a person: answer with `Handle.answer(news.question.id, …)`. Not sent where `on_ask` is there to be
+    asked."""
+
+    kind: Literal["ask"] = "ask"
+    at: float
+    question: Question
+
+
+News = StepNews | TextNews | AskNews | AnswerNews
+Mode = Literal["step", "text", "ask", "answer"]
+"""A kind of news."""

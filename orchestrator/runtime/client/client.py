@@ -1,0 +1,474 @@
+"""The SDK's client: requests in, answers out. Async; `sync.py` is a façade over it.
+
+Puts together what a configuration names (workers, planner, journal), and hands requests to the driver. It decides
+nothing about how a run goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
+
+from pydantic import JsonValue
+
+from ...core.errors import ConfigError, PluginError, UsageError
+from ...core.events import Finish, Submitted
+from ...core.graph import validate
+from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
+from ...core.plan import Budget, Join, Plan, Plugin, Request
+from ...core.task import Task
+from ...core.tools.tool import Tool
+from ...machine.machine import Machine
+from ...machine.records import Run
+from .. import telemetry
+from ..driver.cache import Cached, ResultCache, default_file, identity
+from ..driver.driver import Driver
+from ..driver.effects import marked
+from ..driver.expander import Expander
+from ..journal.resume import OnUnknown
+from ..journal.sessions import Rebuilt, Records, Resumer, RunEntry
+from ..plugins.inline import Kind, address, handed_over, verified
+from ..plugins.loader import Plugins, parse_plugin
+from .answer import Answer, Mode, News
+from .config import Config
+from .handle import Handle, Questions, read_answer
+from .questions import Asker, OnAsk
+from .worker_factory import tools as build_tools, workers as build_workers
+
+__all__ = ["AsyncOrchestrator", "Handle", "Options", "ToolLike", "read_answer"]
+
+T = TypeVar("T")
+ToolLike = Tool[..., Any] | Callable[..., Any]
+Name = str | Plugin
+"""A plugin by name; a string may carry options (`sample:n=16,temperature=0.8`)."""
+Own = Callable[..., Any]
+"""A function of the caller's: a planner `fn(brief) -> Plan`, a policy's rank `fn(step, view) -> number`, a merge
+`fn(branches, task) -> value`, a verifier `fn(answer) -> bool | None`. All but planners run inside the machine and must
+be pure. A subclass of `Planner`, `Policy` or `Merge` may stand for one too. A run can be resumed in another process if
+that can import it."""
+
+
+class Options(TypedDict, total=False):
+    """What a request may say besides its text. What it leaves out, or gives as `None`, is the configuration's."""
+
+    task: Name | None
+    """What the text means; `plain` by default."""
+    verify: Own | None
+    """Judges answers in place of the task."""
+    planner: Name | Planner | Own | None
+    """How the work is split."""
+    policies: Iterable[Name | Policy | Own] | None
+    """Order, placement, pruning: ranks are compared one after another, the first to name a place counts, all prune."""
+    merge: Name | Merge | Own | None
+    """For planners that have this option: how branches become one answer."""
+    n: int | None
+    """For planners that have this option: how many branches."""
+    budget: Budget | None
+    """Hard limits."""
+    tokens: int | None
+    """That limit alone."""
+    seconds: float | None
+    """That limit alone."""
+    tools: Iterable[ToolLike]
+    """Functions that this and later requests may call, besides the orchestrator's own."""
+    seed: int | None
+    """Of all sampling."""
+
+
+class AsyncOrchestrator:
+    """Plans, runs and answers requests over one set of workers.
+
+    Use it as `async with AsyncOrchestrator(model="…") as orchestrator`, or call `close()` yourself; workers start with
+    the first run. Any number of runs may be under way at once; they share workers and prefix caches.
+
+    Args:
+        model: folder or name of the model; the bundled one if left out.
+        worker: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of yours), `scripted`, or a
+            third party's `pkg.mod:Class`.
+        tools: functions that steps may call.
+        workers: ready-made workers to use in place of what the configuration names.
+        on_ask: puts the questions of tools (`await ctx.ask(…)`) to a person and returns the answer; an ordinary
+            function is called on a thread of its own. Without it a question waits for `Handle.answer`, and in `run`,
+            which gives out no handle, the tool fails.
+        config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
+        settings: single settings of `Config`, by name.
+
+    >>> from plait.workers.scripted import Reply, Scripted
+    >>> async def main() -> None:
+    ...     async with AsyncOrchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as orchestrator:
+    ...         handle = await orchestrator.submit("What is 2 + 2?")
+    ...         print((await handle).answer)
+    ...         async for news in orchestrator.stream("And 3 + 1?", modes=["step", "answer"]):
+    ...             print(news.kind, news.state if news.kind == "step" else news.answer.answer)
+    >>> asyncio.run(main())
+    4
+    step waiting
+    step ready
+    step running
+    step done
+    answer 4
+
+    Raises `ConfigError` for settings that make no sense and `PluginError` for workers that are not there; `start` (or
+    the first run) raises `WorkerError` for those that cannot start.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        worker: str | None = None,
+        tools: Iterable[ToolLike] = (),
+        workers: Sequence[Worker] | None = None,
+        on_ask: OnAsk | None = None,
+        config: Config | None = None,
+        **settings: Any,
+    ) -> None:
+        named = {"model": model, "worker": worker} | settings
+        if config is not None and (doubled := [name for name, value in named.items() if value is not None]):
+            raise ConfigError(
+                f"{', '.join(doubled)} beside `config`: put all settings into it (config.model_copy(update={{…}})), or "
+                "give them by name without it"
+            )
+        self.config = config or Config.load(**named)
+        self.plugins = Plugins()
+        self._given = list(workers) if workers is not None else None
+        self._tools: Any = build_tools(self.config, self.plugins, tools)
+        self._asker = Asker(on_ask)
+        if hasattr(self._tools, "on_ask"):
+            self._tools.on_ask = self._asker.ask
+        self._driver: Driver | None = None
+        self._latest: Driver | None = None
+        """Who takes new runs: the driver that owns the workers, or its successor when its journal was full."""
+        self._workers: list[Worker] = []
+        self._expander = Expander(self._marked)
+        self._records = Records(self.config)
+        self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
+        self._cache: ResultCache | None = None
+        self._judged: dict[tuple[str, Own], type[Task]] = {}
+        self._starting = asyncio.Lock()
+        self._start_up: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the workers, if that has not been done."""
+        await self._started()
+        assert self._driver is not None
+        self._records.check(self._driver.recorder)
+
+    async def start_workers(self) -> None:
+        """Start the workers alone: nothing is written down before a first run."""
+        await self._started()
+
+    async def _started(self) -> Driver:
+        async with self._starting:
+            if self._closed:
+                raise UsageError("this orchestrator was closed; make a new one")
+            if self._driver is None:
+                self._start_up = asyncio.ensure_future(self._start())
+                try:
+                    await self._start_up
+                except asyncio.CancelledError:
+                    if self._closed:
+                        raise UsageError("this orchestrator was closed while its workers started") from None
+                    raise
+            assert self._driver is not None
+            return self._driver
+
+    async def _start(self) -> None:
+        model_workers = self._given if self._given is not None else build_workers(self.config, self.plugins)
+        if self.config.cache is not None:
+            self._cache = self._cache or ResultCache(self.config.cache if self.config.cache != "on" else default_file())
+            model_workers = [
+                Cached(each, self._cache, identity(self.config.model, each, self.config.base_url))
+                for each in model_workers
+            ]
+        given = {worker.name for worker in model_workers}
+        self._workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
+        driver = Driver(
+            Machine(self.plugins, lease=self.config.lease), self._workers, self._expander, self._records.journal()
+        )
+        telemetry.watch(driver, self.config)
+        await driver.start()
+        self._driver = self._latest = driver
+
+    async def _taking(self) -> Driver:
+        """Return the driver for a new run."""
+        assert self._driver is not None and self._latest is not None
+        if self._records.is_full(self._latest):
+            async with self._starting:
+                if self._records.is_full(self._latest):
+                    owner, before = self._driver, self._latest
+                    self._latest = await self._records.successor(
+                        before, owner, self._workers, self._expander, self.plugins
+                    )
+                    telemetry.watch(self._latest, self.config)
+        return self._latest
+
+    def _marked(self, plan: Plan) -> Plan:
+        return marked(plan, self._tools.specs)
+
+    async def close(self) -> None:
+        """Give up what still runs and free engine, actors and journal. May be called twice."""
+        self._closed = True
+        if self._start_up is not None and not self._start_up.done():
+            self._start_up.cancel()
+            await asyncio.wait([self._start_up])
+        await self._resumer.close()
+        driver, latest, self._driver, self._latest = self._driver, self._latest, None, None
+        if latest is not None and latest is not driver:
+            await latest.close()
+        await self._records.close()
+        if driver is not None:
+            await driver.close()
+        if self._cache is not None:
+            self._cache.close()
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    async def run(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Answer:
+        """Run one request to its end and return the answer; arguments as for `submit`.
+
+        A run that fails returns an answer that says so. Cancelling the awaiting task gives the run up.
+        """
+        handle = await self._submit(text, plan, False, options, answerable=False)
+        return await handle
+
+    async def stream(
+        self,
+        text: str = "",
+        *,
+        plan: Plan | None = None,
+        modes: Collection[Mode] | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncGenerator[News, None]:
+        """Run one request and yield its news as they come: steps that move, text, questions, and last the answer.
+
+        Args:
+            text: as for `submit`, like all options.
+            plan: the same.
+            modes: which kinds of news to yield (`"step"`, `"text"`, `"ask"`, `"answer"`); all by default.
+
+        Leaving the iteration early gives the run up.
+        """
+        handle = await self.submit(text, plan=plan, watch=True, **options)
+        async for news in handle.news(modes):
+            yield news
+
+    async def submit(
+        self, text: str = "", *, plan: Plan | None = None, watch: bool = False, **options: Unpack[Options]
+    ) -> Handle:
+        """Start one request and return its handle at once.
+
+        Args:
+            text: what is asked.
+            plan: a finished plan to run in place of a planner's.
+            watch: keep news for `Handle.news`.
+            options: see `Options`.
+
+        Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run,
+        `WorkerError` for workers that cannot start.
+        """
+        return await self._submit(text, plan, watch, options, answerable=True)
+
+    async def _submit(self, text: str, plan: Plan | None, watch: bool, options: Options, answerable: bool) -> Handle:
+        if self.config.mcp:
+            await self.start()  # what their servers offer is known only then
+        brief = self.brief(text, planned=plan is not None, **options)
+        await self.start()
+        driver = await self._taking()
+        run, at = secrets.token_hex(4), driver.now()
+        if plan is None:
+            event = self._expander.start(run, self.plugins.planner(brief.request.planner), brief, at)
+        else:
+            event = Submitted(at=at, run=run, request=brief.request, plan=self._marked(plan))
+        try:
+            self._check(event.plan, brief)
+        except UsageError:
+            self._expander.forget(run)
+            raise
+        self._records.open(driver.recorder)
+        handle = Handle(driver, event, brief.task, watch, asker=self._asker)
+        self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
+        return handle
+
+    async def resume(
+        self,
+        run: str,
+        *,
+        on_unknown: OnUnknown | None = None,
+        tools: Iterable[ToolLike] = (),
+        path: str | Path | None = None,
+    ) -> Answer:
+        """Finish a run whose process ended before it did, and return its answer; one that has finished is only read.
+
+        Steps that are done are not done again. What was under way is tried again, except a tool call with side effects
+        that may have been made: see `on_unknown`. Time that nobody ran it does not count against its budget.
+
+        Args:
+            run: its id, or as much of the beginning as no other run's has.
+            on_unknown: what becomes of a call with side effects whose outcome is unknown: `fail`, `ask` a person, or
+                `retry`; the configuration's by default. A tool that says it is idempotent is called again anyway.
+            tools: functions that its steps may call, besides the orchestrator's own.
+            path: its journal, or the folder to look in; the configuration's by default.
+
+        Raises `UsageError` for a run that is not there, `ConfigError` for one that another process is running or whose
+        journal this version cannot go on from.
+        """
+        return await (await self._reopen(run, False, on_unknown, tools, path, answerable=False))
+
+    async def reopen(
+        self,
+        run: str,
+        *,
+        watch: bool = False,
+        on_unknown: OnUnknown | None = None,
+        tools: Iterable[ToolLike] = (),
+        path: str | Path | None = None,
+    ) -> Handle:
+        """Do what `resume` does and return a handle at once; with `watch` it keeps news."""
+        return await self._reopen(run, watch, on_unknown, tools, path, answerable=True)
+
+    async def _reopen(
+        self,
+        run: str,
+        watch: bool,
+        on_unknown: OnUnknown | None,
+        tools: Iterable[ToolLike],
+        path: str | Path | None,
+        answerable: bool,
+    ) -> Handle:
+        self._tools.add(tools)
+        entry: RunEntry = self._resumer.find(run, Path(path) if path is not None else None)
+        driver = await self._started()
+        questions = Questions()
+        taken = await self._resumer.take_up(
+            entry,
+            driver,
+            self._workers,
+            self._tools.specs,
+            self._marked,
+            on_unknown or self.config.on_unknown,
+            questions.told if answerable else None,
+        )
+        rebuilt = taken if isinstance(taken, Rebuilt) else taken.rebuilt
+        future: asyncio.Future[tuple[Finish, Run | None]]
+        if isinstance(taken, Rebuilt):
+            assert taken.finish is not None
+            future = asyncio.get_running_loop().create_future()
+            future.set_result((taken.finish, taken.record))
+        else:
+            driver, future = taken.driver, taken.future
+        task = self.plugins.task(rebuilt.submitted.request.task, rebuilt.submitted.request.text)
+        ended = rebuilt.machine.now if isinstance(taken, Rebuilt) else None
+        handle = Handle(
+            driver, rebuilt.submitted, task, watch, asker=self._asker, future=future, nodes=rebuilt.nodes, ended=ended
+        )
+        questions.handle(handle)
+        return handle
+
+    def answer(self, question: str, value: JsonValue) -> None:
+        """Answer a question that a tool has put, by its id. Raises `UsageError` for one that is not open, `Unanswered`
+        for an answer that is none of its choices."""
+        self._asker.answer(question, value)
+
+    def plan(self, text: str = "", **options: Unpack[Options]) -> Plan:
+        """Return the first plan for a request, checked, and start nothing. Raises what submitting it would raise."""
+        brief = self.brief(text, **options)
+        plan = Expander().start("plan", self.plugins.planner(brief.request.planner), brief, 0.0).plan
+        self._check(plan, brief)
+        return plan
+
+    def brief(self, text: str = "", *, planned: bool = False, **options: Unpack[Options]) -> Brief:
+        """Return what a planner is told of a request, checked, and start nothing.
+
+        With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the
+        request would raise.
+        """
+        config = self.config
+        self._tools.add(options.get("tools", ()))
+        planner = self._spec("planner", options.get("planner") or config.planner)
+        if not planned:
+            general = self._general(planner, options.get("n") or config.n, options.get("merge") or config.merge)
+            planner = Plugin(name=planner.name, options={**planner.options, **general})
+            self.plugins.planner(planner)
+        policies = options.get("policies")
+        request = Request(
+            text=text,
+            task=self._task(options),
+            planner=planner,
+            policies=tuple(
+                self._spec("policy", each) for each in (config.standing_policies if policies is None else policies)
+            ),
+            budget=self._budget(options),
+            seed=_first(options.get("seed"), config.seed) or 0,
+        )
+        task = self.plugins.task(request.task, text)
+        for spec in request.policies:
+            self.plugins.policy(spec)  # said now rather than when the run has begun
+        return Brief(request=request, task=task, tools=tuple(self._tools.specs))
+
+    def _check(self, plan: Plan, brief: Brief) -> None:
+        unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open
+        validate(plan, tools=None if unasked else [spec.name for spec in brief.tools])
+        for step in plan.steps:
+            if isinstance(step.op, Join):
+                self.plugins.merge(step.op.merge)
+
+    def _budget(self, options: Options) -> Budget:
+        limits = {
+            "tokens": _first(options.get("tokens"), self.config.tokens),
+            "seconds": _first(options.get("seconds"), self.config.seconds),
+        }
+        given = (options.get("budget") or Budget()).model_dump()
+        return Budget.model_validate(given | {key: value for key, value in limits.items() if value is not None})
+
+    def _general(self, spec: Plugin, n: int | None, merge: Name | Merge | Own | None) -> dict[str, JsonValue]:
+        """Return `n` and `merge` as options of a planner; raise `UsageError` where it has no such option."""
+        planner = self.plugins.class_of("planner", spec.name)
+        assert issubclass(planner, Planner)
+        options: dict[str, JsonValue] = {}
+        if n is not None:
+            if planner.n_option is None:
+                raise UsageError(f"the planner {spec.name!r} makes no branches to count: leave out `n`")
+            options[planner.n_option] = n
+        if merge is not None:
+            if "merge" not in planner.model_fields:
+                raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
+            options["merge"] = self._spec("merge", merge).model_dump()
+        return options
+
+    def _spec(self, kind: Kind, given: object) -> Plugin:
+        if isinstance(given, str | Plugin):
+            return _spec(given)
+        return handed_over(kind, given, self.plugins.register)
+
+    def _task(self, options: Options) -> Plugin:
+        task, verify = _spec(options.get("task") or "plain"), options.get("verify")
+        if verify is None:
+            return task
+        if not callable(verify):
+            raise PluginError(f"{verify!r} cannot judge answers: give a function of one, the answer")
+        cls = verified(cast("type[Task]", self.plugins.class_of("task", task.name)), verify)
+        cls = self._judged.setdefault((task.name, verify), cls)
+        return Plugin(name=self.plugins.register("task", f"{task.name}+{address(verify)}", cls), options=task.options)
+
+
+def _first(given: T | None, default: T | None) -> T | None:
+    return default if given is None else given
+
+
+def _spec(name: Name) -> Plugin:
+    return name if isinstance(name, Plugin) else parse_plugin(name)

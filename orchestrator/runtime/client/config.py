@@ -1,0 +1,297 @@
+"""One frozen model of all settings, read from (weakest first) defaults, `plait.toml`, `PLAIT_…` variables and flags.
+
+Decides what may be set, where a setting comes from, and what is said of one that makes no sense. It does not know what
+the settings do, nor whether the plugins, files and folders that they name are there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from ...core.errors import ConfigError, PluginError
+from ...core.messages import did_you_mean, explain, first_of_each, json_path
+from ...core.plan import Plugin
+from ..plugins.spec import parse_plugin
+
+__all__ = ["BUNDLED_MODEL", "Config"]
+
+BUNDLED_MODEL = Path(__file__).parents[2] / "models" / "countdown"
+"""Folder of the model that comes with the package."""
+DEFAULT_FILE = "plait.toml"
+PREFIX = "PLAIT_"
+_PATHS = ("script", "tools", "journal", "cache", "model")
+_OFF = ("off", "none", "no", "false", "0")
+_ON = ("on", "yes", "true", "1")
+_OTHERS = ("config", "debug")
+"""Variables that are no settings: the file to read, and whether errors come with a traceback."""
+# A Kubernetes service called `plait` puts these into the environment of every pod beside it.
+_KUBERNETES = re.compile(r"PLAIT_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)")
+
+
+def _plugin(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_plugin(value)
+    except PluginError as error:
+        raise ValueError(str(error)) from None
+
+
+def _plugins(value: object) -> object:
+    """Take plugins as a list, or as one text: JSON, or names between white space."""
+    if isinstance(value, str):
+        if value.lstrip().startswith("["):
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise ValueError(f"not JSON: {error}") from None
+        else:
+            value = value.split()
+    if isinstance(value, list | tuple):
+        return tuple(map(_plugin, cast("list[object]", value)))
+    return value
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _off(value: object) -> object:
+    """Take the words for no in place of a path."""
+    if value is False or (isinstance(value, str) and value.lower() in _OFF):
+        return "off"
+    return None if value is True or (isinstance(value, str) and value.lower() in _ON) else value
+
+
+def _on(value: object) -> object:
+    """Take the words for yes and no in place of a path."""
+    if value is True or (isinstance(value, str) and value.lower() in _ON):
+        return "on"
+    return None if value is False or (isinstance(value, str) and value.lower() in _OFF) else value
+
+
+def _variable(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", value):  # not shown: it may be the key
+        raise ValueError("this is not the name of an environment variable; put the key into one, and give its name")
+    return value
+
+
+OnePlugin = Annotated[Plugin, BeforeValidator(_plugin), NoDecode]
+File = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+class Config(BaseSettings):
+    """All settings. `Config(…)` takes them from its arguments alone; `Config.load` reads file and environment too."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+    )
+
+    model: str = str(BUNDLED_MODEL)
+    """Folder of the model (or its id on a hub); the bundled one by default."""
+    worker: str = "ray"
+    """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of your own),
+    `scripted`, `pkg.mod:Class`."""
+    base_url: str | None = None
+    """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`."""
+    api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
+    """Name of the environment variable that holds that server's key, never the key itself; OPENAI_API_KEY by
+    default."""
+    whole: int | None = Field(default=None, ge=0)
+    """Tokens; steps of at most so many whose text nobody follows get that server's answer in one piece, which is much
+    cheaper than a line for every token. Of such an answer that is given up nobody learns how long it was
+    (`Usage.uncounted`). By default 512, and 0 (none) where tokens are measured, in `plait eval` and `plait study`."""
+    script: File | None = None
+    """JSON file of replies for the scripted worker."""
+    tools: File | None = None
+    """FILE.py whose `@tool` functions plans may call."""
+    mcp: tuple[str, ...] = ()
+    """MCP servers whose tools plans may call: URLs, or command lines of programs that speak it on their standard
+    streams."""
+    engines: int = Field(default=1, ge=1)
+    """Engines, each in a Ray actor of its own."""
+    cpus: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """CPUs that the actor of an engine reserves (worker `ray`)."""
+    gpus: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """GPUs that it reserves; a part of one, such as 0.5, is shared. By default as many as hold one copy of the model,
+    on a cluster that has GPUs."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """GPUs that hold one copy of the model together (workers `ray` and `engine`)."""
+    placement: Annotated[Literal["pack", "spread", "strict-pack", "strict-spread"] | None, BeforeValidator(_lower)] = (
+        None
+    )
+    """Reserves the room of all engines together: on as few nodes of the cluster as can be (`pack`), on as many, on one,
+    or each on one of its own (`strict-spread`). By default they find room one by one."""
+    start_timeout: float = Field(default=180.0, gt=0, allow_inf_nan=False)
+    """Seconds for the cluster to find room for an actor and for what it runs to start (worker `ray`); a large model
+    takes longer to load."""
+    tool_actors: int = Field(default=0, ge=0)
+    """Ray actors that run the tools of the file `tools`, each reserving one CPU; with 0 they run in this process."""
+    slots: int | None = Field(default=None, ge=1)
+    """Requests that one engine decodes together; the worker's default by default."""
+    threads: int | None = Field(default=None, ge=1)
+    """Compute threads of one engine on a CPU; by default half of the cores, and one for a very small model."""
+    kv_cache_mib: int | None = Field(default=None, ge=1)
+    """Memory for the key-value cache of one engine, in MiB; what its slots need by default."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Most tokens of a prompt and its output together; what the model allows by default."""
+    journal: Annotated[Literal["off"] | File | None, BeforeValidator(_off)] = None
+    """Where runs are written, so that they can be shown and resumed: one file for all, however large it grows; a folder
+    with a file for each session, and another after 64 MiB; or `off`. By default the folder `plait/runs` under
+    `XDG_STATE_HOME` (`~/.local/state`)."""
+    cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = None
+    """Where results of the model are kept, to be used again for the same model, prompt, sampling and sample: a file, or
+    `on` for `plait/results.sqlite` under `XDG_CACHE_HOME` (`~/.cache`); off by default."""
+    on_unknown: Literal["fail", "ask", "retry"] = "fail"
+    """What becomes, in a resumed run, of a tool call with side effects whose outcome is unknown: its step fails, a
+    person is asked, or it is made again."""
+    planner: OnePlugin = Plugin(name="single")
+    """How work is split: a planner, with options as in `sample:n=8,temperature=0.7`."""
+    policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = ()
+    """Policies that order, place and prune steps; the first that has an opinion counts. With several engines
+    `affinity` by default, which sends a step where its context is cached; none with one."""
+    merge: Annotated[Plugin | None, BeforeValidator(_plugin), NoDecode] = None
+    """How branches become one answer, for planners that have the choice; the planner's default by default."""
+    n: int | None = Field(default=None, ge=1)
+    """Samples or threads, for planners that have the choice; the planner's default by default."""
+    tokens: int | None = Field(default=None, ge=1)
+    """Most tokens that a run may generate; no limit by default."""
+    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Most seconds that a run may take; no limit by default."""
+    lease: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Seconds that a worker may say nothing about an attempt before that is taken for lost and its slot for free; no
+    limit by default. For workers that tell how far they are: engines in Ray do, every few steps."""
+    seed: int = 0
+    """Of all sampling."""
+    telemetry: bool | None = None
+    """Whether runs are sent as OpenTelemetry spans; by default only where `OTEL_TRACES_EXPORTER` or
+    `OTEL_EXPORTER_OTLP_ENDPOINT` says where to."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = "warning"
+    """What is logged to standard error."""
+
+    @property
+    def standing_policies(self) -> tuple[Plugin, ...]:
+        """The policies of a request that names none."""
+        if "policies" in self.model_fields_set or self.engines == 1:
+            return self.policies
+        return (Plugin(name="affinity"),)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the constructor read nothing but its arguments: `load` gathers the rest, and knows where it is from."""
+        return (init_settings,)
+
+    @classmethod
+    def load(cls, file: str | Path | None = None, **flags: Any) -> Config:
+        """Return the settings from everywhere: `flags` (those that are not `None`) over `PLAIT_…` variables over the
+        file over defaults.
+
+        The file is `file`, else the one named by `PLAIT_CONFIG`, else `plait.toml` in the current folder if there is
+        one. Paths in it are relative to its folder.
+
+        Raises `ConfigError` naming the setting, where it was set, and what was expected.
+        """
+        sources = (_from_file(file), _from_environment(), _from_flags(flags))
+        origin: dict[str, str] = {}
+        values: dict[str, Any] = {}
+        for source in sources:
+            for key, value in source.values.items():
+                values[key], origin[key] = value, source.name.format(key=key, upper=key.upper())
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            faults = [explain(_subject(detail["loc"], origin), detail) for detail in first_of_each(error)]
+            raise ConfigError("; ".join(faults)) from None
+
+
+def _subject(loc: tuple[int | str, ...], origin: Mapping[str, str]) -> str:
+    if not loc:
+        return "the settings"
+    where = origin.get(str(loc[0]), json_path(loc))
+    return f"{where}, at {json_path(loc)}," if len(loc) > 1 else where
+
+
+class _Source(NamedTuple):
+    """Settings from one place. `name` says where `{key}` was set."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+def _checked(name: str, values: Mapping[str, Any]) -> _Source:
+    """Return a source whose keys are all settings."""
+    for key in values:
+        if key not in Config.model_fields:
+            where = name.format(key=key, upper=key.upper())
+            raise ConfigError(f"{where}: there is no setting {key!r}{_near(key)}")
+    return _Source(name, values)
+
+
+def _near(key: str) -> str:
+    return did_you_mean(key, Config.model_fields) or f" (there are: {', '.join(Config.model_fields)})"
+
+
+def _from_flags(flags: Mapping[str, Any]) -> _Source:
+    return _checked("option {key!r}", {key: value for key, value in flags.items() if value is not None})
+
+
+def _from_environment() -> _Source:
+    for variable in sorted(os.environ):
+        key = variable.upper().removeprefix(PREFIX).lower()
+        if not variable.upper().startswith(PREFIX) or key in _OTHERS or key in Config.model_fields:
+            continue
+        if not _KUBERNETES.fullmatch(variable.upper()):
+            near = did_you_mean(key, Config.model_fields)
+            hint = re.sub(r"'(\w+)'", lambda found: PREFIX + found[1].upper(), near) or "; unset it"
+            raise ConfigError(f"environment variable {variable}: there is no setting {key!r}{hint}")
+    return _Source("environment variable PLAIT_{upper}", EnvSettingsSource(Config)())
+
+
+def _from_file(given: str | Path | None) -> _Source:
+    named = given or os.environ.get(f"{PREFIX}CONFIG") or None
+    path = Path(named or DEFAULT_FILE).expanduser()
+    if named is None and not path.exists():
+        return _Source("", {})
+    try:
+        text = path.read_bytes().decode()
+        table = tomllib.loads(text)
+    except OSError as error:
+        how = "--config" if given else f"{PREFIX}CONFIG" if named else "it or remove it"
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); check {how}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    values = {key.replace("-", "_"): value for key, value in table.items()}
+    for key in _PATHS:
+        value: object = values.get(key)
+        if isinstance(value, str) and not value.startswith("~") and value.lower() not in (*_OFF, *_ON):
+            beside = path.absolute().parent / value
+            if key != "model" or beside.exists():  # a model may also be an id on a hub
+                values[key] = str(beside)
+    shown = str(path).replace("{", "{{").replace("}", "}}")
+    return _checked(f"{shown}, setting {{key!r}}", values)

@@ -1,0 +1,229 @@
+"""One run under way, as its owner holds it: news, questions, the answer in the end.
+
+Turns what the driver's watchers see into news, and the records of a finished run into an answer. Decides nothing about
+how the run goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from ...core.errors import TaskError, UsageError, as_failure
+from ...core.events import Action, Event, Finish, Progressed, Submitted
+from ...core.plan import Plan
+from ...core.states import State
+from ...core.task import Task
+from ...core.tools.context import Question
+from ...machine.machine import Machine
+from ...machine.records import Node, Run
+from ..driver.driver import Driver
+from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews
+from .questions import Asker
+from .report import report
+
+__all__ = ["Handle", "Questions", "read_answer"]
+
+
+class Handle:
+    """One run under way. Await it for the answer."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        event: Submitted,
+        task: Task,
+        watch: bool,
+        *,
+        asker: Asker,
+        future: asyncio.Future[tuple[Finish, Run | None]] | None = None,
+        nodes: Sequence[Node] = (),
+        ended: float | None = None,
+    ) -> None:
+        self.run = event.run
+        """Id of the run."""
+        self._driver = driver
+        self._task = task
+        self._began = event.at
+        self._ended = ended
+        self._plan = event.plan
+        self._asker = asker
+        self._seen = len(nodes)
+        self._news: asyncio.Queue[News | BaseException] | None = asyncio.Queue() if watch else None
+        if self._news is not None:
+            driver.watchers.append(self._watch)
+            for node in nodes:  # of a run that is taken up again: where they stand
+                self._news.put_nowait(_step_news(node, 0.0, node.state.value))
+        self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
+
+    def __await__(self) -> Any:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Answer:
+        try:
+            return await asyncio.shield(self._finish)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    def cancel(self, reason: str = "cancelled by the user") -> None:
+        """Give the run up; awaiting it then returns what was done."""
+        self._driver.cancel(self.run, reason)
+
+    def prune(self, step: str, reason: str = "pruned by the user") -> None:
+        """Give one step up, by its id; the run goes on without it, as when a policy stops a branch."""
+        self._driver.prune(step, reason)
+
+    def pause(self) -> None:
+        """Start nothing more of the run until `resume`. What runs goes on, and the budget's time runs on."""
+        self._driver.pause(self.run)
+
+    def resume(self) -> None:
+        """Start steps again after `pause`."""
+        self._driver.pause(self.run, on=False)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What tools of this run have asked and nobody has answered yet."""
+        return self._asker.open(self.run)
+
+    def answer(self, question: str, value: JsonValue) -> None:
+        """Answer a question, by its id. Raises `UsageError` for one that is not open, `Unanswered` for an answer that
+        is none of its choices."""
+        self._asker.answer(question, value)
+
+    def asked(self, question: Question) -> None:
+        """Take note of a question: it is news."""
+        if self._news is not None:
+            self._news.put_nowait(AskNews(at=self._driver.now() - self._began, question=question))
+
+    async def news(self, modes: Collection[Mode] | None = None) -> AsyncGenerator[News, None]:
+        """Yield the run's news, the answer last; with `modes` only those kinds. Only for a handle made with
+        `watch=True`, and once."""
+        if self._news is None:
+            raise UsageError("submit with watch=True to follow a run's news")
+        try:
+            while True:
+                item = await self._news.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if modes is None or item.kind in modes:
+                    yield item
+                if isinstance(item, AnswerNews):
+                    return
+        finally:
+            if not self._finish.done():
+                self.cancel()
+
+    async def _answer(self, future: asyncio.Future[tuple[Finish, Run | None]]) -> Answer:
+        try:
+            finish, run = await future
+        except BaseException as error:  # the driver broke down: whoever follows the news must hear of it too
+            if self._news is not None:
+                self._news.put_nowait(error)
+            raise
+        finally:
+            self._asker.end(self.run)
+            if self._news is not None:
+                with contextlib.suppress(ValueError):
+                    self._driver.watchers.remove(self._watch)
+        ended = self._driver.now() if self._ended is None else self._ended
+        answer = read_answer(finish, run, self._task, self._began, ended, self._plan)
+        if self._news is not None:
+            self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
+        return answer
+
+    def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
+        assert self._news is not None
+        run = machine.runs.get(self.run) or next((each for each in machine.retired if each.id == self.run), None)
+        if run is None:
+            return
+        at = event.at - self._began
+        for node in run.nodes[self._seen :]:
+            self._news.put_nowait(_step_news(node, at, State.WAITING.value))  # its moves since follow below
+        self._seen = len(run.nodes)
+        nodes = machine.nodes if run.id in machine.runs else {node.id: node for node in run.nodes}
+        for _, step, _, state, reason in machine.moves:
+            node = nodes.get(step)
+            if node is not None and node.run is run:
+                self._news.put_nowait(_step_news(node, at, state, reason))
+        if isinstance(event, Progressed):
+            attempt = machine.attempts.get(event.attempt)
+            if attempt is not None and attempt.node.run is run and attempt.node.extra is not attempt:
+                news = TextNews(
+                    at=at, step=attempt.node.id, text=event.text, tokens=attempt.generated, logprob=event.logprob
+                )
+                self._news.put_nowait(news)
+
+
+class Questions:
+    """Questions that are put before there is a handle to tell."""
+
+    def __init__(self) -> None:
+        self._early: list[Question] = []
+        self._handle: Handle | None = None
+
+    def told(self, question: Question) -> None:
+        """Take a question."""
+        if self._handle is None:
+            self._early.append(question)
+        else:
+            self._handle.asked(question)
+
+    def handle(self, handle: Handle) -> None:
+        """Tell a handle of all questions from now on, and of those before."""
+        self._handle = handle
+        for question in self._early:
+            handle.asked(question)
+
+
+def _step_news(node: Node, at: float, state: str, reason: str = "") -> StepNews:
+    owner = node.scope.owner
+    return StepNews(
+        at=at,
+        step=node.id,
+        name=node.step.name,
+        owner=owner.id if owner is not None else None,
+        op=node.step.op.kind,
+        label=node.step.label,
+        state=state,
+        reason=reason,
+        tokens=node.attempt.generated if node.attempt else node.own.usage.completion if node.own else 0,
+        value=node.own.value if node.own is not None else None,
+        prompt=node.own.usage.prompt if node.own is not None else 0,
+        cached=node.own.usage.cached if node.own is not None else 0,
+        logprob=node.own.logprob if node.own is not None else None,
+        signals=node.own.signals if node.own is not None else None,
+    )
+
+
+def read_answer(
+    finish: Finish, run: Run | None, task: Task, began: float, ended: float, plan: Plan | None = None
+) -> Answer:
+    """Return the answer that a finished run holds, as its task reads it."""
+    result, answer, verified = finish.result, None, None
+    failure = finish.failure
+    if result is not None and result.value is not None:
+        try:
+            # A value that is not text is no generated text either: a merge's verdict or a tool's value is the answer.
+            as_it_is = result.extracted or not isinstance(result.value, str)
+            answer = result.value if as_it_is else task.extract(result.text)
+            verified = task.verify(answer) if answer is not None else None
+        except Exception as error:
+            failure = as_failure(TaskError(f"{type(task).__name__} could not read the output: {error}"))
+    return Answer(
+        run=finish.run,
+        status=finish.status,
+        answer=answer,
+        verified=verified,
+        value=result.value if result is not None else None,
+        why=result.why if result is not None else "",
+        failure=failure,
+        partial=finish.partial,
+        report=report(finish, run, began, ended),
+        plan=plan,
+    )

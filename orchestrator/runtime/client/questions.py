@@ -1,0 +1,153 @@
+"""Questions that tools put to a person: who is asked, how an answer gets back, and what the journal keeps of both.
+
+A question that was answered before its process ended is not put again. How people are asked, on a terminal or anywhere
+else, is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from pydantic import JsonValue
+
+from ...core.errors import Unanswered, UsageError
+from ...core.tools.context import Question
+from ..journal.writer import Recorder
+
+OnAsk = Callable[[Question], JsonValue | Awaitable[JsonValue]]
+"""Puts a question to a person and returns what they say. An ordinary function is called on a thread of its own."""
+
+Told = Callable[[Question], None]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A run whose tools may ask."""
+
+    recorder: Recorder | None
+    answers: Mapping[str, JsonValue]
+    """What was answered in earlier sessions, by question."""
+    told: Told | None
+    """Hears of each question, so that it can be answered from outside."""
+    waiting: dict[str, tuple[Question, asyncio.Future[JsonValue]]] = field(
+        default_factory=dict[str, tuple[Question, "asyncio.Future[JsonValue]"]]
+    )
+
+
+class Asker:
+    """Puts the questions of all runs under way."""
+
+    def __init__(self, on_ask: OnAsk | None = None) -> None:
+        self.on_ask = on_ask
+        self._runs: dict[str, _Open] = {}
+
+    def begin(
+        self,
+        run: str,
+        recorder: Recorder | None,
+        answers: Mapping[str, JsonValue] | None = None,
+        told: Told | None = None,
+    ) -> None:
+        """Let a run's tools ask. Without `told` and without `on_ask` nobody can be asked."""
+        self._runs[run] = _Open(recorder, answers or {}, told)
+
+    def end(self, run: str) -> None:
+        """Forget a run that is over."""
+        opened = self._runs.pop(run, None)
+        for _, future in opened.waiting.values() if opened else ():
+            future.cancel()
+
+    async def ask(self, question: Question) -> JsonValue:
+        """Put a question and return the answer. Raises `Unanswered`."""
+        opened = self._runs.get(question.run)
+        if opened is None:
+            raise Unanswered(f"{question.text!r}: its run is over")
+        if question.id in opened.answers:
+            return question.check(opened.answers[question.id])
+        if opened.recorder is not None:
+            opened.recorder.note(question.run, question.id, "asked", question.model_dump(mode="json"))
+        value = await self._answered(question, opened)
+        if opened.recorder is not None:
+            opened.recorder.note(question.run, question.id, "answered", value)
+        return value
+
+    def answer(self, question: str, value: JsonValue) -> None:
+        """Answer an open question, by its id. Raises `UsageError` for one that is not open, and `Unanswered` for an
+        answer that is none of its choices; the question then stays open."""
+        for opened in self._runs.values():
+            asked, future = opened.waiting.get(question, (None, None))
+            if asked is not None and future is not None and not future.done():
+                future.set_result(asked.check(value))
+                return
+        there = [each for opened in self._runs.values() for each in opened.waiting]
+        known = f"open are {', '.join(there)}" if there else "none is open"
+        raise UsageError(f"there is no open question {question!r}: {known}")
+
+    def open(self, run: str) -> tuple[Question, ...]:
+        """Return the questions of a run that wait for an answer from outside."""
+        opened = self._runs.get(run)
+        waiting = opened.waiting.values() if opened is not None else ()
+        return tuple(question for question, future in waiting if not future.done())
+
+    async def _answered(self, question: Question, opened: _Open) -> JsonValue:
+        if self.on_ask is not None:
+            try:
+                return question.check(await _called(self.on_ask, question))
+            except Unanswered:
+                raise
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+                raise Unanswered(f"{question.text!r} could not be put to anybody ({said})") from error
+        if opened.told is None:
+            raise Unanswered(
+                f"{question.text!r}: nobody is there to be asked; pass on_ask=…, or submit the run and answer by its "
+                "handle"
+            )
+        future: asyncio.Future[JsonValue] = asyncio.get_running_loop().create_future()
+        opened.waiting[question.id] = (question, future)
+        try:
+            opened.told(question)
+            return await future
+        finally:
+            opened.waiting.pop(question.id, None)
+
+
+async def _called(on_ask: OnAsk, question: Question) -> JsonValue:
+    if inspect.iscoroutinefunction(on_ask) or inspect.iscoroutinefunction(getattr(on_ask, "__call__", None)):  # noqa: B004
+        return await cast("Awaitable[JsonValue]", on_ask(question))
+    value = await _on_thread(lambda: on_ask(question))
+    return await value if inspect.isawaitable(value) else cast("JsonValue", value)
+
+
+async def _on_thread(work: Callable[[], object]) -> object:
+    """Run a function on a daemon thread: one that waits for a person must not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[object] = loop.create_future()
+
+    def settle(value: object, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def run() -> None:
+        value: object = None
+        problem: BaseException | None = None
+        try:
+            value = work()
+        except Exception as error:
+            problem = error
+        except BaseException as error:
+            problem = Unanswered(f"the one who was asked gave up ({type(error).__name__})")
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, problem)
+
+    threading.Thread(target=run, name="plait-ask", daemon=True).start()
+    return await future

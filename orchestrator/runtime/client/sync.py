@@ -1,0 +1,177 @@
+"""A synchronous façade over the async client, on an event loop of its own in a background thread.
+
+Because the loop is its own, it also works where a loop is already running, as in a notebook. Adds nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from pydantic import JsonValue
+
+from ...core.errors import UsageError
+from ...core.plan import Plan
+from ..journal.resume import OnUnknown
+from .answer import Answer, Mode, News
+from .client import AsyncOrchestrator, Handle, Options, ToolLike
+
+T = TypeVar("T")
+
+
+class Orchestrator:
+    """Plans, runs and answers requests; every method blocks until it is done.
+
+    Takes what `AsyncOrchestrator` takes. Use it in a `with` statement or call `close()`; what is forgotten is closed
+    when the process ends. Ctrl-C during `run` gives that run up before `KeyboardInterrupt` is raised.
+
+        with Orchestrator() as plait:
+            answer = plait.run("3 5 7 11 -> 24", task="countdown", planner="threads")
+
+    The same with scripted replies in place of a model:
+
+    >>> from plait.workers.scripted import Reply, Scripted
+    >>> with Orchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as plait:
+    ...     answer = plait.run("What is 2 + 2?", planner="sample", n=3)
+    ...     kinds = [news.kind for news in plait.stream("And 3 + 1?", modes=["answer"])]
+    >>> answer.answer, answer.status, answer.why
+    ('4', 'done', '3 of 3 votes, margin 3')
+    >>> [step.name for step in answer.plan.steps], [row.state for row in answer.trace]
+    (['sample-1', 'sample-2', 'sample-3', 'vote'], ['done', 'done', 'done', 'done'])
+    >>> answer.usage.completion, kinds
+    (6, ['answer'])
+    """
+
+    def __init__(self, model: str | None = None, **options: Any) -> None:
+        self._inner = AsyncOrchestrator(model, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="plait-loop", daemon=True)
+        self._thread.start()
+        self._end = weakref.finalize(self, _close, self._inner, self._loop, self._thread)
+
+    def __enter__(self) -> Self:
+        try:
+            self._do(self._inner.start())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up what still runs and free everything. May be called twice."""
+        self._end()
+
+    def run(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Answer:
+        """Run one request to its end; arguments as for `AsyncOrchestrator.submit`."""
+        return self._await(self._submitted(text, plan, options))
+
+    def map(self, texts: list[str], **options: Unpack[Options]) -> list[Answer]:
+        """Run many requests side by side and return their answers in order."""
+        handles = [self._submitted(text, None, options) for text in texts]
+        return [self._await(handle, handles) for handle in handles]
+
+    def resume(
+        self,
+        run: str,
+        *,
+        on_unknown: OnUnknown | None = None,
+        tools: Iterable[ToolLike] = (),
+        path: str | Path | None = None,
+    ) -> Answer:
+        """Finish a run whose process ended before it did; arguments as for `AsyncOrchestrator.resume`."""
+        return self._do(self._inner.resume(run, on_unknown=on_unknown, tools=tools, path=path))
+
+    def answer(self, question: str, value: JsonValue) -> None:
+        """Answer a question that came as news of `stream`, by its id."""
+        self._do(self._answered(question, value))
+
+    async def _answered(self, question: str, value: JsonValue) -> None:
+        self._inner.answer(question, value)
+
+    def stream(
+        self,
+        text: str = "",
+        *,
+        plan: Plan | None = None,
+        modes: Collection[Mode] | None = None,
+        **options: Unpack[Options],
+    ) -> Iterator[News]:
+        """Run one request and yield its news as they come (those of `modes`, if given), the answer last; leaving early
+        gives the run up."""
+        handle = self._do(self._inner.submit(text, plan=plan, watch=True, **options))
+        news = handle.news(modes)
+        try:
+            while True:
+                try:
+                    yield self._do(anext(news))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._do(news.aclose())
+
+    def _submitted(self, text: str, plan: Plan | None, options: Options) -> Handle:
+        """Start a run whose questions nobody hears of."""
+        given = (text, plan, False, options)
+        return self._do(self._inner._submit(*given, answerable=False))  # pyright: ignore[reportPrivateUsage]
+
+    def _await(self, handle: Handle, beside: Sequence[Handle] = ()) -> Answer:
+        """Wait for a run. Ctrl-C gives it up, and those beside it."""
+        try:
+            return self._do(_wait(handle))
+        except KeyboardInterrupt:
+            for each in (handle, *beside):
+                self._loop.call_soon_threadsafe(each.cancel)
+            with contextlib.suppress(Exception):
+                self._do(asyncio.wait_for(_wait(handle), 15))
+            raise
+
+    def _do(self, work: Coroutine[Any, Any, T] | Any) -> T:
+        if self._loop.is_closed():
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise UsageError("this orchestrator was closed; make a new one")
+        if threading.current_thread() is self._thread:
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise UsageError(
+                "this orchestrator was called on its own event loop, as by an async tool of its own, and would wait "
+                "for itself for ever: make that tool an ordinary function, or give it an orchestrator of its own"
+            )
+        over = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_as_coroutine(work, over), self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            over.wait(15)  # a generator that is being left cannot be closed before it has been
+            raise
+
+
+async def _as_coroutine(work: Any, over: threading.Event) -> Any:
+    try:
+        return await work
+    finally:
+        over.set()
+
+
+async def _wait(handle: Handle) -> Answer:
+    return await handle
+
+
+def _close(inner: AsyncOrchestrator, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    if not loop.is_closed():
+        asyncio.run_coroutine_threadsafe(inner.close(), loop).result(timeout=60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=10)
+        loop.close()

@@ -1,0 +1,104 @@
+"""Makes the workers that a configuration asks for: each is given those settings that its constructor has a keyword for.
+
+Does not know what workers do with them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ...core.errors import ConfigError
+from ...core.interfaces import Worker
+from ..plugins.loader import Plugins
+from .config import Config
+
+
+def workers(config: Config, plugins: Plugins) -> list[Worker]:
+    """Return the model workers of a configuration, not started.
+
+    `ray` hosts one engine in each of `engines` Ray actors; any other name is a worker plugin that runs in this process.
+    """
+    options = settings(config)
+    if config.worker == "ray":
+        pool = importlib.import_module("plait.workers.ray").pool
+        engine = _accepted(plugins.worker_class("engine"), options)
+        return list(pool(config.engines, "plait.workers.engine:Engine", engine, **room(config)))
+    for name in ("cpus", "gpus", "placement"):
+        if name in config.model_fields_set and getattr(config, name) is not None:
+            raise ConfigError(
+                f"{name} is what engines reserve on a Ray cluster, with the worker `ray`; {config.worker!r} has no "
+                "use for it: leave it out"
+            )
+    if config.engines != 1:
+        raise ConfigError(f"{config.engines} engines need the worker `ray`; {config.worker!r} runs one in this process")
+    return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
+
+
+def tools(config: Config, plugins: Plugins, functions: Iterable[Any]) -> Worker:
+    """Return the worker that runs tools: some functions, and what the configuration names; not started.
+
+    With `tool_actors` those of the file run in so many Ray actors. Raises `ConfigError` if there is no file.
+    """
+    given = {"tools": functions, "file": config.tools, "mcp": config.mcp}
+    if not config.tool_actors:
+        return plugins.worker("tools", **given)
+    if config.tools is None:
+        raise ConfigError(
+            f"tool_actors={config.tool_actors} are to run the tools of a file: name one in `tools`, or leave "
+            "tool_actors out"
+        )
+    return plugins.worker("tool-actors", **given, actors=config.tool_actors, start_timeout=config.start_timeout)
+
+
+def room(config: Config) -> dict[str, Any]:
+    """Return what each engine reserves on a Ray cluster. Raises `ConfigError` for too few GPUs."""
+    gpus, together = config.gpus, config.tensor_parallel
+    if gpus is None and together > 1:
+        gpus = together
+    if gpus is not None and together > 1 and gpus < together:
+        raise ConfigError(
+            f"tensor_parallel={together} spreads a model over {together} GPUs, and gpus={gpus:g} reserves fewer: leave "
+            "gpus out"
+        )
+    return {
+        "num_cpus": config.cpus,
+        "num_gpus": gpus,
+        "strategy": config.placement,
+        "start_timeout": config.start_timeout,
+    }
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Return the options of a model worker that the configuration sets."""
+    options: dict[str, Any] = {
+        "model": config.model,
+        "script": config.script,
+        "slots": config.slots,
+        "threads": config.threads,
+        "max_model_len": config.max_model_len,
+        "kv_cache_memory_bytes": None if config.kv_cache_mib is None else config.kv_cache_mib << 20,
+        "tensor_parallel_size": config.tensor_parallel if config.tensor_parallel > 1 else None,
+        "seed": config.seed,
+        "api_key_env": config.api_key_env,
+        "whole": config.whole,
+    }
+    if config.worker == "http":
+        if config.base_url is None:
+            raise ConfigError(
+                "the worker `http` needs the address of a server: set base_url (PLAIT_BASE_URL) to one such as "
+                "http://localhost:8000/v1"
+            )
+        options["base_url"] = config.base_url
+        if "model" not in config.model_fields_set:
+            del options["model"]  # the bundled model's folder says nothing to a server, which has one of its own
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _accepted(cls: Callable[..., object], options: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(cls).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return dict(options)
+    return {key: value for key, value in options.items() if key in parameters}

@@ -1,0 +1,161 @@
+"""Asks planners for plans and patches, for whoever runs a machine.
+
+Holds a run's planner and the readers of its expanding steps; what planners say, or raise, becomes events. It has no
+clock and no loop (times are given to it), and does not know what becomes of a patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ...core.errors import PlaitError, PlannerError, as_failure
+from ...core.events import Expand, Expanded, Submitted
+from ...core.interfaces import Brief, Planner, Reader
+from ...core.plan import Plan
+from ...core.view import View
+from ...machine.machine import Machine
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A step that is being read."""
+
+    attempt: int
+    reader: Reader | None
+    """`None` if it has raised and is not asked again."""
+    held: list[Plan] = field(default_factory=list[Plan])
+    """Patches that wait until the text is whole: they change the world, or need what does. An attempt that is lost
+    half-way is made again and voids its patches, which must not have done anything by then."""
+    names: set[str] = field(default_factory=set[str])
+    """Names of the steps that are held."""
+
+    def ready(self, patches: Sequence[Plan]) -> list[Plan]:
+        """Return the patches that need not wait, and hold the others."""
+        ready: list[Plan] = []
+        for patch in patches:
+            effects = any(step.side_effects for step in patch.steps)
+            if effects or (self.names and any(name in self.names for name in _mentioned(patch))):
+                self.held.append(patch)
+                self.names |= {step.name for step in patch.steps}
+            else:
+                ready.append(patch)
+        return ready
+
+
+@dataclass(slots=True)
+class _Open:
+    """A run whose steps may expand."""
+
+    planner: Planner
+    brief: Brief
+    readers: dict[str, _Reading] = field(default_factory=dict[str, _Reading])
+    """By step id."""
+
+
+class Expander:
+    """The planners of all runs under way. `revise` is applied to every plan and patch before it becomes an event."""
+
+    def __init__(self, revise: Callable[[Plan], Plan] | None = None) -> None:
+        self._revise = revise or _as_it_is
+        self._runs: dict[str, _Open] = {}
+
+    def adopt(self, run: str, planner: Planner, brief: Brief) -> None:
+        """Take a run that was planned before, so that its steps can go on expanding."""
+        self._runs[run] = _Open(planner, brief)
+
+    def start(self, run: str, planner: Planner, brief: Brief, at: float) -> Submitted:
+        """Ask the planner for its first plan and return the event that submits it.
+
+        Raises what the planner raised if that is a `PlaitError`, else `PlannerError`. Nothing is kept of such a run.
+        """
+        try:
+            plan = planner.start(brief)
+            if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise PlannerError(f"{type(planner).__name__} planned a {type(plan).__name__}, which is no Plan")
+        except Exception as error:
+            raise _of_planner(planner, "start", error) from error
+        self._runs[run] = _Open(planner, brief)
+        return Submitted(at=at, run=run, request=brief.request, plan=self._revise(plan))
+
+    def expand(self, action: Expand, machine: Machine, at: float) -> list[Expanded]:
+        """Feed a step's reader and return what it says, in order; after the step's result the last event closes it.
+
+        Whatever the planner raises is an event too, and ends the step. News of a step that is over gives nothing.
+        """
+        step = View(machine).step(action.step)
+        if step is None:
+            return []
+        if action.result is not None and action.result.patch is not None:  # what a merge wants, no planner is asked
+            patch = action.result.patch
+            return [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch, closed=True)]
+        opened = self._runs.get(step.run)
+        if opened is None:
+            message = f"run {step.run} was submitted without a planner, so {action.step} has nothing to expand into"
+            return [_failed(action, at, PlannerError(message))]
+        reading = opened.readers.get(action.step)
+        if reading is not None and (
+            reading.attempt > action.attempt or (reading.attempt == action.attempt and reading.reader is None)
+        ):
+            return []
+        try:
+            if reading is None or reading.attempt != action.attempt:
+                reading = _Reading(action.attempt, opened.planner.reader(step.plan, opened.brief))
+                opened.readers[action.step] = reading
+            said = self._read(reading, action, at)
+        except Exception as error:
+            opened.readers[action.step] = _Reading(action.attempt, None)
+            return [_failed(action, at, _of_planner(opened.planner, f"reader of {step.plan.name!r}", error))]
+        if action.result is not None:
+            del opened.readers[action.step]
+        return said
+
+    def _read(self, reading: _Reading, action: Expand, at: float) -> list[Expanded]:
+        assert reading.reader is not None
+        patches: list[Plan] = []
+        if action.delta is not None:
+            fed: Sequence[Plan] = reading.reader.feed(action.delta)
+            patches += reading.ready([self._revise(_plan(patch)) for patch in fed])
+        last: Plan | None = None
+        if action.result is not None:
+            made = reading.reader.close(action.result)
+            last = None if made is None else self._revise(_plan(made))
+            patches += reading.held
+        said = [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch) for patch in patches]
+        if action.result is not None:
+            said.append(Expanded(at=at, step=action.step, attempt=action.attempt, patch=last, closed=True))
+        return said
+
+    def forget(self, run: str) -> None:
+        """Drop a run that is over."""
+        self._runs.pop(run, None)
+
+
+def _as_it_is(plan: Plan) -> Plan:
+    return plan
+
+
+def _mentioned(patch: Plan) -> Iterator[str]:
+    for step in patch.steps:
+        yield from step.references()
+        if step.op.kind == "think" and step.op.after is not None:
+            yield step.op.after
+    if patch.output is not None:
+        yield patch.output
+
+
+def _plan(patch: object) -> Plan:
+    if not isinstance(patch, Plan):
+        raise PlannerError(f"its reader returned a {type(patch).__name__}, which is no Plan")
+    return patch
+
+
+def _failed(action: Expand, at: float, error: PlaitError) -> Expanded:
+    return Expanded(at=at, step=action.step, attempt=action.attempt, failure=as_failure(error))
+
+
+def _of_planner(planner: Planner, what: str, error: Exception) -> PlaitError:
+    """Return an error of the tree for what a planner's code raised."""
+    if isinstance(error, PlaitError):
+        return error
+    return PlannerError(f"{type(planner).__name__} raised {type(error).__name__} in its {what}: {error}")

@@ -1,0 +1,61 @@
+"""A worker around another, which does all that the outer one does not do otherwise.
+
+Decides nothing. It exists because `Worker` gives what a worker offers (models, cache) a default, which would otherwise
+stand before the inner worker's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from ...core.events import Job
+from ...core.interfaces import Progress, Worker
+from ...core.plan import Kind
+from ...core.result import Failure, Result
+
+
+class Around(Worker):
+    """Offers what `inner` offers, and hands everything on to it."""
+
+    def __init__(self, inner: Worker) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.serves: tuple[Kind, ...] = inner.serves
+        self.look()
+
+    def look(self) -> None:
+        """Take note of what the inner worker offers now: some of it is known only after its start, or changes when it
+        comes back."""
+        self.slots = self.inner.slots
+        self.models = getattr(self.inner, "models", ())
+        self.cache_tokens = getattr(self.inner, "cache_tokens", None)
+        self.block = getattr(self.inner, "block", None)
+
+    async def start(self) -> None:
+        """Start the inner worker."""
+        await self.inner.start()
+        self.look()
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        """Have the inner worker do the job."""
+        async for item in self.inner.run(job):
+            yield item
+
+    async def cancel(self, attempt: int) -> None:
+        """Have the inner worker stop an attempt."""
+        await self.inner.cancel(attempt)
+
+    async def health(self) -> AsyncIterator[bool]:
+        """Yield what the inner worker says."""
+        async for healthy in self.inner.health():
+            self.look()
+            yield healthy
+
+    async def close(self) -> None:
+        """Close the inner worker."""
+        await self.inner.close()
+
+    def __getattr__(self, name: str) -> object:
+        if name == "inner":  # not made yet
+            raise AttributeError(name)
+        return getattr(self.inner, name)

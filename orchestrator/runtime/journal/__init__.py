@@ -1,0 +1,1 @@
+"""Runs as files: writing them down, reading them back, resuming and replaying them."""

@@ -1,0 +1,168 @@
+"""The folder of journals: where runs are written by default, which are there, and what may be thrown away.
+
+A session has a file of its own, named by when it began. Whether a run is over is read from a file's index; whether
+somebody works on it, from the claim on the file. What happened in a run is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from ...core.errors import ConfigError, UsageError
+from .journal import Journal, RunLine
+from .sqlite import claimed
+
+SUFFIX = ".plait"
+KEEP_FILES = 1000
+KEEP_BYTES = 1 << 30
+KEEP_DAYS_INTERRUPTED = 30.0
+"""What the folder may hold before the oldest are thrown away by themselves: files, bytes; and how long an interrupted
+run is spared."""
+
+RunStatus = Literal["done", "partial", "failed", "cancelled", "running", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One run on the shelf."""
+
+    run: str
+    path: Path
+    """Its journal."""
+    created: datetime
+    """When it was submitted (UTC)."""
+    status: str
+    """How it ended; `running`: some process works on its journal; `interrupted`: none does, and it did not end."""
+    planner: str
+    tokens: int
+    text: str
+    """The beginning of what was asked."""
+
+
+def default_folder() -> Path:
+    """Return the folder for journals: `plait/runs` in `XDG_STATE_HOME`, by default `~/.local/state`."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
+    return home / "plait" / "runs"
+
+
+def new_file(folder: Path) -> Path:
+    """Return the path of a journal for a new session, making the folder. Raises `ConfigError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder for journals {folder} cannot be made ({error.strerror}): name another with `journal`, or "
+            "switch it off with journal=off"
+        ) from None
+    return folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S-%f}-{secrets.token_hex(2)}{SUFFIX}"
+
+
+def journals(place: Path) -> list[Path]:
+    """Return the journals of a folder, the newest first; or the one that `place` is."""
+    if not place.is_dir():
+        return [place] if place.exists() else []
+    found = (path for path in place.iterdir() if path.suffix == SUFFIX and path.is_file())
+    return sorted(found, key=lambda path: path.name, reverse=True)
+
+
+def entries(place: Path) -> Iterator[RunEntry]:
+    """Yield the runs of a folder or a file, the newest first. Files that cannot be read are passed over."""
+    for path in journals(place):
+        with contextlib.suppress(ConfigError):
+            yield from reversed(_entries_of(path))
+
+
+def find(place: Path, run: str) -> RunEntry:
+    """Return the run whose id is `run` or, if there is one only, begins with it. Raises `UsageError` if there is none,
+    or more."""
+    found: list[RunEntry] = []
+    for entry in entries(place):
+        if entry.run == run:
+            return entry
+        if run and entry.run.startswith(run):
+            found.append(entry)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError(f"there is no run {run!r} in {place}: `plait runs list` shows those that are there")
+    several = ", ".join(entry.run for entry in found[:5])
+    raise UsageError(f"{run!r} begins the ids of {len(found)} runs ({several}): write more of it")
+
+
+def sweep(
+    folder: Path, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
+) -> tuple[list[Path], int]:
+    """Delete journals nobody works on: all but the newest `keep` files, and those that nobody has written for
+    `older_than` seconds. Those with an interrupted run are spared unless `interrupted`.
+
+    Return the files deleted and the bytes freed.
+    """
+    now = datetime.now(UTC).timestamp()
+    gone: list[Path] = []
+    freed = 0
+    for place, path in enumerate(journals(folder)):
+        many = keep is not None and place >= keep
+        old = older_than is not None and now - _written(path) > older_than
+        if (many or old) and _may_go(path, interrupted):
+            freed += _delete(path)
+            gone.append(path)
+    return gone, freed
+
+
+def tidy(folder: Path) -> None:
+    """Keep the folder within its bounds: the oldest journals go first, interrupted runs only when they are old."""
+    now = datetime.now(UTC).timestamp()
+    size = 0
+    for place, path in enumerate(journals(folder)):
+        with contextlib.suppress(OSError):
+            size += path.stat().st_size
+            if (place >= KEEP_FILES or size > KEEP_BYTES) and _may_go(
+                path, interrupted=now - _written(path) > KEEP_DAYS_INTERRUPTED * 86_400
+            ):
+                _delete(path)
+
+
+def _entries_of(path: Path) -> list[RunEntry]:
+    lines = Journal(path).runs()
+    busy = any(line.status is None for line in lines) and claimed(path)
+    return [_entry(path, line, busy) for line in lines]
+
+
+def _entry(path: Path, line: RunLine, busy: bool) -> RunEntry:
+    status = line.status or ("running" if busy else "interrupted")
+    created = datetime.fromisoformat(line.created)
+    return RunEntry(line.run, path, created, status, line.planner, line.tokens, line.text)
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _may_go(path: Path, interrupted: bool) -> bool:
+    if claimed(path):
+        return False
+    try:
+        return interrupted or all(line.status is not None for line in Journal(path).runs())
+    except ConfigError:
+        return interrupted  # it cannot be read: whether somebody wants it, a person has to say
+
+
+def _delete(path: Path) -> int:
+    freed = 0
+    for each in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+        with contextlib.suppress(OSError):
+            size = each.stat().st_size
+            each.unlink()
+            freed += size
+    return freed

@@ -1,0 +1,450 @@
+"""The journal: every event and the actions that followed, in one SQLite file that only grows.
+
+It stands between queue and machine: events are written before the machine acts on them, so they alone determine the
+state; actions are written after, abridged, for comparison. Beside them stand notes that no machine sees: what a call
+that changes the world is about to do, what a person was asked and said. Decides the file's format and how durable it
+is; it does not know what events mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, cast
+
+from pydantic import JsonValue, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from ...core.errors import ConfigError
+from ...core.events import Action, Dispatch, Event, Expanded, Finish, Pruned, Submitted, event_adapter
+from ...core.values import Frozen
+from .sqlite import FORMAT, check_format, claim, connect, explained, packed, prepare, unpacked
+
+_SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
+_HEAD = 200  # characters of a request that are kept to know it by
+_INTS, _CHARS = 32, 400  # longer ones are abridged in actions: events hold them, and a replay makes them again
+
+
+class Header(Frozen):
+    """What a machine has to be made with to take the events after it."""
+
+    format: int = FORMAT
+    plait: str
+    """Version of this package that wrote them."""
+    created: str
+    """When, UTC, ISO 8601."""
+    grace: float
+    lease: float | None
+    resumes: str | None = None
+    """The run that this session goes on with. Its machine is not a new one but that of event `base`."""
+    base: int | None = None
+    """The last event of the session that it goes on from."""
+    meta: dict[str, JsonValue] = {}
+    """Whatever the writer wants to be remembered. What looks like a secret by its name is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One event, and the actions that followed."""
+
+    seq: int
+    at: float
+    run: str | None
+    """Which run it concerns, where that can be told."""
+    kind: str
+    event: str
+    """JSON."""
+    actions: str | None
+    """JSON list, as `dump` makes it; `None` if the writer ended before it could write them."""
+
+    def load(self) -> Event:
+        """Return the event. Raises `ConfigError` if it cannot be read."""
+        try:
+            return event_adapter.validate_json(self.event)
+        except ValidationError:
+            try:  # Python's reader takes what pydantic's does not: lone surrogates, as tools and models may write
+                return event_adapter.validate_python(json.loads(self.event))
+            except ValueError as error:
+                detail = str(error).partition("\n")[0]
+                raise ConfigError(
+                    f"event {self.seq} of the journal cannot be read ({detail}): the file is damaged, or another "
+                    "version of plait wrote it"
+                ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that no machine needs to know and a resumed run does."""
+
+    run: str
+    step: str
+    attempt: int | None
+    kind: str
+    """`intent`: a call that changes the world is about to be made. `asked`, `answered`: a question to a person (`step`
+    is its id). `ruled`: what was decided about a call whose outcome is unknown."""
+    note: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """What the index of a journal says of a run."""
+
+    run: str
+    first: int
+    """Number of the event that submitted it."""
+    created: str
+    """When it was submitted, UTC, ISO 8601."""
+    text: str
+    """The beginning of what was asked."""
+    planner: str
+    status: str | None
+    """How it ended; `None` if it has not, or the writer was killed before it could say so."""
+    tokens: int
+    """Generated, once it has ended."""
+    ended: str | None
+
+
+class Journal:
+    """One file, written by one process at a time and read by any number.
+
+    Nothing happens to the file before `open` (or the first `append`, which opens with a machine's default options).
+    `synchronous="normal"` survives the end of the process, "full" also that of the machine (one fsync a batch).
+    No text of `secrets` is written to the file.
+
+    All methods raise `ConfigError`, with the cause, for a file that cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Literal["normal", "full"] = "normal",
+        secrets: Iterable[str] = (),
+    ) -> None:
+        self.path = Path(path)
+        self._synchronous = synchronous
+        self._secrets = [json.dumps(secret)[1:-1] for secret in secrets if secret]
+        self._db: sqlite3.Connection | None = None
+        self._lock: int | None = None
+        self._next = 1
+        self._acted: list[tuple[int, str | bytes]] = []
+        self._index: list[tuple[str, tuple[object, ...]]] = []
+        self._runs: dict[int, str] = {}
+        self._resumes: str | None = None
+
+    def __enter__(self) -> Self:
+        return self if self._db is not None else self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Claim the file, so that nobody else writes to it until `close`."""
+        if self._lock is None:
+            self._lock = claim(self.path)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a session has been started."""
+        return self._db is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes written, those included that stand beside the file while it is open."""
+        if self._db is None:
+            return 0
+        with explained(self.path):
+            pages = self._db.execute("PRAGMA page_count").fetchone()[0]
+            return pages * self._db.execute("PRAGMA page_size").fetchone()[0]
+
+    def open(
+        self,
+        *,
+        grace: float = 10.0,
+        lease: float | None = None,
+        meta: Mapping[str, JsonValue] | None = None,
+        resumes: str | None = None,
+        base: int | None = None,
+    ) -> Self:
+        """Start a session: what is appended from here on is for a new machine with these options, or (`resumes` a run
+        from event `base`) for the machine as it stood after that event.
+
+        A file that is there already keeps its sessions, and the new one comes after them.
+        """
+        if self._db is not None:
+            raise ConfigError(f"{self.path} is open already")
+        self.hold()
+        try:
+            self._db = connect(self.path, write=True)
+            with explained(self.path):
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+                prepare(self._db)
+            check_format(self._db, self.path)
+            header = Header(
+                plait=_version(),
+                created=_now(),
+                grace=grace,
+                lease=lease,
+                resumes=resumes,
+                base=base,
+                meta=_without_secrets(dict(meta or {})),
+            )
+            self._resumes = resumes
+            with explained(self.path):
+                self._next = self._db.execute("SELECT coalesce(max(seq), 0) + 1 FROM events").fetchone()[0]
+                # A session without events is replaced: it would start where this one does.
+                line = (self._next, self._hidden(header.model_dump_json()))
+                self._db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", line)
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def append(self, events: Sequence[Event], *, sync: bool = False) -> int:
+        """Write events, in one transaction, and return the number of the first; the others follow it.
+
+        With `sync` they are on the disk when this returns, and survive the end of the machine too.
+        """
+        if self._db is None:
+            self.open()
+        first = self._next
+        lines = [
+            (seq, event.at, self._run_of(event), event.kind, packed(self._hidden(_json(event))))
+            for seq, event in enumerate(events, first)
+        ]
+        for seq, event in enumerate(events, first):
+            if isinstance(event, Submitted):
+                head = json.loads(self._hidden(json.dumps(" ".join(event.request.text.split()))))[:_HEAD]
+                values = (event.run, seq, _now(), head, event.request.planner.name)
+                statement = "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)"
+                self._index.append((statement, values))
+        self._write(lines, sync)
+        self._next += len(lines)
+        return first
+
+    def acted(self, seq: int, actions: Sequence[Action]) -> None:
+        """Note what followed from an event. Written with the next batch; what a crash loses, replay recomputes."""
+        for action in actions:
+            if isinstance(action, Dispatch):
+                self._runs[action.job.attempt] = action.job.run
+            elif isinstance(action, Finish) and self._resumes in (None, action.run):
+                values = (action.status, action.usage.completion, _now(), action.run)
+                self._index.append(("UPDATE runs SET status = ?, tokens = ?, ended = ? WHERE run = ?", values))
+        self._acted.append((seq, packed(self._hidden(dump(actions)))))
+
+    def note(self, note: Note) -> None:
+        """Write a note. It and all that was appended before it are on the disk when this returns."""
+        if self._db is None:
+            self.open()
+        text = packed(self._hidden(_plain_json(note.note)))
+        statement = "INSERT INTO notes (run, step, attempt, kind, note) VALUES (?, ?, ?, ?, ?)"
+        self._index.append((statement, (note.run, note.step, note.attempt, note.kind, text)))
+        self._write([], sync=True)
+
+    def knows(self, attempt: int, run: str) -> None:
+        """Say which run an attempt of an earlier session belongs to."""
+        self._runs[attempt] = run
+
+    def flush(self) -> None:
+        """Write what `acted` has noted."""
+        if self._acted or self._index:
+            self._write([])
+
+    def close(self) -> None:
+        """Write what is left and close the file, which is then one plain file. May be called twice."""
+        if self._db is None:
+            self._release()
+            return
+        try:
+            self.flush()
+            # Without this the file could not be read where its folder cannot be written. A reader may be in the way.
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            self._release()
+
+    def _write(self, lines: Sequence[tuple[int, float, str | None, str, str | bytes]], sync: bool = False) -> None:
+        assert self._db is not None
+        with explained(self.path):
+            if sync and self._synchronous != "full":
+                self._db.execute("PRAGMA synchronous = full")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.executemany("INSERT INTO actions VALUES (?, ?)", self._acted)
+                self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", lines)
+                for statement, values in self._index:
+                    self._db.execute(statement, values)
+                self._db.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+            finally:
+                if sync and self._synchronous != "full":
+                    self._db.execute("PRAGMA synchronous = normal")
+        self._acted.clear()
+        self._index.clear()
+
+    def _run_of(self, event: Event) -> str | None:
+        match event.kind:
+            case "submitted" | "cancelled" | "paused":
+                return event.run
+            case "expanded" | "pruned":
+                return _run_in(event)
+            case "progressed":
+                return self._runs.get(event.attempt)
+            case "succeeded" | "failed" | "stopped":
+                return self._runs.pop(event.attempt, None)
+            case _:
+                return None
+
+    def _hidden(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def _release(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all that is written, oldest first, as of now. The file may be open for writing, here or elsewhere."""
+        if self._db is not None:
+            self.flush()
+        with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):
+            check_format(db, self.path)
+            expected = 1
+            lines = db.execute("SELECT seq, at, run, kind, event, actions FROM rows ORDER BY seq")
+            for seq, at, run, kind, event, actions in lines:
+                try:
+                    row = Row(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
+                except ValueError as error:
+                    raise ConfigError(f"{self.path} is damaged: event {seq} cannot be read ({error})") from None
+                if row.seq != expected:
+                    raise ConfigError(f"{self.path} is damaged: event {expected} is missing")
+                expected += 1
+                yield row
+
+    def events(self) -> Iterator[Event]:
+        """Yield all events, oldest first."""
+        return (row.load() for row in self.rows())
+
+    def notes(self, run: str) -> list[Note]:
+        """Return the notes of a run, oldest first."""
+        select = "SELECT run, step, attempt, kind, note FROM notes WHERE run = ? ORDER BY id"
+        lines = self._select("notes", select, run)
+        return [Note(run, step, attempt, kind, json.loads(unpacked(note))) for run, step, attempt, kind, note in lines]
+
+    def runs(self) -> list[RunLine]:
+        """Return the index of the runs, in the order of their submission."""
+        select = "SELECT run, first, created, text, planner, status, tokens, ended FROM runs ORDER BY first"
+        return [RunLine(*line) for line in self._select("runs", select)]
+
+    def _select(self, table: str, select: str, *values: object) -> list[tuple[Any, ...]]:
+        """Read a table that files of format 1 do not have."""
+        if self._db is not None:
+            self.flush()
+        with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):
+            check_format(db, self.path)
+            if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]:
+                return []
+            return db.execute(select, values).fetchall()
+
+    def sessions(self) -> list[tuple[int, Header]]:
+        """Return the number of each session's first event, and its header."""
+        with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):
+            check_format(db, self.path)
+            lines = db.execute("SELECT first, header FROM sessions ORDER BY first").fetchall()
+        try:
+            return [(first, Header.model_validate_json(header)) for first, header in lines]
+        except ValidationError as error:
+            raise ConfigError(
+                f"{self.path} is damaged: its header cannot be read ({error.errors()[0]['msg']})"
+            ) from None
+
+
+def dump(actions: Sequence[Action], *, whole: bool = False) -> str:
+    """Return actions as the JSON list that is written and compared.
+
+    Long texts and lists of token ids are abridged to their beginning, length and hash, unless it is to be `whole` (as
+    format 1 had it): prompts of continued contexts would make a journal grow with the square of their length.
+    """
+    if whole:
+        return f"[{','.join(map(_json, actions))}]"
+    return f"[{','.join(_plain_json(_abridged(action.model_dump())) for action in actions)}]"
+
+
+def _abridged(value: object) -> object:
+    match value:
+        case str():
+            return value if len(value) <= _CHARS else f"{value[:80]}… {len(value)} characters {_hash(value)}"
+        case dict():
+            fields = cast("dict[object, object]", value)
+            return {key: _abridged(item) for key, item in fields.items()}
+        case list() | tuple():
+            items = cast("Sequence[object]", value)
+            if len(items) > _INTS and all(type(item) is int for item in items):
+                return [*items[:4], f"{len(items)} numbers {_hash(repr(items))}"]
+            return [_abridged(item) for item in items]
+        case _:
+            return value
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _json(item: Event | Action) -> str:
+    return _plain_json(item.model_dump())
+
+
+def _plain_json(plain: object) -> str:
+    try:
+        return to_json(plain, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # a lone surrogate, which UTF-8 cannot say and JSON's escapes can
+        return json.dumps(plain, separators=(",", ":"))
+
+
+def _run_in(event: Expanded | Pruned) -> str:
+    return event.step.rpartition(":")[0]
+
+
+def _without_secrets(meta: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    kept: dict[str, JsonValue] = {}
+    for name, value in meta.items():
+        if isinstance(value, str) and _SECRET.search(name):
+            value = "***"
+        kept[name] = _without_secrets(value) if isinstance(value, dict) else value
+    return kept
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("plait")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout
+        return "unknown"

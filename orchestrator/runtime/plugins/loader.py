@@ -1,0 +1,324 @@
+"""Finds plugins by name: `critical-path` is `policies/schedule/critical_path.py`, `their_pkg.mod:Class` is theirs.
+
+Decides which module a name means, which class in it is the plugin, and whether the options fit. It imports a module
+only when a plugin of it is asked for, and does not know what any of them does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import pkgutil
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
+
+from ...core.errors import PlaitError, PluginError, TaskError
+from ...core.interfaces import Merge, Planner, Policy, Worker
+from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
+from ...core.plan import Plugin
+from ...core.task import Task
+from ...core.tools.docstring import first_sentence
+from .inline import made_of, verified
+from .spec import parse_plugin
+
+__all__ = ["PluginKind", "Plugins", "parse_plugin"]
+
+PluginKind = Literal["planner", "policy", "merge", "task", "worker"]
+T = TypeVar("T")
+
+PACKAGES: dict[PluginKind, tuple[str, ...]] = {
+    "planner": ("plait.planners",),
+    "policy": ("plait.policies.schedule", "plait.policies.prune", "plait.policies.stop"),
+    "merge": ("plait.policies.merge", "plait.policies.allocate"),
+    "task": ("plait.tasks",),
+    "worker": ("plait.workers",),
+}
+_BASES: dict[PluginKind, type] = {"planner": Planner, "policy": Policy, "merge": Merge, "task": Task, "worker": Worker}
+_MOST_MADE = 1024
+"""Plugins that are kept; options may be different in every request."""
+_WORKER_METHODS = ("start", "run", "cancel", "health", "close")
+
+
+class Plugins:
+    """Makes plugins of their specs. Those without a state of their own (all but workers and tasks) are made once.
+
+    Every method raises `PluginError` for a name that is not there, a module that cannot be imported, a class that is
+    not of the kind asked for, and options that do not fit.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[PluginKind, str, str], Any] = {}
+        self._classes: dict[tuple[PluginKind, str], type] = {}
+        self._namesakes: dict[tuple[PluginKind, str], int] = {}
+
+    def planner(self, spec: Plugin) -> Planner:
+        """Return the planner of a spec."""
+        return self._once("planner", Planner, spec)
+
+    def policy(self, spec: Plugin) -> Policy:
+        """Return the policy of a spec."""
+        return self._once("policy", Policy, spec)
+
+    def merge(self, spec: Plugin) -> Merge:
+        """Return the merge of a spec."""
+        return self._once("merge", Merge, spec)
+
+    def task(self, spec: Plugin, text: str) -> Task:
+        """Return the task of a spec, bound to a request's text; raises `TaskError` if it cannot read that."""
+        cls = cast("type[Task]", self.class_of("task", spec.name))
+        if "text" in spec.options:
+            raise PluginError(f"task {spec.name!r}: `text` is the request's text, not an option")
+        try:
+            return cls(text=text, **cast("dict[str, Any]", spec.options))
+        except ValidationError as error:
+            about_text = [each for each in error.errors(include_url=False) if each["loc"][:1] in ((), ("text",))]
+            if about_text:
+                raise TaskError(f"task {spec.name!r}: {explain('the request', about_text[0])}") from None
+            raise _bad_options("task", spec.name, cls, error) from None
+        except PlaitError:
+            raise
+        except Exception as error:
+            raise _broken("task", spec.name, error) from error
+
+    def worker(self, name: str, **options: object) -> Worker:
+        """Return a new worker, not started; `options` are its constructor's keyword arguments."""
+        cls = self.worker_class(name)
+        checked = _constructor_options(name, cls, options)
+        try:
+            return cls(**checked)
+        except PlaitError:
+            raise
+        except ValidationError as error:  # of an iterable that is checked while it is read
+            raise _complaint("worker", name, [], error) from None
+        except Exception as error:
+            raise _broken("worker", name, error) from error
+
+    def worker_class(self, name: str) -> Callable[..., Worker]:
+        """Return the class of a worker."""
+        return cast("Callable[..., Worker]", self.class_of("worker", name))
+
+    def class_of(self, kind: PluginKind, name: str) -> type:
+        """Return the class that a name means."""
+        found = self._classes.get((kind, name))
+        if found is None:
+            found = self._classes[kind, name] = self._find(kind, name)
+        return found
+
+    def register(self, kind: str, name: str, cls: type) -> str:
+        """Make a class known under a name and return it, numbered if another class has that name already."""
+        key = (cast("PluginKind", kind), name)
+        known = self._classes.get(key)
+        if known is not None and known is not cls and not _same(known, cls):
+            number = self._namesakes[key] = self._namesakes.get(key, 0) + 1
+            return self.register(kind, f"{name}#{number}", cls)
+        self._classes.setdefault(key, cls)
+        return name
+
+    def _find(self, kind: PluginKind, name: str) -> type:
+        base, plus, judge = name.partition("+")
+        if kind == "task" and plus:  # a task with a verifier of the caller's
+            fn = _attribute(kind, name, judge)
+            if not callable(fn):
+                raise PluginError(f"task {name!r}: {judge} is no function")
+            return verified(cast("type[Task]", self.class_of(kind, base)), fn)
+        return _third_party(kind, name) if ":" in name else _ours(kind, name)
+
+    def names(self, kind: PluginKind) -> dict[str, str]:
+        """Return the names of the plugins that are there, each with the first sentence of its docstring (or why it
+        cannot be loaded), in alphabetical order."""
+        listed: dict[str, str] = {}
+        for name in sorted(_there(kind)):
+            try:
+                doc = inspect.cleandoc(vars(self.class_of(kind, name)).get("__doc__") or "")
+            except PluginError as error:
+                doc = f"cannot be loaded: {error}"
+            listed[name] = first_sentence(doc)
+        return listed
+
+    def _once(self, kind: PluginKind, base: type[T], spec: Plugin) -> T:
+        options = json.dumps(spec.options, sort_keys=True) if spec.options else ""
+        made = self._made.get((kind, spec.name, options))
+        if made is None:
+            made = self._make(kind, spec)
+            if len(self._made) >= _MOST_MADE:
+                del self._made[next(iter(self._made))]
+            self._made[kind, spec.name, options] = made
+        return cast("T", made)
+
+    def _make(self, kind: PluginKind, spec: Plugin) -> object:
+        cls = self.class_of(kind, spec.name)
+        try:
+            return cls(**spec.options)
+        except ValidationError as error:
+            raise _bad_options(kind, spec.name, cls, error) from None
+        except PlaitError:
+            raise
+        except Exception as error:
+            raise _broken(kind, spec.name, error) from error
+
+
+# --- finding the class ---
+
+
+def _there(kind: PluginKind) -> Iterable[str]:
+    """Return the names of the plugins of a kind, without importing them."""
+    for package in PACKAGES[kind]:
+        try:
+            spec = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            continue
+        for module in pkgutil.iter_modules(spec.submodule_search_locations if spec else None):
+            if not module.name.startswith("_"):
+                yield module.name.replace("_", "-")
+
+
+def _ours(kind: PluginKind, name: str) -> type:
+    module_name = name.replace("-", "_")
+    known = {each.replace("-", "_"): each for each in _there(kind)}
+    if module_name not in known:
+        raise PluginError(_unknown(kind, name, known.values()))
+    for package in PACKAGES[kind]:
+        path = f"{package}.{module_name}"
+        if importlib.util.find_spec(path) is not None:
+            return _only_class(kind, name, path)
+    raise PluginError(_unknown(kind, name, known.values()))
+
+
+def _unknown(kind: PluginKind, name: str, known: Iterable[str]) -> str:
+    there = sorted(known)
+    near = did_you_mean(name.replace("_", "-"), there)
+    if not near:
+        others = [other for other in PACKAGES if other != kind and name.replace("_", "-") in _there(other)]
+        near = f" ({name!r} is a {others[0]})" if others else ""
+    listed = ", ".join(there) or "none"
+    hint = "" if "." not in name else "; a third party's is written pkg.mod:Class"
+    return f"there is no {kind} {name!r}{near} (there are: {listed}{hint})"
+
+
+def _only_class(kind: PluginKind, name: str, path: str) -> type:
+    module = _import(kind, name, path)
+    exported: object = getattr(module, "__all__", None)
+    if not isinstance(exported, (list, tuple)):
+        raise PluginError(f"{kind} {name!r}: {path} has no __all__; it must name the one {kind} class of the file")
+    found: list[type] = []
+    for each in cast("list[str]", exported):
+        value: object = getattr(module, each, None)
+        if _is(value, kind) and value not in found:
+            found.append(value)
+    if len(found) != 1:
+        which = ", ".join(each.__name__ for each in found) or "none"
+        raise PluginError(f"{kind} {name!r}: {path} must export exactly one {kind} class in __all__, not {which}")
+    return found[0]
+
+
+def _third_party(kind: PluginKind, name: str) -> type:
+    value = _attribute(kind, name, name)
+    if inspect.isroutine(value):
+        made = made_of(kind, value)
+        if made is not None:
+            return made
+    if not _is(value, kind):
+        base = _BASES[kind].__name__
+        raise PluginError(f"{kind} {name!r} is not a {kind}: make it a subclass of plait.core.{base}")
+    return value
+
+
+def _attribute(kind: PluginKind, name: str, address: str) -> object:
+    path, _, attribute = address.partition(":")
+    if not path or not attribute:
+        raise PluginError(f"there is no {kind} {name!r}: write its name, or pkg.mod:Class")
+    module = _import(kind, name, path)
+    value: object = getattr(module, attribute, None)
+    if value is None:
+        near = did_you_mean(attribute, vars(module))
+        raise PluginError(f"{kind} {name!r}: there is no {attribute!r} in {path}{near}")
+    return value
+
+
+def _same(known: type, cls: type) -> bool:
+    """Whether two classes were made of one function."""
+    function = getattr(known, "function", None)
+    return function is not None and function is getattr(cls, "function", None)
+
+
+def _import(kind: PluginKind, name: str, path: str) -> object:
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name and (path == error.name or path.startswith(error.name + ".")):
+            raise PluginError(
+                f"{kind} {name!r}: there is no module {error.name!r}; install it, or write options as name:option=value"
+            ) from None
+        raise PluginError(f"{kind} {name!r} cannot be loaded: {path} needs {error.name!r}; install it") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: whatever a third party's module does
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise PluginError(f"{kind} {name!r} cannot be loaded: importing {path} raised {said}") from error
+
+
+def _is(value: object, kind: PluginKind) -> typing.TypeGuard[type]:
+    if not isinstance(value, type) or value is _BASES[kind] or inspect.isabstract(value):
+        return False
+    if kind == "worker":
+        return all(callable(getattr(value, method, None)) for method in _WORKER_METHODS)
+    return issubclass(value, _BASES[kind])
+
+
+# --- options ---
+
+
+def _bad_options(kind: PluginKind, name: str, cls: type, error: ValidationError) -> PluginError:
+    model = cast("type[BaseModel]", cls)
+    takes = [each for each in model.model_fields if not (kind == "task" and each == "text")]
+    return _complaint(kind, name, takes, error)
+
+
+def _complaint(kind: PluginKind, name: str, takes: list[str], error: ValidationError) -> PluginError:
+    parts: list[str] = []
+    for detail in first_of_each(error):
+        option = str(detail["loc"][0]) if detail["loc"] else ""
+        if detail["type"] == "extra_forbidden":
+            parts.append(f"there is no option {option!r}{did_you_mean(option, takes)}")
+        elif option:
+            parts.append(explain(f"option {json_path(detail['loc'])!r}", detail))
+        else:
+            parts.append(explain("its options", detail))
+    listed = ", ".join(takes) or "no options"
+    return PluginError(f"{kind} {name!r}: {'; '.join(parts)} (it takes {listed})")
+
+
+def _constructor_options(name: str, cls: Callable[..., object], options: Mapping[str, object]) -> dict[str, Any]:
+    """Check options against the constructor of an ordinary class, and return them with its types."""
+    parameters = [
+        each
+        for each in inspect.signature(cls).parameters.values()
+        if each.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inspect.signature(cls).parameters.values())
+    try:
+        hints = typing.get_type_hints(getattr(cls, "__init__", cls))
+    except (NameError, TypeError):  # a third party's annotation under TYPE_CHECKING: its constructor checks for itself
+        hints = {}
+    fields: dict[str, Any] = {}
+    for index, each in enumerate(parameters):
+        required = each.default is inspect.Parameter.empty
+        default: Any = ... if required else each.default
+        fields[f"p{index}"] = (hints.get(each.name, Any), PydanticField(default, alias=each.name))
+    config = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=True)
+    model = create_model("Options", __config__=config, **fields)
+    try:
+        bound = model.model_validate(dict(options))
+    except ValidationError as error:
+        raise _complaint("worker", name, [each.name for each in parameters], error) from None
+    values = {each.name: getattr(bound, f"p{index}") for index, each in enumerate(parameters)}
+    return {key: values.get(key, value) for key, value in options.items()}
+
+
+def _broken(kind: PluginKind, name: str, error: Exception) -> PluginError:
+    return PluginError(f"{kind} {name!r} cannot be made: {type(error).__name__}: {first_line(error)}")

@@ -1,0 +1,160 @@
+"""Where in a text the answer stands, and the form in which equal answers are equal: the ways that `plain` can be told.
+
+Pure functions of texts. They do not know what was asked, nor whether an answer is right.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import cast
+
+from pydantic import JsonValue
+
+from ...core.errors import TaskError
+from ...core.values import as_text
+
+_ANSWER = re.compile(r"\banswer\b[ \t]*(?:is\b[ \t]*:?|:)[ \t]*\**[ \t]*(?=\S)", re.IGNORECASE)
+_NUMBER = re.compile(r"([+-]?)(\d{1,40}|\d{1,3}(?:,\d{3}){1,12})(?:\.(\d{0,40}))?")
+_SCIENTIFIC = re.compile(r"[+-]?\d{1,40}(?:\.\d{0,40})?[eE][+-]?\d{1,3}")
+_FRACTION = re.compile(r"([+-]?)\\?[dt]?frac\{([+-]?\d{1,40})\}\{(\d{1,40})\}|([+-]?\d{1,40})/(\d{1,40})")
+_WRAPPERS = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\{([^{}]*)\}")
+_OBJECTS = 200
+"""Most opening braces that are tried, from the last one."""
+
+
+# -- where it stands ---------------------------------------------------------------------------------------------------
+
+
+def boxed(text: str) -> str | None:
+    r"""Return what stands in the last complete `\boxed{…}` that is not empty, braces inside balanced."""
+    end = len(text)
+    for _ in range(100):
+        start = text.rfind("\\boxed{", 0, end)
+        if start < 0:
+            return None
+        depth = 0
+        for at in range(start + 6, len(text)):
+            depth += (text[at] == "{") - (text[at] == "}")
+            if depth == 0:
+                inside = text[start + 7 : at].strip()
+                if inside:
+                    return inside
+                break
+        end = start
+    return None
+
+
+def after_the_word(text: str) -> str | None:
+    """Return what stands after the last "answer:" (or "answer is") to the end of its line."""
+    starts = [found.end() for found in _ANSWER.finditer(text)]
+    if not starts:
+        return None
+    line = text[starts[-1] :].split("\n", 1)[0].strip()
+    return line.removesuffix("**").strip() or None
+
+
+def json_field(text: str, field: str) -> JsonValue:
+    """Return a field (`answer`, or `result.value` for a nested one) of the last JSON object that has it and is not part
+    of another that does."""
+    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    found: JsonValue = None
+    covered = len(text)
+    end = len(text)
+    for _ in range(_OBJECTS):
+        start = text.rfind("{", 0, end)
+        if start < 0:
+            break
+        end = start
+        try:
+            value, stop = cast("tuple[JsonValue, int]", decoder.raw_decode(text, start))
+        except (ValueError, RecursionError):
+            continue
+        inner = _at(value, field.split("."))
+        if inner is not None and (found is None or stop >= covered):
+            found, covered = inner, stop
+    return found
+
+
+def _no_constant(text: str) -> JsonValue:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _at(value: JsonValue, path: list[str]) -> JsonValue:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def by_pattern(text: str, pattern: str) -> str | None:
+    """Return the last match of a regular expression: its group `answer`, else its first group, else all of it."""
+    last = max(re.finditer(pattern, text), key=re.Match[str].start, default=None)
+    if last is None:
+        return None
+    groups = last.groupdict()
+    found = groups["answer"] if "answer" in groups else last[1 if last.re.groups else 0]
+    return (found or "").strip() or None
+
+
+def function(path: str) -> Callable[[str], JsonValue]:
+    """Return a function by `pkg.mod:fn`. Raises `TaskError`."""
+    module, _, name = path.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise TaskError(f"function={path}: {module} cannot be imported ({error}); is it installed?") from error
+    if not callable(found):
+        raise TaskError(f"function={path}: there is no function {name!r} in {module}")
+    return cast("Callable[[str], JsonValue]", found)
+
+
+# -- when two are the same ---------------------------------------------------------------------------------------------
+
+
+def normalised(answer: JsonValue) -> str:
+    """Return an answer without regard to case, white space, a final full stop, `$`, and how a number is written."""
+    text = plain(answer)
+    found = number(text)
+    return str(found) if found is not None else text.casefold()
+
+
+def plain(answer: JsonValue) -> str:
+    """Return an answer as text, without spaces and marks that say nothing."""
+    text = " ".join(as_text(answer).replace("\\!", "").replace("\\,", "").replace("$", "").split())
+    return _WRAPPERS.sub(r"\1", text).strip().strip("*").rstrip(".").strip()
+
+
+def number(text: str) -> Fraction | None:
+    """Return the exact value of a plain number or fraction, `None` for anything else."""
+    if found := _NUMBER.fullmatch(text):
+        sign, whole, part = found[1], found[2].replace(",", ""), found[3] or ""
+        return Fraction(int(sign + whole + part), 10 ** len(part))
+    if found := _FRACTION.fullmatch(text.replace(" ", "")):
+        above, below = (found[1] + found[2], found[3]) if found[2] else (found[4], found[5])
+        if above[:2] in ("+-", "-+", "--", "++") or int(below) == 0:
+            return None
+        return Fraction(int(above), int(below))
+    return None
+
+
+def rounded(answer: JsonValue, tolerance: float, digits: int | None) -> str:
+    """Return a number rounded to the nearest multiple of `tolerance`, or to `digits` significant digits; what is no
+    number as `normalised` does. Half goes to even."""
+    text = plain(answer).replace("\\%", "%").removesuffix("%").strip()
+    value = number(text)
+    if value is None and _SCIENTIFIC.fullmatch(text):
+        value = Fraction(text)
+    if value is None:
+        return normalised(answer)
+    if digits is not None:
+        with localcontext() as context:
+            context.prec = digits
+            return str(Fraction(Decimal(value.numerator) / Decimal(value.denominator)))
+    if tolerance > 0.0:
+        step = Fraction(repr(tolerance))
+        return str(round(value / step) * step)
+    return str(value)

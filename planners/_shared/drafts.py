@@ -1,0 +1,149 @@
+"""Drafts of an answer as a model is to read them: ranked, cut to a number of tokens, with a count of their answers.
+
+Reads the records of the merge `synthesis-drafts`. Decides which drafts go first and what is cut; it does not know what
+the text is for, nor which answer is right beyond what the task's verifier said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from plait.core.result import Result
+from plait.core.values import as_text
+
+from .steps import visible
+
+SHORT = 80
+"""Most characters of an answer that is counted: longer ones are prose, and never the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one branch came to."""
+
+    name: str
+    text: str
+    done: bool = True
+    tokens: int = 0
+    answer: JsonValue = None
+    key: str | None = None
+    verified: bool | None = None
+    logprob: float | None = None
+
+    @property
+    def claim(self) -> str | None:
+        """The answer in a few words, or `None` if it has none or is prose."""
+        text = None if self.answer is None else as_text(self.answer)
+        return text if text is not None and len(text) <= SHORT and "\n" not in text else None
+
+
+def drafts_of(result: Result) -> list[Draft]:
+    """Return the drafts in a join's value, in the join's order."""
+    found: list[Draft] = []
+    for record in result.value if isinstance(result.value, list) else ():
+        match record:
+            case {"name": str(name), "text": str(text), "done": bool(done), "tokens": int(tokens), **rest}:
+                key, verified, logprob = rest.get("key"), rest.get("verified"), rest.get("logprob")
+                found.append(
+                    Draft(
+                        name,
+                        text,
+                        done,
+                        tokens,
+                        rest.get("answer"),
+                        key if isinstance(key, str) else None,
+                        verified if isinstance(verified, bool) else None,
+                        float(logprob) if isinstance(logprob, int | float) else None,
+                    )
+                )
+            case _:
+                pass
+    return found
+
+
+def verified(drafts: Sequence[Draft]) -> Draft | None:
+    """Return the first draft whose answer the task's verifier has found right."""
+    return next((draft for draft in drafts if draft.verified), None)
+
+
+def ranked(drafts: Sequence[Draft]) -> list[Draft]:
+    """Return the drafts, best first: verified before unjudged before found wrong, then by how many drafts give the same
+    answer, then by mean log-probability, then finished before cut off, then in order."""
+    votes = _votes(drafts)
+
+    def key(draft: Draft) -> tuple[int, int, float, bool]:
+        truth = {True: 0, None: 1, False: 2}[draft.verified]
+        count = votes.get(draft.key, 0) if draft.key is not None else 0
+        return truth, -count, -(draft.logprob if draft.logprob is not None else float("-inf")), not draft.done
+
+    return sorted(drafts, key=key)
+
+
+def histogram(drafts: Sequence[Draft]) -> str:
+    """Return the answers with how many drafts give each, most frequent first, as one line; empty if none is short
+    enough to be counted. A summary can lose the answer of a minority; this line does not."""
+    votes: dict[str, list[Draft]] = {}
+    for draft in drafts:
+        if draft.key is not None and draft.claim is not None:
+            votes.setdefault(draft.key, []).append(draft)
+    if not votes:
+        return ""
+    parts: list[str] = []
+    for same in sorted(votes.values(), key=len, reverse=True):
+        wrong = " and wrong" if same[0].verified is False else ""
+        parts.append(f"{same[0].claim} ({len(same)} of {len(drafts)}{wrong})")
+    silent = len(drafts) - sum(map(len, votes.values()))
+    none = f"; no short answer in {silent}" if silent else ""
+    return f"Answers of the drafts: {', '.join(parts)}{none}."
+
+
+def block(drafts: Sequence[Draft], most: int, what: str = "Draft") -> str:
+    """Return drafts under headings, numbered from 1, at most `most` tokens of their text in all.
+
+    Short drafts are kept whole and the others share what is left evenly; of what is cut the end is kept, where the
+    conclusion stands. A draft's tokens are those that the engine counted, its characters taken as evenly long.
+    """
+    texts = [visible(draft.text).strip() or draft.text.strip() for draft in drafts]
+    shares = _shares([max(1, _tokens(draft, text)) for draft, text in zip(drafts, texts, strict=True)], most)
+    parts: list[str] = []
+    for i, (draft, text, share) in enumerate(zip(drafts, texts, shares, strict=True), 1):
+        state = "" if draft.done else ", stopped before its end"
+        parts.append(f"### {what} {i}{state}\n{_cut(text, _tokens(draft, text), share)}\n")
+    return "\n".join(parts)
+
+
+def _votes(drafts: Sequence[Draft]) -> dict[str, int]:
+    votes: dict[str, int] = {}
+    for draft in drafts:
+        if draft.key is not None:
+            votes[draft.key] = votes.get(draft.key, 0) + 1
+    return votes
+
+
+def _tokens(draft: Draft, text: str) -> int:
+    """Return the tokens of what is shown of a draft; four characters a token where nobody counted."""
+    if draft.tokens > 0 and draft.text:
+        return max(1, round(draft.tokens * len(text) / len(draft.text)))
+    return (len(text) + 3) // 4
+
+
+def _shares(wanted: Sequence[int], most: int) -> list[int]:
+    """Return how many tokens each may have, so that their sum is at most `most`: the smallest first, what they leave to
+    the others."""
+    shares = [0] * len(wanted)
+    left, waiting = most, len(wanted)
+    for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
+        shares[i] = min(wanted[i], left // waiting)
+        left -= shares[i]
+        waiting -= 1
+    return shares
+
+
+def _cut(text: str, tokens: int, share: int) -> str:
+    if share >= tokens:
+        return text
+    kept = int(len(text) * share / tokens)
+    return "…" + text[len(text) - kept :] if kept else "…"

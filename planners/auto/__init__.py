@@ -1,0 +1,232 @@
+"""Planner `auto`: a few probes first, then the way of solving that they speak for.
+
+Decides by the rules in `_auto_rules.py`, and says why. It does not know how the ways that it chooses among work inside.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from plait.core.errors import PluginError, TaskError
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.plan import Join, Plan, Plugin, Step
+from plait.core.result import Result
+
+from .._shared.drafts import Draft, drafts_of, ranked, verified
+from .._shared.seeds import derive
+from .._shared.steps import Asker, AtEnd, through
+from ..decompose import Decompose
+from ..decompose.rules import signals
+from ..refine import Refine
+from ..threads import Threads
+from .rules import Limits, Signs, counterfactual, decide
+
+__all__ = ["Auto"]
+
+
+class Auto(Planner):
+    """Serial, vote, threads, decomposition or refinement, chosen by what the request and a few probes show.
+
+    Steps: a prompt with signs of several pieces is first put to `extract` (as in the planner `decompose`): two pieces
+    or more that do not depend on one another are answered at the same time. Otherwise `probe-1` … `probe-n` try the
+    request, and the first rule that holds decides: a verified probe is the answer, and so are probes that agree
+    (Adaptive-Consistency, 0.95) where there is no verifier; a model that can spawn threads (`threads`) does if there
+    are tokens for it; with a verifier more samples are drawn until one is right or another would gain less than
+    `epsilon`; with time for one more call that call reads all probes, and so it does if they are prose; if all answers
+    differ one deep attempt is made (a strong model refines its best one); else the vote goes on for as many samples as
+    pay. The answer's `why` begins with the choice and its reason, and so do the labels of its steps.
+
+    After Adaptive-Consistency (arXiv 2305.11860) for agreement and TTSPM (arXiv 2505.20522) for the number of samples.
+    Differs from all that is published: findings on serial against parallel reasoning contradict one another, so the
+    order of the rules is our reading of them, and every threshold is an option. Defaults: 4 probes (the least with
+    which agreement can end it), temperature 0.8, 16 samples at most.
+    """
+
+    n_option: ClassVar[str | None] = "probes"
+
+    probes: int = Field(default=4, ge=2, le=16)
+    """Samples before anything is decided."""
+    most: int = Field(default=16, ge=2)
+    """Most samples of a vote or best-of-n, probes included."""
+    tokens: int = Field(default=1024, ge=1)
+    """Most tokens of a probe, sample or refinement."""
+    deep_tokens: int = Field(default=4096, ge=1)
+    """Most tokens of one deep attempt."""
+    temperature: float = Field(default=0.8, ge=0.0)
+    """Of probes and samples; 0 is greedy and makes them all the same."""
+    agreement: float = Field(default=0.95, gt=0.5, le=1.0)
+    """How probable it must be that the first answer leads, for probes to end it."""
+    epsilon: float = Field(default=0.01, gt=0.0, lt=1.0)
+    """Gain of one more sample below which there are enough."""
+    strong: bool = False
+    """The model gains from reading its own attempts, as strong reasoning models with long contexts do and small ones do
+    not: refine where the others would start anew."""
+    threads: str | None = None
+    """Dialect in which the model can spawn threads, if it was trained to."""
+    threads_from: int = Field(default=4096, ge=0)
+    """Tokens that must be left for threads: below about one context's worth they cost more than they bring."""
+    rate: float | None = Field(default=None, gt=0)
+    """Tokens a second of one line of generation, to tell whether a time limit is short. Without it any time limit
+    is."""
+    split: Literal["auto", "off"] = "auto"
+    """Whether prompts with signs of several pieces are put to the planner `decompose`."""
+    options: dict[str, dict[str, JsonValue]] = {}
+    """Options for `decompose`, `refine` and `threads`, by name, where one of these is chosen."""
+    counterfactual: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of the requests whose `why` and labels also say what was not chosen: the way of the next rule that holds.
+    For calibrating the thresholds. Which requests is drawn from seed and text, so a replay says the same; the other
+    way is not run."""
+
+    @model_validator(mode="after")
+    def _ways_are_there(self) -> Auto:
+        """A dialect or an option that does not exist is said before the probes are paid for."""
+        unknown = sorted(self.options.keys() - {"decompose", "refine", "threads"})
+        if unknown:
+            raise PluginError(f"`options` are for decompose, refine and threads, not for {', '.join(unknown)}")
+        self._decompose()
+        self._refine((1,))
+        if self.threads is not None:
+            self._threads()
+        elif "threads" in self.options:
+            raise PluginError("`options` for threads need the dialect that the model can spawn in: give `threads` too")
+        return self
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the extraction for a prompt with signs of several pieces, else the probes."""
+        asker = Asker("auto", brief)
+        if self.split == "auto" and brief.task.chat() and signals(brief.request.text):
+            extract = self._decompose().extract(asker)
+            end = through("answer", "extract", expands=True, tolerate=True)
+            return Plan(steps=(extract, end), output="answer")
+        return self._probe(asker)
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader of the extraction, of the probes, or of what was chosen."""
+        asker = Asker("auto", brief)
+        match step.name:
+            case "extract":
+                return AtEnd(lambda result: self._extracted(asker, result))
+            case "answer":  # the extraction failed, or what it led to
+                return AtEnd(lambda result: None if result.value is not None else self._probe(asker))
+            case "probes":
+                return AtEnd(lambda result: self._decided(asker, result))
+            case name if name.startswith("round-") and isinstance(step.op, Join):
+                return self._refine((1,) * 4).reader(step, brief)
+            case _ if self.threads is not None:
+                return self._threads().reader(step, brief)
+            case _:
+                return super().reader(step, brief)
+
+    def _extracted(self, asker: Asker, result: Result) -> Plan:
+        found = self._decompose().split(asker, result)
+        if isinstance(found, str):
+            return self._probe(asker)
+        items = sum(step.name.startswith("item-") for step in found.steps)
+        return _said(found, f"decomposition: {items} pieces that do not depend on one another, a critical path of 1")
+
+    def _probe(self, asker: Asker) -> Plan:
+        names = tuple(f"probe-{i}" for i in range(1, self.probes + 1))
+        steps = [self._sample(asker, name) for name in names]
+        merge = Plugin(name="synthesis-drafts", options={"settle": True})
+        op = Join(merge=merge, tolerate="best-effort", early=True)
+        join = Step(name="probes", op=op, needs=names, expands=True, label=f"{self.probes} probes")
+        return Plan(steps=(*steps, join), output="probes")
+
+    def _decided(self, asker: Asker, result: Result) -> Plan:
+        """Return what the probes speak for."""
+        drafts = drafts_of(result)
+        budget = asker.brief.request.budget
+        left = None if budget.tokens is None else max(0, budget.tokens - sum(draft.tokens for draft in drafts))
+        spawning, unable = self._spawning(asker)
+        limits = Limits(
+            tokens=left,
+            seconds=budget.seconds,
+            call_tokens=self.tokens,
+            deep_tokens=self.deep_tokens,
+            rate=self.rate,
+            most=self.most,
+            words=asker.brief.task.chat(),
+            strong=self.strong,
+            threads=spawning is not None,
+            threads_from=self.threads_from,
+            agreement=self.agreement,
+            epsilon=self.epsilon,
+        )
+        signs = Signs.of(drafts)
+        choice, count, reason = decide(signs, limits)
+        reason += unable + self._not_chosen(asker, signs, limits)
+        match choice:
+            case "probes":
+                right = verified(drafts) or ranked(drafts)[0]
+                return Plan(steps=(through("chosen", right.name, f"probes: {reason}"),), output="chosen")
+            case "vote" | "best-of":
+                plan = self._more(asker, drafts, count, "majority" if choice == "vote" else "best-of")
+            case "threads":
+                assert spawning is not None
+                plan = spawning
+            case "serial":
+                plan = self._deep(asker)
+            case "refine":
+                plan = self._refine((len(drafts), 1)).next_round(asker, 1, drafts)
+            case "sequential":
+                plan = self._refine((1,) * 4).next_round(asker, 4 - count, ranked(drafts)[:1])
+        return _said(plan, f"{choice}: {reason}")
+
+    def _spawning(self, asker: Asker) -> tuple[Plan | None, str]:
+        """Return the plan of the planner `threads`, or why the dialect cannot put this request."""
+        if self.threads is None:
+            return None, ""
+        try:
+            return self._threads().start(asker.brief), ""
+        except TaskError as error:
+            return None, f"; threads were not possible ({error})"
+
+    def _not_chosen(self, asker: Asker, signs: Signs, limits: Limits) -> str:
+        """Return what the next rule would have done, for a sample of the requests; else nothing."""
+        drawn = derive(asker.brief.request.seed, "auto", "counterfactual", asker.brief.request.text)
+        if drawn % 10_000 >= round(self.counterfactual * 10_000):
+            return ""
+        other = counterfactual(signs, limits)
+        return f"; not chosen: {other[0]}, {other[2]}" if other is not None else "; nothing else was possible"
+
+    def _more(self, asker: Asker, drafts: list[Draft], count: int, merge: str) -> Plan:
+        """Return more samples, and the join of all."""
+        names = tuple(f"sample-{i}" for i in range(1, count + 1))
+        steps = [self._sample(asker, name) for name in names]
+        needs = (*(draft.name for draft in drafts), *names)
+        op = Join(merge=Plugin(name=merge), tolerate="best-effort", early=True)
+        join = Step(name="vote", op=op, needs=needs, label=f"{merge} of {len(needs)}")
+        return Plan(steps=(*steps, join), output="vote")
+
+    def _sample(self, asker: Asker, name: str) -> Step:
+        return asker.step(name, asker.question, tokens=self.tokens, temperature=self.temperature, label=name)
+
+    def _deep(self, asker: Asker) -> Plan:
+        """Return one long greedy attempt."""
+        step = asker.step("deep", asker.question, tokens=self.deep_tokens, label="one deep attempt")
+        return Plan(steps=(step,), output="deep")
+
+    def _decompose(self) -> Decompose:
+        return Decompose.model_validate(self.options.get("decompose", {}))
+
+    def _refine(self, rounds: tuple[int, ...]) -> Refine:
+        # All drafts as they are, so that it is one call and not a summary first.
+        whole: dict[str, JsonValue] = {
+            "distiller": "shared-top-k",
+            "k": self.most,
+            "workspace_tokens": self.deep_tokens,
+        }
+        drafts: dict[str, JsonValue] = {"draft_tokens": self.tokens, "temperature": self.temperature}
+        given = {**whole, **drafts, **self.options.get("refine", {})}
+        return Refine.model_validate({**given, "rounds": rounds})
+
+    def _threads(self) -> Threads:
+        return Threads.model_validate({**self.options.get("threads", {}), "dialect": self.threads})
+
+
+def _said(plan: Plan, note: str) -> Plan:
+    """Return a plan whose answer says why it was chosen."""
+    assert plan.output is not None
+    return Plan(steps=(*plan.steps, through("chosen", plan.output, note)), output="chosen")

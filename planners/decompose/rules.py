@@ -1,0 +1,208 @@
+"""Whether a prompt can be split at all, whether a model's split of it is sound, and how sure that is.
+
+The rules of PARALLELPROMPT (arXiv 2506.18728), by which its authors kept 37,000 of 60,000 candidates, as pure functions
+of text. Knows nothing of models and steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from itertools import islice
+from typing import Literal
+
+from pydantic import JsonValue
+
+from plait.core.values import Frozen
+
+MAX_CHARS = 40_000
+"""Characters of a prompt that the rules look at."""
+Tier = Literal["high", "medium", "low"]
+
+_WORDS = (
+    *("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"),
+    *("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
+)
+NUMBERS = {word: value for value, word in enumerate(_WORDS, 2)} | {
+    "dozen": 12,
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "hundred": 100,
+}
+_COUNT = rf"(?:[2-9]|[1-9]\d{{1,2}}|{'|'.join(NUMBERS)})"
+_ITEM = re.compile(r"^[ \t]*(?:\d{1,3}[.)]|[a-zA-Z][.)]|[-*•–])[ \t]+\S", re.MULTILINE)
+_BY_PIECE = re.compile(
+    r"\b(?:translat|extract|summari[sz]|classif|correct|proofread|rewrit|paraphras|label|annotat|identif|answer|rate\b"
+    r"|analy[sz]|compar|entit|keyword|sentiment)",
+    re.IGNORECASE,
+)
+_SEVERAL = re.compile(r"\n[ \t]{0,40}[^\s]|[.!?]\s[^.!?]{1,2000}[.!?]")
+_PATTERNS: dict[str, re.Pattern[str]] = {
+    # An explicit number with what is counted: "5 short poems", "ten different titles".
+    "count": re.compile(
+        rf"\b{_COUNT}\s+(?!times\b)(?:[a-z][a-z'-]*\s+){{0,3}}(?!times\b|is\b|was\b)[a-z]{{2,}}s\b", re.IGNORECASE
+    ),
+    "questions": re.compile(r"\?[^?]*\?"),
+    # Words for several of something.
+    "multiple": re.compile(
+        r"\b(?:each|every|all|both|several|multiple|various|different|following|list|lists|many|variations?|versions?"
+        r"|examples|ideas|alternatives|respectively|separately|individually)\b",
+        re.IGNORECASE,
+    ),
+    "each": re.compile(r"\bfor\s+(?:each|every|all)\b", re.IGNORECASE),
+    "commas": re.compile(
+        r"(?:[^,;\n.?!]{1,80}[,;]){2}[^,;\n.?!]{1,80}(?:[,;]|\b(?:and|or)\b|$)", re.IGNORECASE | re.MULTILINE
+    ),
+    "plural": re.compile(
+        r"\b(?!this\b|his\b|is\b|was\b|has\b|does\b|as\b|us\b|its\b|thus\b|yes\b)[a-z]+[a-rt-z]s\b[^\n:.]{0,40}:",
+        re.IGNORECASE,
+    ),
+}
+_STRONG = ("count", "items", "questions")
+_BY_PIECES = ("reading comprehension", "named entity recognition", "ner", "translation")
+_FIELD = re.compile(r"\{(data|context|n)\}")
+_WORD = re.compile(r"\w+")
+
+
+class Split(Frozen):
+    """What a prompt is split into: the schema of PARALLELPROMPT without `serial`, which is the prompt."""
+
+    template: str
+    """The instruction for one piece, with `{data}` where the piece goes and `{context}` where the context goes."""
+    context: str | None = None
+    """Text that every piece needs."""
+    data: tuple[str, ...] | None = None
+    """The pieces; or else `n`."""
+    n: int | None = None
+    """How often the same is to be written."""
+    category: str = ""
+    """Repeated Generation, Reading Comprehension, Keyword Extraction, Named Entity Recognition, Translation, Language
+    Correction, Sentiment Analysis, or another."""
+
+    @property
+    def size(self) -> int:
+        """How many pieces there are."""
+        return len(self.data) if self.data is not None else self.n or 0
+
+    def piece(self, data: str | None) -> tuple[str, str]:
+        """Return the prompt of one piece in two parts: what all pieces have in common at their start, and the rest.
+
+        Fields are put in once: `{data}` inside a context or a piece stays as it is.
+        """
+        fields = {"context": self.context or "", "data": data or "", "n": "1"}
+        at = self.template.find("{data}")
+        shared, own = (self.template[:at], self.template[at:]) if at >= 0 else (self.template, "")
+        shared, own = (_FIELD.sub(lambda found: fields[found[1]], part) for part in (shared, own))
+        if self.context is not None and "{context}" not in self.template:
+            shared = f"{self.context}\n\n{shared}"
+        return shared, own
+
+
+def signals(prompt: str) -> frozenset[str]:
+    """Return what in a prompt hints at several pieces, by name. Without any hint it cannot be split, and no model need
+    be asked."""
+    text = prompt[:MAX_CHARS]
+    found = {name for name, pattern in _PATTERNS.items() if pattern.search(text)}
+    if sum(1 for _ in islice(_ITEM.finditer(text), 2)) == 2:
+        found.add("items")
+    verb = _BY_PIECE.search(text)
+    if verb is not None and _SEVERAL.search(text, verb.end()):
+        found.add("pieces")  # something that is done piece by piece, to a text of several lines or sentences
+    return frozenset(found)
+
+
+def faults(split: Split, prompt: str, most: int) -> list[str]:
+    """Return what is wrong with a split, in words; none if it can be run.
+
+    Beyond the published rules (data or n and not both, at least two, the placeholders there) a split must be of this
+    prompt: pieces and context in its words, and no more pieces than `most`.
+    """
+    found: list[str] = []
+    fields = set(_FIELD.findall(split.template))
+    if not split.template.strip():
+        found.append("the template is empty")
+    if (split.data is None) == (split.n is None):
+        found.append("it needs either data or n" if split.n is None else "it has both data and n")
+    if split.data is not None:
+        if len(split.data) < 2:
+            found.append(f"data has {len(split.data)} pieces, not two or more")
+        if "data" not in fields:
+            found.append("the template has no {data}")
+        if any(not piece.strip() for piece in split.data):
+            found.append("a piece is empty")
+        elif len(set(split.data)) < len(split.data):
+            found.append("a piece is there twice")
+    if split.n is not None:
+        if split.n < 2:
+            found.append(f"n is {split.n}, not two or more")
+        if "data" in fields or "n" in fields:
+            found.append("the template of something that is written n times has {data} or {n} in it")
+        elif split.n not in _numbers(prompt):
+            found.append(f"the prompt does not say {split.n}")
+    if "context" in fields and not (split.context or "").strip():
+        found.append("the template has {context}, but there is none")
+    if split.size > most:
+        found.append(f"{split.size} pieces are more than {most}")
+    known = set(_WORD.findall(prompt.casefold()))
+    for what, text in (("the context", split.context or ""), *(("a piece", piece) for piece in split.data or ())):
+        words = set(_WORD.findall(text.casefold()))
+        if words and len(words & known) < 0.6 * len(words):
+            found.append(f"{what} is not from the prompt")
+            break
+    return found
+
+
+def tier(split: Split, hints: Set[str]) -> Tier:
+    """Return how sure it is that a sound split is right, by the published rules.
+
+    High: an explicit count, list markers, two questions, or a word for several together with data or n. Medium: a list
+    between commas, "for each", a plural before a colon, a category that is done piece by piece, or three pieces.
+    """
+    if any(name in hints for name in _STRONG) or "multiple" in hints:
+        return "high"
+    category = split.category.strip().lower()
+    if {"commas", "each", "plural"} & hints or category in _BY_PIECES or len(split.data or ()) >= 3:
+        return "medium"
+    return "low"
+
+
+def read(value: JsonValue) -> Split | str:
+    """Return the split that a model's JSON says, or why it is none. Numbers as pieces become text, `null` and empty
+    fields are left out, an object inside a list of one is taken out of it."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, dict):
+        return "no JSON object was found"
+    fields = {key.strip().lower(): item for key, item in value.items()}
+    template, category = fields.get("template"), fields.get("category")
+    if not isinstance(template, str) or fields.get("parallel") is False:
+        return "the model says that it cannot be split" if "template" in fields or len(fields) < 2 else "no template"
+    context, data, n = fields.get("context"), fields.get("data"), fields.get("n")
+    pieces: list[str] = []
+    if isinstance(data, list):
+        for piece in data:
+            if isinstance(piece, bool) or not isinstance(piece, str | int | float):
+                return "a piece of data is no text"
+            pieces.append(piece if isinstance(piece, str) else str(piece))
+    if isinstance(n, str) and n.strip().isascii() and n.strip().isdigit():
+        n = int(n.strip()[:9])
+    return Split(
+        template=template,
+        context=context if isinstance(context, str) and context.strip() else None,
+        data=tuple(pieces) if pieces else None,
+        n=n
+        if isinstance(n, int) and not isinstance(n, bool) and n != 0 and not (pieces and n == len(pieces))
+        else None,
+        category=category if isinstance(category, str) else "",
+    )
+
+
+def _numbers(prompt: str) -> set[int]:
+    text = prompt[:MAX_CHARS].lower()
+    said = {int(digits) for digits in re.findall(r"(?<![\w.])(\d{1,6})(?![\w]|\.\d)", text)}
+    return (
+        said
+        | {NUMBERS[word] for word in re.findall(r"[a-z]+", text) if word in NUMBERS}
+        | ({2} if re.search(r"\b(?:a (?:couple|pair)|both)\b", text) else set())
+    )

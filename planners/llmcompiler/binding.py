@@ -1,0 +1,155 @@
+"""From a task as a model wrote it to the arguments of a call: names for positions, steps for references.
+
+Decides which texts are references (only to tasks that are there) and whether a call fits its tool's schema. It never
+sees what a tool returned: values are put in later, once, by the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from pydantic import JsonValue
+
+from plait.core.messages import did_you_mean
+from plait.core.tools.tool import ToolSpec
+
+from .arguments import Argument
+from .parser import Task
+
+__all__ = ["Bound", "bind"]
+
+# A dollar sign with a number is a reference, unless it reads as money: `$1.50`, `$1,000`, `$2M`. `${1}` never does.
+_REFERENCE = re.compile(
+    r"\$(?:\{([0-9]{1,6})\}|([0-9]{1,6})(?![0-9A-Za-z_]|\.[0-9]|,[0-9]{3}(?![0-9])))(?:\.output\b)?"
+)
+_SPECIAL = ("$ref", "$text", "$literal")
+
+
+@dataclass(slots=True)
+class Bound:
+    """A task's call: arguments for `Call`, the steps they refer to, and why it cannot be made, if it cannot."""
+
+    args: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    needs: list[str] = field(default_factory=list[str])
+    blocked: list[int] = field(default_factory=list[int])
+    """Tasks that it refers to and that are not run."""
+    errors: list[str] = field(default_factory=list[str])
+    repairs: list[str] = field(default_factory=list[str])
+
+
+def bind(task: Task, known: Mapping[int, str], spec: ToolSpec | None) -> Bound:
+    """Return the call that a task asks for. `known`: the steps that it may refer to, by task number; an empty name
+    stands for a task that is not run.
+
+    Positional arguments get the parameters' names in the schema's order; those of a tool without a schema, or without
+    a `spec` (unknown), are named `arg0`, `arg1`, … A parameter that takes a string gets one: numbers as they were
+    written, and a reference as the text of its value.
+    """
+    bound = Bound()
+    schema = _properties(spec.parameters) if spec else {}
+    given = [item for item in task.arguments.items if item.key is None]
+    keyed = {item.key: item for item in task.arguments.items if item.key is not None}
+    if task.arguments.bare and not _several(task, spec, len(given)):
+        raw = task.arguments.raw
+        given = [Argument(None, raw, raw)]
+        bound.repairs.append("text without quotes taken as one argument")
+    names = [name for name in schema if name not in keyed] if schema else [f"arg{i}" for i in range(len(given))]
+    if len(given) > len(names):
+        takes = ", ".join(schema) or "no arguments"
+        bound.errors.append(f"{task.tool} got {len(task.arguments.items)} arguments (it takes {takes})")
+    pairs = [*zip(names, given, strict=False), *keyed.items()]
+    linker = _Linker(known, task.id, bound)
+    for name, item in pairs:
+        assert name is not None
+        kind = schema.get(name, {})
+        value: JsonValue = item.value
+        if kind.get("type") == "string" and not isinstance(value, str | list | dict) and value is not None:
+            value = item.raw
+        bound.args[name] = linker.link(value, kind)
+    if schema or _closed(spec):
+        _check(task, spec, schema, bound)
+    bound.needs = list(dict.fromkeys(bound.needs))
+    return bound
+
+
+def _several(task: Task, spec: ToolSpec | None, given: int) -> bool:
+    """Whether text without quotes that has commas is several arguments: if the tool must have that many."""
+    if spec is None:
+        return False
+    required = spec.parameters.get("required")
+    return isinstance(required, list) and 2 <= given <= len(required)
+
+
+def _properties(parameters: Mapping[str, JsonValue]) -> dict[str, dict[str, JsonValue]]:
+    found = parameters.get("properties")
+    if not isinstance(found, dict):
+        return {}
+    return {name: kind if isinstance(kind, dict) else {} for name, kind in found.items()}
+
+
+def _closed(spec: ToolSpec | None) -> bool:
+    return spec is not None and spec.parameters.get("additionalProperties") is False
+
+
+def _check(task: Task, spec: ToolSpec | None, schema: Mapping[str, object], bound: Bound) -> None:
+    assert spec is not None
+    for name in bound.args:
+        if name not in schema and spec.parameters.get("additionalProperties") in (None, False):
+            takes = ", ".join(schema) or "no arguments"
+            bound.errors.append(f"{task.tool} has no argument {name!r}{did_you_mean(name, schema)} (it takes {takes})")
+    required = spec.parameters.get("required")
+    missing = [str(name) for name in required if name not in bound.args] if isinstance(required, list) else []
+    if missing:
+        bound.errors.append(f"{task.tool} lacks {', '.join(map(repr, missing))}")
+
+
+class _Linker:
+    """Puts references to steps in the place of `$1`, `${1}` and `$1.output`, everywhere in a task's arguments."""
+
+    def __init__(self, known: Mapping[int, str], own: int, bound: Bound) -> None:
+        self.known, self.own, self.bound = known, own, bound
+
+    def link(self, value: JsonValue, kind: Mapping[str, JsonValue]) -> JsonValue:
+        match value:
+            case str():
+                return self._text(value, kind.get("type") == "string") if "$" in value else value
+            case list():
+                items = kind.get("items")
+                of = cast("Mapping[str, JsonValue]", items) if isinstance(items, dict) else {}
+                return [self.link(item, of) for item in value]
+            case dict():
+                if len(value) == 1 and next(iter(value)) in _SPECIAL:
+                    return {"$literal": value}  # the model's own words, which must not be read as a reference
+                return {key: self.link(item, {}) for key, item in value.items()}
+            case _:
+                return value
+
+    def _text(self, text: str, as_text: bool) -> JsonValue:
+        pieces: list[JsonValue] = []
+        at = 0
+        for found in _REFERENCE.finditer(text):
+            number = int(found[1] or found[2])
+            step = self.known.get(number)
+            if step is None:
+                if found[1] or found[0] == text.strip():
+                    what = "itself" if number == self.own else "no earlier task"
+                    self.bound.repairs.append(f"{found[0]} refers to {what} and stays as it is")
+                continue
+            if not step:
+                self.bound.blocked.append(number)
+                continue
+            self.bound.needs.append(step)
+            if found.start() > at:
+                pieces.append(text[at : found.start()])
+            pieces.append({"$ref": step})
+            at = found.end()
+        if not pieces:
+            return text
+        if at < len(text):
+            pieces.append(text[at:])
+        if len(pieces) == 1 and not as_text:
+            return pieces[0]
+        return {"$text": pieces}

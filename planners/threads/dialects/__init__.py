@@ -1,0 +1,244 @@
+"""Dialects of spawn and join: how a trained model asks for threads, and what it expects to read when they are back.
+
+A dialect is a table (`Dialect`); one file each, which exports it as `DIALECT`. What a table cannot say (rules of a
+game, numbers to sort) its file says in a subclass. No dialect knows how threads are planned or run.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import pkgutil
+import re
+from dataclasses import dataclass
+
+from pydantic import Field, field_validator
+
+from plait.core.errors import PluginError
+from plait.core.values import Frozen
+
+_FIELD = re.compile(r"\{(\w+)\}")
+_MAX_ENTRIES = 256
+_MAX_MATCHES = 4096  # of which repeats are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of a spawn list."""
+
+    echo: str
+    """How the entry is called in the join block."""
+    header: str | None
+    """What the thread's context begins with; `None` if no thread is to be run for this entry."""
+    label: str = ""
+    """What people read."""
+
+
+class Block(Frozen):
+    """How a join is written back. The fields are options of the merge `splice`, where they are documented."""
+
+    head: str = ""
+    hit: str = "{text}"
+    none: str = ""
+    separator: str = ""
+    tail: str = ""
+    goal: str | None = None
+    check: bool = True
+    words: bool = False
+    end: str = ""
+    close: str = ""
+    carry: bool = False
+    most_tokens: int | None = None
+    claim_from: str = ""
+    claim_item: str = ""
+    claim_separator: str = " ; "
+
+
+class Dialect(Frozen):
+    """The table. In templates, `{name}` stands for the named group of the item's regular expression, `{number}` for the
+    item's place in the list, from 1, and `{index}` for the same from 0."""
+
+    fork: str = Field(min_length=1)
+    """The text that ends a spawn list; generation stops there and the text stays in the context."""
+    stop: tuple[str, ...] = ()
+    """Other texts at which the parent has ended."""
+    tags: tuple[str, ...] = ()
+    """The control words that are single tokens in the tokenizer of a model trained on the dialect."""
+    ask: str = "{prompt}"
+    """Template of the prompt: `{prompt}` is the task's, `{text}` the request's text."""
+    chat: bool = True
+    """Whether a task's prompt that is a user's message goes through the model's chat template."""
+    ask_threads: str | None = None
+    """Template put before the parent's prompt to ask for `{n}` threads at most; `None`: the model was not trained to be
+    asked."""
+    ask_tokens: str | None = None
+    """Template put before the prompts of parent and threads to ask for `{n}` tokens at most."""
+    open: str = ""
+    """Where the spawn list begins; only what follows the last one counts. Empty: the whole text."""
+    separator: str = ""
+    """Between items. Empty: items are found wherever the regular expression matches."""
+    item: str | None = None
+    """Regular expression of an item. `None`: there is no list; `width` equal threads are spawned."""
+    words: bool = False
+    """The text is words, and how much white space is between them means nothing."""
+    holes: bool = False
+    """A malformed or repeated item keeps its place in the join, as a thread that found nothing; else it is left out."""
+    inline: bool = False
+    """A spawn list that cannot be read, or comes when no more threads may be spawned, is left standing and the model
+    writes on; else the line of reasoning ends with it."""
+    replaces: bool = False
+    """The join stands in the place of the spawn list: the parent goes on from before the last `open`."""
+    wrong: str = ""
+    """What the parent must not write by itself; when it does, `right` is put in its place and it goes on."""
+    right: str = ""
+    echo: str = "{number}"
+    """Template of what an item is called."""
+    label: str = ""
+    """Template of what people read of it. Empty: what it is called."""
+    repeats: bool = False
+    """Items of one round with the same echo each get a thread; else only the first does."""
+    header: str = ""
+    """Template of a thread's beginning. It is appended to the parent's context (forked) or stands alone (fresh)."""
+    forked: bool = True
+    """Whether a thread may continue its parent's context."""
+    fresh: bool = False
+    """Whether a thread may begin with its header alone, without the parent's context."""
+    child_stop: tuple[str, ...] = ()
+    """Texts at which a thread has ended."""
+    join: Block = Block()
+    """What the parent reads when its threads are back."""
+    answer: bool = False
+    """The parent's last words, too, are read as those of a thread: by the join's `goal` and claim."""
+    width: int = Field(default=8, ge=1)
+    """Most threads a round."""
+    rounds: int = Field(default=32, ge=1)
+    """Most rounds of threads one line of reasoning may spawn."""
+    nesting: int = Field(default=0, ge=0)
+    """How deep threads may spawn threads of their own."""
+    parent_tokens: int = Field(default=8192, ge=1)
+    """Most tokens between two joins of the parent."""
+    child_tokens: int = Field(default=8192, ge=1)
+    """Most tokens of a thread."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """Of the parent."""
+    child_temperature: float = Field(default=0.0, ge=0.0)
+    """Of the threads."""
+
+    @field_validator("item")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ValueError(f"not a regular expression: {error}") from None
+        return value
+
+    def opening(self, prompt: str, text: str) -> str:
+        """Return what the parent begins with; `prompt` is the task's, `text` the request's text."""
+        return fill(self.ask, {"prompt": prompt, "text": text})
+
+    def remember(self, notes: str, text: str) -> str:
+        """Return what is to be known of a line of reasoning after it wrote or read `text`; `notes` was known before."""
+        return notes
+
+    def items(self, text: str, prompt: str, width: int, notes: str = "", opened: bool = False) -> list[Item]:
+        """Return the spawn list that `text` ends with; empty when it ends in none.
+
+        At most `width` items get a thread. The result is empty, too, when no item can be read at all. `opened`: the
+        list's `open` stood before the text.
+        """
+        body = self._list(text, opened)
+        if body is None:
+            return []
+        items: list[Item] = []
+        seen: set[str] = set()
+        readable = threads = 0
+        for number, fields in enumerate(self._entries(body, width), 1):
+            if len(items) == _MAX_ENTRIES:
+                break
+            item = Item("", None)
+            if fields is not None:
+                readable += 1
+                fields = {**fields, "number": str(number), "index": str(number - 1)}
+                echo = fill(self.echo, fields)
+                fresh = (echo not in seen or self.repeats) and threads < width
+                seen.add(echo)
+                label = fill(self.label or self.echo, fields).strip().rstrip(":")
+                item = Item(echo, self.begin(fields, prompt, notes) if fresh else None, label)
+                threads += item.header is not None
+            if item.header is not None or self.holes:
+                items.append(item)
+        return items if readable else []
+
+    def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
+        """Return the header of the thread for an item, or `None` if the item makes no sense. `prompt` is the text that
+        the parent began with, `notes` what was remembered of it since."""
+        return fill(self.header, fields)
+
+    def nothing(self, items: list[Item]) -> str:
+        """Return the join block of a round in which no thread was run."""
+        block = self.join
+        entries = [
+            fill(block.none, {"item": item.echo, "number": str(i), "index": str(i - 1)})
+            for i, item in enumerate(items, 1)
+        ]
+        return block.head + block.separator.join(entries) + block.tail
+
+    def claim(self, block: str) -> str | None:
+        """Return what the first thread of a join block claims to have found, in the words that a task reads."""
+        table = self.join
+        if table.separator:
+            entries = block.removeprefix(table.head).removesuffix(table.tail).split(table.separator)
+            found = next((entry for entry in entries if entry != table.none), None)
+        else:
+            mark = table.hit.partition("{")[0]
+            found = block.partition(mark)[2].partition(mark)[0] if mark and mark in block else None
+        if found is None or not table.claim_item:
+            return found
+        start = found.rfind(table.claim_from) if table.claim_from else 0
+        return table.claim_separator.join(re.findall(table.claim_item, found[max(0, start) :])) or None
+
+    def _list(self, text: str, opened: bool) -> str | None:
+        """Return what is between the last `open` and the `fork` that the text ends with."""
+        text = text.rstrip()
+        if not text.endswith(self.fork):
+            return None
+        body = text[: -len(self.fork)]
+        start = body.rfind(self.open)
+        if start < 0:
+            return body if opened else None
+        return body[start + len(self.open) :]
+
+    def _entries(self, body: str, width: int) -> list[dict[str, str] | None]:
+        """Return the fields of each entry, `None` for one that cannot be read."""
+        if self.item is None:
+            return [{} for _ in range(width)]
+        if not self.separator:
+            body = " ".join(body.split()) if self.words else body
+            found = itertools.islice(re.finditer(self.item, body), _MAX_MATCHES)
+            return [_groups(each) for each in found]
+        parts = body.split(self.separator, _MAX_ENTRIES)[:_MAX_ENTRIES]
+        matches = (re.fullmatch(self.item, " ".join(part.split()) if self.words else part) for part in parts)
+        return [_groups(each) if each else None for each in matches]
+
+
+def _groups(found: re.Match[str]) -> dict[str, str]:
+    return {name: value or "" for name, value in found.groupdict().items()}
+
+
+def fill(template: str, fields: dict[str, str]) -> str:
+    """Put fields into a template, once each; a name that is not among them stays as it is."""
+    return _FIELD.sub(lambda found: fields.get(found[1], found[0]), template)
+
+
+@functools.cache
+def load(name: str) -> Dialect:
+    """Return a dialect by name. Raises `PluginError` with the names there are."""
+    known = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    module_name = name.replace("-", "_")
+    if module_name not in known:
+        shown = ", ".join(each.replace("_", "-") for each in known)
+        raise PluginError(f"there is no dialect {name!r}; there are: {shown}; or give a table of your own")
+    return importlib.import_module(f".{module_name}", __name__).DIALECT

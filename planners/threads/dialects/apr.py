@@ -1,0 +1,104 @@
+"""The dialect of Adaptive Parallel Reasoning (APR, arXiv 2504.15466), which plays Countdown.
+
+A thread sees only its own state, written down from what the parent's trace says of the node it is sent to. The join
+stands in the place of the call: the parent goes on from before `<Calling Sub Searches>`. Defaults: one level of
+threads, at most 10 a call, greedy; a budget asked for in the prompt is the parent's (`Sub Call Budget`) or everybody's
+(`Token Budget`).
+
+What differs here: numbers are read by a parser and never evaluated; equal calls each get a thread and an answer of
+their own; a call of a node that the trace does not know, and a thread that failed, read as `No Solution`; rounds and
+corrected `<Sub Searches>` are capped together; with `early`, the first thread that reaches the goal ends its siblings.
+The path of a thread that reached the goal is quoted, so it is the one part of a context that is tokenised from text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from plait.core.errors import TaskError
+
+from . import Block, Dialect, fill
+
+__all__ = ["DIALECT"]
+
+_ID = r"\d{1,6}(?:,\d{1,6}){0,30}"
+_STEP = r"\d{1,9}[-+*/]\d{1,9}=\d{1,9}"
+_MOVED = re.compile(
+    rf"Moving to Node #({_ID})[ \t]*\n[ \t]*Current State:[ ]*(\d{{1,9}}):\[([\d, ]{{1,200}})\],[ ]*"
+    r"Operations:[ ]*\[([^\]\n]{0,600})\]"
+)
+_MADE = re.compile(rf"Generated Node #({_ID}):[ ]*(\d{{1,9}}):\[([\d, ]{{1,200}})\][ ]*Operation:[ ]*({_STEP})")
+_PUZZLE = re.compile(r"\s*(\d{1,9}(?:(?:\s*,\s*|\s+)\d{1,9}){1,9})\s*(?:->|→|=>)\s*(\d{1,9})\s*")
+_MAX_NODES = 4096
+
+
+class Apr(Dialect):
+    """Items are nodes of the parent's search; notes are the nodes it has been at or made: target, numbers, steps."""
+
+    def opening(self, prompt: str, text: str) -> str:
+        """Return the state that the search begins with. Raises `TaskError` for a text that is no puzzle."""
+        if _MOVED.match(text.strip()):
+            return text.strip()
+        puzzle = _PUZZLE.fullmatch(text) if len(text) <= 200 else None
+        if puzzle is None:
+            raise TaskError("the dialect apr plays Countdown: write numbers and a target, such as 25 36 49 51 -> 39")
+        return _state("0", puzzle[2], re.findall(r"\d+", puzzle[1]), [])
+
+    def remember(self, notes: str, text: str) -> str:
+        """Return the nodes known, and those that `text` moves to or generates."""
+        nodes: dict[str, list[object]] = json.loads(notes) if notes else {}
+        for found in _MOVED.finditer(text):
+            if len(nodes) < _MAX_NODES:
+                nodes[found[1]] = [found[2], re.findall(r"\d{1,9}", found[3]), re.findall(_STEP, found[4])]
+        for found in _MADE.finditer(text):
+            parent = nodes.get(found[1].rpartition(",")[0])
+            if found[1] not in nodes and parent is not None and len(nodes) < _MAX_NODES:
+                steps = parent[2]
+                assert isinstance(steps, list)
+                nodes[found[1]] = [found[2], re.findall(r"\d{1,9}", found[3]), [*steps, found[4]]]
+        return json.dumps(nodes, separators=(",", ":"))
+
+    def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
+        """Return the state of the node that is called, or `None` for one that the trace does not know."""
+        node = (json.loads(notes) if notes else {}).get(fields["id"])
+        return None if node is None else _state(fields["id"], *node)
+
+
+def _state(node: str, target: str, numbers: list[str], steps: list[str]) -> str:
+    state = "Moving to Node #{id}\nCurrent State: {target}:[{numbers}], Operations: [{steps}]"
+    shown = ", ".join(f"'{step}'" for step in steps)
+    return fill(state, {"id": node, "target": target, "numbers": ", ".join(numbers), "steps": shown})
+
+
+_GOAL = r"Goal Reached(?P<answer>(?:(?!Goal Reached)[\s\S])*Goal Reached(?:(?!Goal Reached)[\s\S])*)\Z"
+
+DIALECT = Apr(
+    fork="<End Calling Sub Searches>",
+    chat=False,
+    ask_threads="Sub Call Budget: {n} ",
+    ask_tokens="Token Budget: {n} ",
+    open="<Calling Sub Searches>",
+    item=rf"<Start Sub Search \d{{1,6}} at level \d{{1,6}}> Moving to Node #(?P<id>{_ID})",
+    holes=True,
+    replaces=True,
+    wrong="<Sub Searches>",
+    right="<Calling Sub Searches>",
+    echo="{id}",
+    repeats=True,
+    forked=False,
+    fresh=True,
+    join=Block(
+        head="<Sub Searches>\n",
+        hit="<Goal Reached in Sub Search {index} at level 1 at Node #{item}>\n{answer}\n",
+        none="<No Solution in Sub Search {index} at level 1 at Node #{item}>\n",
+        tail="<End Sub Searches>\n",
+        goal=_GOAL,
+        claim_from="Operations:",
+        claim_item=_STEP,
+    ),
+    answer=True,
+    width=10,
+    parent_tokens=4096,
+    child_tokens=4096,
+)

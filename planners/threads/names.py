@@ -1,0 +1,109 @@
+"""Where a leg of a line of reasoning stands, what its step is called, and what its reader has to know again.
+
+Planners keep nothing between two calls: all that a later leg needs to know of an earlier one travels in its step's
+memo. Knows nothing of dialects or plans.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from plait.core.errors import PlannerError
+from plait.core.plan import Ref, Text, Tokens
+from plait.core.result import Result
+from plait.core.values import Frozen
+
+_NAME = re.compile(r"(?:child-(\d+(?:\.\d+)*)(?:-round-(\d+))?|round-(\d+))")
+_JOIN = re.compile(r"join-((?:\d+\.)*)(\d+)")
+
+Piece = JsonValue
+"""Text, or `{"ids": […], "text": …}`: what a model wrote, as the engine gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a leg of a line of reasoning stands: of the parent (`path` empty) or of a thread, before which spawn."""
+
+    path: tuple[int, ...]
+    round: int
+
+    @classmethod
+    def of(cls, name: str) -> Place:
+        """Read a place from a step's name. Raises `PlannerError` for another step."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise PlannerError(f"the planner `threads` did not plan a step named {name!r} to expand")
+        path = tuple(map(int, found[1].split("."))) if found[1] else ()
+        return cls(path, int(found[2] or found[3] or 1))
+
+    @classmethod
+    def of_join(cls, name: str) -> Place | None:
+        """Read the place that a join stands after, or `None` if the name is not a join's."""
+        found = _JOIN.fullmatch(name)
+        return cls(tuple(map(int, found[1].split(".")[:-1])), int(found[2])) if found else None
+
+    @property
+    def spawn(self) -> str:
+        """The place's spawn list, as part of names: `1`, `3.1.2`."""
+        return ".".join(map(str, (*self.path, self.round)))
+
+    @property
+    def next(self) -> Place:
+        """Where the line goes on after the join."""
+        return Place(self.path, self.round + 1)
+
+    @property
+    def name(self) -> str:
+        """The step's name: `round-2`, `child-3`, `child-3.1-round-2`."""
+        if not self.path:
+            return f"round-{self.round}"
+        return f"child-{'.'.join(map(str, self.path))}" + (f"-round-{self.round}" if self.round > 1 else "")
+
+
+class Memo(Frozen):
+    """What a leg or join carries for its reader."""
+
+    left: int
+    """Threads that the line of reasoning, with its threads' threads, may still spawn."""
+    notes: str = ""
+    """The dialect's own."""
+    after: str = ""
+    """Name of the step whose context goes on after the join, if it is not that of the leg that spawned."""
+    before: str = ""
+    """How far that context counts."""
+    own: tuple[Piece, ...] = ()
+    """Of a join inside a thread: what the thread wrote in the leg before it."""
+
+
+def pieces_of(result: Result) -> tuple[Piece, ...]:
+    """Return what a leg wrote: its token ids where the engine gave them, else its text."""
+    if result.token_ids:
+        return ({"ids": list(result.token_ids), "text": result.text},)
+    return (result.text,) if result.text else ()
+
+
+def block_pieces(value: JsonValue) -> tuple[Piece, ...]:
+    """Return the pieces of a join's value."""
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if isinstance(value, str) and value else ()
+
+
+def text_of(pieces: tuple[Piece, ...]) -> str:
+    """Return the text of pieces."""
+    texts = (each.get("text", "") if isinstance(each, dict) else each for each in pieces)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def prompt_of(pieces: tuple[Piece, ...]) -> tuple[Text | Tokens | Ref, ...]:
+    """Return pieces as parts of a prompt."""
+    parts: list[Text | Tokens | Ref] = []
+    for each in pieces:
+        if isinstance(each, str):
+            parts.append(Text(text=each))
+        elif isinstance(each, dict) and isinstance(ids := each.get("ids"), list):
+            parts.append(Tokens.model_validate({"ids": ids}))
+    return tuple(parts)

@@ -1,0 +1,324 @@
+"""Reads the ballots of a join: who voted for what, in classes of equal answers, and who did not vote.
+
+What an answer is, and when two are the same, the task says. Decides how a vote is counted, how ties end and how a
+verdict tells of it; it does not know what a vote weighs.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import JsonValue
+
+from plait.core.errors import PluginError
+from plait.core.interfaces import Verdict
+from plait.core.result import Result
+from plait.core.states import State
+from plait.core.task import Task
+from plait.core.view import Branch
+
+Claim = tuple[JsonValue, str] | None
+"""An answer and its key."""
+Signal = Literal["logprob", "mean", "tail", "bottom", "lowest", "entropy", "certainty"]
+"""What a result may say of how sure the model was."""
+
+
+@dataclass(slots=True)  # not frozen: thousands are made at a time
+class Ballot:
+    """One branch's vote."""
+
+    place: int
+    """Of the branch in the join's order, from 0."""
+    branch: Branch
+    answer: JsonValue
+    key: str
+    count: int = 1
+    """Branches that it stands for: itself and those that were given up in its favour (`Stop.into`)."""
+
+    @property
+    def result(self) -> Result:
+        """The branch's result."""
+        assert self.branch.result is not None
+        return self.branch.result
+
+
+@dataclass(slots=True)
+class Roll:
+    """All branches of a join, as voters."""
+
+    ballots: list[Ballot]
+    """Of the branches that are done and have an answer, in the join's order."""
+    silent: list[str]
+    """Branches that are done and have none."""
+    missing: list[str]
+    """Branches that are not done, each with its state; without those for which another one stands."""
+    pending: int
+    """Given-up branches that will vote with one that has not ended yet."""
+    n: int
+    """Branches in all."""
+
+    @property
+    def votes(self) -> int:
+        """Votes cast."""
+        return sum(ballot.count for ballot in self.ballots)
+
+
+@dataclass(slots=True)
+class Class:
+    """Ballots for one answer."""
+
+    first: Ballot
+    """The earliest in the join's order."""
+    ballots: list[Ballot] = field(default_factory=list[Ballot])
+    votes: int = 0
+    weight: float = 0.0
+
+
+@dataclass(slots=True)
+class _Read:
+    """What a result says."""
+
+    task: weakref.ref[Task]
+    result: weakref.ref[Result]
+    claim: Claim
+    judged: bool = False
+    truth: bool | None = None
+
+
+_MEMO: dict[str, _Read] = {}
+_MEMO_SIZE = 16_384
+
+
+def claim_of(branch: Branch, task: Task) -> Claim:
+    """Return the answer of a branch that is done, with its key, or `None`. A result is read only once for a task, so
+    that counting again with every branch that ends costs no reading again."""
+    known = _known(branch, task)
+    return None if known is None else known.claim
+
+
+def truth_of(branch: Branch, task: Task) -> bool | None:
+    """Return what the task's verifier says of a branch's answer; asked only once, like `claim_of`."""
+    known = _known(branch, task)
+    if known is None or known.claim is None:
+        return None
+    if not known.judged:
+        known.truth, known.judged = task.verify(known.claim[0]), True
+    return known.truth
+
+
+def _known(branch: Branch, task: Task) -> _Read | None:
+    result = branch.result
+    if not branch.done or result is None or result.value is None:
+        return None
+    known = _MEMO.get(branch.step)
+    if known is not None and known.task() is task and known.result() is result:
+        return known
+    answer = result.value if result.extracted else task.extract(result.text)
+    claim = None if answer is None else (answer, task.key(answer))
+    if len(_MEMO) >= _MEMO_SIZE:
+        for step in list(_MEMO)[: _MEMO_SIZE // 2]:
+            _MEMO.pop(step, None)
+    known = _MEMO[branch.step] = _Read(weakref.ref(task), weakref.ref(result), claim)
+    return known
+
+
+def read(branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None) -> Roll:
+    """Return the roll of a join's branches. `weights` says, by name, for how many branches outside the join and itself
+    one votes, if for more than itself."""
+    extra = _stood_for(branches)
+    for branch in branches if weights else ():
+        extra[branch.step] = extra.get(branch.step, 0) + (weights or {}).get(branch.name, 1) - 1
+    roll = Roll([], [], [], 0, len(branches))
+    for place, branch in enumerate(branches):
+        more = extra.get(branch.step, 0) if extra else 0
+        if branch.state is State.DONE:
+            claim = claim_of(branch, task)
+            if claim is None:
+                roll.silent.append(branch.name)
+            else:
+                roll.ballots.append(Ballot(place, branch, claim[0], claim[1], 1 + more))
+            continue
+        if not branch.state.ended:
+            roll.pending += more
+        if branch.into is None:
+            with_it = f" with {more} like it" if more else ""
+            roll.missing.append(f"{branch.name} {branch.state}{with_it}")
+    return roll
+
+
+def count(
+    branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None
+) -> tuple[dict[str, int], int]:
+    """Return the votes of each answer, by its key, and the given-up branches that will vote with one that is still out:
+    what `read` and `classes` find, without all that a verdict tells. Asked with every branch that ends."""
+    votes: dict[str, int] = {}
+    if weights or any(branch.into is not None for branch in branches):
+        roll = read(branches, task, weights)
+        return {each.first.key: each.votes for each in classes(roll.ballots)}, roll.pending
+    done = State.DONE
+    for branch in branches:
+        if branch.state is not done:
+            continue
+        known = _MEMO.get(branch.step)
+        if known is None or known.result() is not branch.result or known.task() is not task:
+            known = _known(branch, task)
+        if known is not None and known.claim is not None:
+            key = known.claim[1]
+            votes[key] = votes.get(key, 0) + 1
+    return votes, 0
+
+
+def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
+    """Return for how many given-up branches a branch stands, by step id; chains are followed to their end."""
+    into = {branch.step: branch.into for branch in branches if branch.into is not None}
+    counts: dict[str, int] = {}
+    for start in into:
+        at, seen = start, 0
+        while at in into and seen <= len(into):
+            at, seen = into[at] or "", seen + 1
+        counts[at] = counts.get(at, 0) + 1
+    return counts
+
+
+def classes(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None = None) -> list[Class]:
+    """Return the answers in the order of their first voters. A ballot's weight (1 by default) counts once for every
+    branch that it stands for."""
+    found: dict[str, Class] = {}
+    for ballot in ballots:
+        each = found.get(ballot.key)
+        if each is None:
+            each = found[ballot.key] = Class(ballot)
+        each.ballots.append(ballot)
+        each.votes += ballot.count
+        each.weight += ballot.count * (1.0 if weight is None else weight(ballot))
+    return list(found.values())
+
+
+def lead(votes: Iterable[int]) -> tuple[int, int]:
+    """Return the highest and the second highest of some counts; 0 for one that is not there."""
+    top = second = 0
+    for each in votes:
+        if each > top:
+            top, second = each, top
+        elif each > second:
+            second = each
+    return top, second
+
+
+def weighted(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out: Sequence[str] = ()) -> Verdict:
+    """Return the answer whose ballots weigh most together.
+
+    Ties go to the answer with more votes, then to the one whose first voter comes earliest in the join's order. `what`
+    names the weight; `left_out` says who was left out before.
+    """
+    counted = classes(roll.ballots, weight)
+    if not counted:
+        return nobody(roll, left_out)
+    best = min(counted, key=lambda each: (-each.weight, -each.votes, each.first.place))
+    others = [each for each in counted if each is not best]
+    second = max((each.weight for each in others), default=0.0)
+    total = math.fsum(each.weight for each in counted)
+    why = f"{what} {_figure(best.weight)} of {_figure(total)}, margin {_figure(best.weight - second)}"
+    why += f"; {best.votes} of {roll.votes} votes in {_count(len(counted), 'answer')}"
+    tied = sum(each.weight == best.weight for each in counted)
+    if tied > 1:
+        more = sum(each.weight == best.weight and each.votes == best.votes for each in counted)
+        why += f", a tie of {tied} settled by {'order' if more > 1 else 'votes'}"
+    most = max(others, key=lambda each: each.votes, default=None)
+    if most is not None and most.votes > best.votes:
+        why += f", against the majority of {most.votes}"
+    return verdict(best, why, roll, left_out)
+
+
+def verdict(best: Class, why: str, roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
+    """Return a class's answer as a verdict, with those who did not vote named at the end of `why`."""
+    said = "; ".join([why, *left_out, *absent(roll)])
+    return Verdict(value=best.first.answer, why=said, winner=best.first.branch.name, extracted=True)
+
+
+def nobody(roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
+    """Return the verdict of a vote without a voter."""
+    return Verdict(value=None, why="; ".join([f"no votes in {roll.n} branches", *left_out, *absent(roll)]))
+
+
+def absent(roll: Roll) -> list[str]:
+    """Say who did not vote, and why."""
+    said = [f"no answer in {names(roll.silent)}"] if roll.silent else []
+    if roll.missing:
+        said.append(f"not counted: {names(roll.missing)}")
+    merged = sum(ballot.count - 1 for ballot in roll.ballots)
+    if merged:
+        said.append(f"{merged} given up as redundant, counted with those like them")
+    return said
+
+
+def without(roll: Roll, keep: Callable[[Ballot], bool]) -> tuple[Roll, list[str]]:
+    """Return a roll without some ballots, and the names of their branches."""
+    kept = [ballot for ballot in roll.ballots if keep(ballot)]
+    out = [ballot.branch.name for ballot in roll.ballots if not keep(ballot)]
+    return Roll(kept, roll.silent, roll.missing, roll.pending, roll.n), out
+
+
+def measured(
+    roll: Roll, value: Callable[[Result], float | None], what: str, remedy: str
+) -> tuple[Roll, dict[int, float], list[str]]:
+    """Return the ballots that have a figure, the figures by place, and who was left out for having none.
+
+    Raises `PluginError` if there are ballots and none has the figure.
+    """
+    figures = {ballot.place: found for ballot in roll.ballots if (found := value(ballot.result)) is not None}
+    if roll.ballots and not figures:
+        raise PluginError(f"no branch says its {what}: {remedy}")
+    kept, out = without(roll, lambda ballot: ballot.place in figures)
+    return kept, figures, [f"no {what} in {names(out)}"] if out else []
+
+
+def signal(result: Result, by: Signal) -> float | None:
+    """Return how sure the model was, in nats, higher being surer (so the negative of the entropy), if it says so."""
+    if by == "logprob":
+        return result.logprob
+    said = result.signals
+    if said is None:
+        return None
+    match by:
+        case "mean":
+            return said.confidence
+        case "entropy":
+            return -said.entropy
+        case "tail" | "bottom" | "lowest" | "certainty":
+            return getattr(said, by)
+
+
+def clipped(figures: dict[int, float], cap: float | None) -> dict[int, float]:
+    """Return figures none of which is more than `cap` times their median, nor less than the median over `cap`."""
+    if cap is None or not figures:
+        return figures
+    middle = percentile(list(figures.values()), 50.0)
+    low, high = middle / cap, middle * cap
+    return {place: min(max(figure, low), high) for place, figure in figures.items()}
+
+
+def percentile(figures: Sequence[float], percent: float) -> float:
+    """Return a percentile with linear interpolation, as `numpy.percentile` does by default (percent in 0..100)."""
+    ordered = sorted(figures)
+    at = (len(ordered) - 1) * percent / 100.0
+    low = min(math.floor(at), len(ordered) - 1)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def names(listed: Sequence[str]) -> str:
+    """Return some names, the first five and how many more."""
+    return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}"

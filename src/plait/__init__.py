@@ -1,0 +1,1 @@
+../../orchestrator/__init__.py

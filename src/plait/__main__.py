@@ -1,0 +1,1 @@
+../../orchestrator/__main__.py

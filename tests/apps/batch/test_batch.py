@@ -1,0 +1,180 @@
+"""`plait batch`: every row has one outcome, whatever the row, and however often the command is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait.apps.batch.rows import COLUMNS, Log, count_rows, read_rows
+from plait.core.errors import ConfigError
+
+from ..conftest import Plait
+
+
+def _script(path: Path, **reply: Any) -> Path:
+    replies = [{"when": "fails", "text": "no", "finish": "error"}, {"text": "a reply", **reply}]
+    path.write_text(json.dumps({"replies": replies}))
+    return path
+
+
+def _rows(path: Path, count: int) -> Path:
+    path.write_text("".join(json.dumps({"id": f"r{i}", "text": f"question {i}"}) + "\n" for i in range(count)))
+    return path
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_row_has_an_outcome_in_the_order_of_the_input(plait: Plait, tmp_path: Path) -> None:
+    rows, script = tmp_path / "in.jsonl", _script(tmp_path / "s.json")
+    rows.write_text(
+        '{"text": "one", "id": 7}\n\nnot json\n{"text": "this fails"}\n{"txt": 1}\n{"text": "x", "colour": "red"}\n'
+        '{"text": "y", "planner": "nobody"}\n{"text": "z", "n": 2, "planner": "sample"}\n{"text": "w", "n": "many"}\n'
+    )
+    done = plait("batch", rows, "--out", "out.jsonl", "--script", script, "--json")
+    assert done.code == 0, done.err
+    assert (done.json["rows"], done.json["done"], done.json["status"]) == (8, 8, "done")
+    found = _read(tmp_path / "out.jsonl")
+    assert [row["row"] for row in found] == list(range(8))
+    assert [row["status"] for row in found] == ["done", "invalid", "failed", *["invalid"] * 3, "done", "invalid"]
+    assert (found[0]["id"], found[0]["answer"], found[0]["text"]) == ("7", "a reply", "a reply")
+    assert found[0]["completion_tokens"] == 2
+    assert "not JSON" in found[1]["error"]
+    assert "EngineError" in found[2]["error"]
+    assert "no `text`" in found[3]["error"]
+    assert "'colour'" in found[4]["error"]
+    assert "nobody" in found[5]["error"]
+    assert all(list(row) == list(COLUMNS) for row in found)
+    assert not (tmp_path / "out.jsonl.progress").exists()
+
+
+def test_parquet_has_the_same_rows(plait: Plait, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows, script = _rows(tmp_path / "in.jsonl", 1100), _script(tmp_path / "s.json")
+    for out in ("out.parquet", "out.jsonl"):
+        assert plait("batch", rows, "--out", out, "--script", script).code == 0
+    table = parquet.read_table(tmp_path / "out.parquet")
+    lines = _read(tmp_path / "out.jsonl")
+    assert table.column_names == list(COLUMNS)
+    assert [row["id"] for row in table.to_pylist()] == [row["id"] for row in lines] == [f"r{i}" for i in range(1100)]
+    assert set(table.column("answer").to_pylist()) == {"a reply"}
+
+
+def test_options_that_no_row_could_run_with_are_the_commands_mistake(plait: Plait, tmp_path: Path) -> None:
+    rows, script = _rows(tmp_path / "in.jsonl", 3), _script(tmp_path / "s.json")
+    done = plait("batch", rows, "--out", "o.jsonl", "--script", script, "--planner", "nobody")
+    assert done.code == 2
+    assert "nobody" in done.err
+    assert not (tmp_path / "o.jsonl.progress").exists()
+    for words, part in ((("--out", "o.csv"), ".parquet"), (("--out", "o.jsonl", "--task", "nothing"), "nothing")):
+        done = plait("batch", rows, *words, "--script", script)
+        assert done.code == 2
+        assert part in done.err
+
+
+@pytest.mark.parametrize("content", [None, "", "\n\n"])
+def test_a_file_without_rows_is_said_so(plait: Plait, tmp_path: Path, content: str | None) -> None:
+    rows = tmp_path / "in.jsonl"
+    if content is not None:
+        rows.write_text(content)
+    done = plait("batch", rows, "--out", "o.jsonl", "--script", _script(tmp_path / "s.json"))
+    assert done.code == 2
+    assert "in.jsonl" in done.err
+
+
+def test_what_another_batch_left_is_not_mixed_in(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = Log(path, {"batch": "a"}, 3)
+    log.add({"row": 2, "status": "done"})
+    log.close()
+    with pytest.raises(ConfigError, match="--fresh"):
+        Log(path, {"batch": "b"}, 3)
+    log = Log(path, {"batch": "b"}, 3, fresh=True)
+    assert log.done == 0
+    log.close()
+
+
+def test_a_line_that_was_being_written_when_the_process_died_is_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = Log(path, {}, 3)
+    log.add({"row": 1, "status": "failed"})
+    log.close()
+    with path.open("ab") as file:
+        file.write(b'{"row": 0, "status": "do')
+    log = Log(path, {}, 3)
+    assert (log.done, log.failed, log.has(0), log.has(1)) == (1, 1, False, True)
+    log.add({"row": 0, "status": "done"})
+    assert [each["row"] for each in log.outcomes()] == [0, 1]
+    log.close()
+
+
+def test_rows_are_read_one_at_a_time(tmp_path: Path) -> None:
+    rows = _rows(tmp_path / "in.jsonl", 5)
+    assert count_rows(rows)[0] == 5
+    some = read_rows(rows)
+    assert next(some).number == 0
+    rows.write_text("")  # the rest of a small file is buffered; what matters is that nothing was drawn beyond need
+    assert next(some).number == 1
+
+
+def test_ten_thousand_rows_killed_and_resumed_lose_and_double_nothing(tmp_path: Path) -> None:
+    count = 10_000
+    rows, script = _rows(tmp_path / "in.jsonl", count), _script(tmp_path / "s.json")
+    out, log = tmp_path / "out.jsonl", tmp_path / "out.jsonl.progress"
+    words = [
+        sys.executable,
+        "-m",
+        "plait.apps.main",
+        "batch",
+        str(rows),
+        "--out",
+        str(out),
+        "--script",
+        str(script),
+    ]
+    kills = 0
+    for goal in (1_500, 5_000):
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < goal):
+            time.sleep(0.02)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills == 2, "the batch was over before it could be killed"
+    before = {json.loads(line)["row"]: line for line in log.read_bytes().splitlines()[1:] if line.endswith(b"}")}
+    last = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
+    summary = json.loads(last.stdout)
+    assert summary["done"] == count
+    assert summary["resumed"] >= len(before) - 1
+    found = _read(out)
+    assert [row["id"] for row in found] == [f"r{i}" for i in range(count)]
+    assert {row["status"] for row in found} == {"done"}
+    runs = [row["run"] for row in found]
+    assert len(set(runs)) == count
+    for number, line in list(before.items())[:500]:  # what was done before the kill was not run again
+        assert found[number]["run"] == json.loads(line)["run"]
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
+    script = _script(tmp_path / "s.json")
+    code = (
+        "import resource, sys\nfrom plait.apps.main import run\n"
+        "assert run(sys.argv[1:]) == 0\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peaks: list[int] = []
+    for count in (1_000, 6_000):
+        rows = _rows(tmp_path / f"{count}.jsonl", count)
+        words = ["batch", str(rows), "--out", str(tmp_path / f"{count}.out.jsonl"), "--script", str(script)]
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.splitlines()[-1]))
+    assert peaks[1] - peaks[0] < 12_000, f"{peaks} KiB: 5,000 rows more took over 2.4 KiB each"

@@ -1,0 +1,310 @@
+"""`plait doctor`, `plait names`, `plait version`, `plait --help`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from plait.apps import main
+from plait.apps.doctor import checks, packages
+from plait.apps.doctor.ray_auth import ask_entry
+
+
+def by_name(said):
+    return {check["name"]: check for check in said["checks"]}
+
+
+def test_quick_starts_nothing(plait, monkeypatch):
+    def forbidden(*_: object, **__: object):
+        raise AssertionError("a quick look starts nothing")
+
+    monkeypatch.setattr(checks, "_loads", forbidden)
+    monkeypatch.setattr("plait.runtime.client.client.AsyncOrchestrator.start", forbidden)
+    said = plait("doctor", "--quick", "--json").json
+    found = by_name(said)
+    assert {
+        "python",
+        "packages",
+        "vllm",
+        "ray",
+        "torch",
+        "transformers",
+        "model",
+        "memory",
+        "cores",
+        "disk",
+        "gpu",
+    } <= set(found)
+    assert all(check["grade"] in ("ok", "warn", "fail") for check in said["checks"])
+    assert all(check["remedy"] for check in said["checks"] if check["grade"] == "fail")
+    assert found["packages"]["grade"] == "ok"
+    assert found["model"]["grade"] == "ok"
+
+
+def test_a_trial_with_the_scripted_worker(plait, script):
+    done = plait("doctor", "--script", script("hello there"), "--json")
+    trial = by_name(done.json)["trial"]
+    assert trial["grade"] == "ok"
+    assert "2 tokens" in trial["found"]
+
+
+def test_a_trial_that_fails(plait, script):
+    done = plait("doctor", "--script", script({"text": "no memory", "finish": "error"}), "--json")
+    assert done.code == 1
+    assert done.json["grade"] == "fail"
+    assert "no memory" in by_name(done.json)["trial"]["found"]
+
+
+def test_lines_for_people(plait, script):
+    done = plait("doctor", "--quick", "--script", script("a"))
+    assert any(line.startswith("ok    python") for line in done.out.splitlines())
+
+
+def test_a_model_that_is_none(plait, tmp_path):
+    (tmp_path / "hollow").mkdir()
+    done = plait("doctor", "--quick", "--model", "hollow", "--json")
+    assert done.code == 1
+    model = by_name(done.json)["model"]
+    assert model["grade"] == "fail"
+    assert "config.json" in model["found"]
+    assert "--model" in model["remedy"]
+
+
+def test_bad_settings_are_a_finding(plait, tmp_path):
+    (tmp_path / "plait.toml").write_text("wrker = 'ray'\n")
+    done = plait("doctor", "--quick", "--json")
+    assert done.code == 1
+    assert "wrker" in by_name(done.json)["settings"]["found"]
+
+
+def test_packages_of_somebody_else(monkeypatch, tmp_path):
+    (tmp_path / "planners").mkdir()
+    (tmp_path / "planners" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "planners"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert packages.foreign() == {"planners": str(tmp_path / "planners")}
+    check = checks.names()
+    assert check.grade == "fail"
+    assert "environment of its own" in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("address", "grade"), [("127.0.0.1:1", "fail"), ("nonsense", "fail"), ("", "ok"), ("auto", "ok")]
+)
+def test_a_ray_cluster_that_does_not_answer(monkeypatch, address, grade):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert checks.ray_address(needed=True).grade == grade
+
+
+def frame(kind, flags, stream, payload):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+GRPC = b"\x88@\x0ccontent-type\x10application/grpc"
+SETTINGS = frame(4, 0, 0, b"") + frame(4, 1, 0, b"")
+# As Ray 2.60 answers `CheckAlive`: without its token headers that end the stream, else headers, message, trailers.
+REFUSAL = SETTINGS + frame(1, 5, 1, GRPC + b"\x00\x0bgrpc-status\x0216\x00\x0cgrpc-message\x07no luck")
+WELCOME = SETTINGS + frame(1, 4, 1, GRPC) + frame(0, 0, 1, bytes(5)) + frame(1, 5, 1, b"\x00\x0bgrpc-status\x010")
+
+
+@pytest.fixture
+def head():
+    """The head of a cluster that wants the token `right`, in pieces as a network may deliver them; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            while True:
+                try:
+                    link, _ = server.accept()
+                except OSError:
+                    return
+                with link:
+                    asked = link.recv(65_536)
+                    answer = WELCOME if b"Bearer right" in asked else REFUSAL
+                    assert asked.startswith(b"PRI * HTTP/2.0") and b"CheckAlive" in asked
+                    for at in range(0, len(answer), 7):
+                        link.sendall(answer[at : at + 7])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "grade", "said"),
+    [
+        ({}, "fail", "wants a token"),
+        ({"RAY_AUTH_TOKEN": "right"}, "fail", "wants a token"),  # Ray sends none unless its mode says so
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "wrong" * 40}, "fail", "does not take our token"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "right"}, "ok", "answers and lets us in"),
+        ({"RAY_AUTH_MODE": "TOKEN", "RAY_AUTH_TOKEN_PATH": "file"}, "ok", "answers and lets us in"),
+    ],
+)
+def test_a_quick_look_sees_that_a_cluster_wants_a_token(plait, head, monkeypatch, tmp_path, settings, grade, said):
+    (tmp_path / "file").write_text("right\n")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(tmp_path / value) if name.endswith("PATH") else value)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head}")
+    done = plait("doctor", "--quick", "--json")
+    found = by_name(done.json)["ray cluster"]
+    assert (found["grade"], done.code) == (grade, int(grade == "fail"))
+    assert said in found["found"]
+    if grade == "fail":
+        assert "RAY_AUTH" in found["remedy"]
+
+
+def test_a_cluster_that_cannot_be_understood_is_not_said_to_let_us_in(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+
+        def hang_up():
+            server.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        check = checks.ray_address(needed=True)
+    assert check.grade == "ok"
+    assert "only without --quick" in check.found
+
+
+@pytest.mark.engine
+def test_the_head_of_a_real_cluster_refuses_without_its_token(monkeypatch, tmp_path):
+    ray = pytest.importorskip("ray")
+    server = Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    token = "0123456789abcdef" * 2
+    arguments = [
+        f"--log_dir={tmp_path}",
+        f"--gcs_server_port={port}",
+        "--node-ip-address=127.0.0.1",
+        "--session-name=s",
+    ]
+    settings = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    process = subprocess.Popen([server, *arguments], env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert ask_entry("127.0.0.1", port) == "refused"
+                break
+            except OSError:
+                assert time.monotonic() < deadline and process.poll() is None
+                time.sleep(0.1)
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+        assert ask_entry("127.0.0.1", port) == "open"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_media_libraries_that_cannot_be_loaded(monkeypatch):
+    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: object() if name == "torchvision" else None)
+    monkeypatch.setattr(checks, "_loads", lambda module: False)
+    check = checks.media(quick=False)
+    assert check.grade == "fail"
+    assert "pip uninstall -y torchvision" in check.remedy
+
+
+def test_too_little_memory(monkeypatch):
+    monkeypatch.setattr(checks, "memory_limits", lambda: (4 << 30, 1 << 30, True))
+    check = checks.memory(engines=1)
+    assert check.grade == "fail"
+    assert "container" in check.found
+    assert "PLAIT_KV_CACHE_MIB" in check.remedy
+
+
+def test_memory_of_this_machine():
+    total, free, _ = checks.memory_limits()
+    assert 0 < free <= total
+
+
+def test_names_are_listed_with_their_options(plait):
+    said = plait("names", "--json").json
+    assert set(said) == {"planners", "policies", "merges", "tasks", "workers"}
+    assert {"single", "sample", "fixed", "threads"} <= set(said["planners"])
+    assert {"fifo", "critical-path", "consensus"} <= set(said["policies"])
+    assert said["planners"]["sample"]["options"]["n"]["default"] == "8"
+    assert all(about["about"] for kind in said.values() for about in kind.values())
+    assert "text" not in said["tasks"]["countdown"]["options"]
+
+
+def test_names_say_what_a_plugin_is_in_a_whole_sentence(plait):
+    said = plait("names", "--json").json
+    for kind in said.values():
+        for name, each in kind.items():
+            assert each["about"].endswith((".", ":")) and "\n" not in each["about"], f"{name}: {each['about']}"
+    assert "ray" in said["workers"], "as --worker says it"
+
+
+def test_names_of_one_kind(plait):
+    done = plait("names", "policies", "--options")
+    assert "fifo" in done.out
+    assert "think-summarize" not in done.out, "that is a planner"
+
+
+def test_versions(plait):
+    from plait import __version__
+
+    assert plait("version", "--json").json["plait"] == __version__
+    assert plait("--version").out == f"plait {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["eval"], ["demo"], ["plan"], ["simulate"], ["replay"], ["doctor"]])
+def test_help(plait, command):
+    done = plait(*command, "--help")
+    assert done.code == 0
+    assert "Usage: plait" in done.out
+    if command:
+        assert "--json" in done.out
+
+
+def test_help_loads_nothing_heavy(root):
+    code = (
+        "import sys\nfrom plait.apps import cli\ncli.run(['run', '--help'])\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules}"
+        " & {'ray', 'vllm', 'torch', 'transformers', 'networkx', 'planners', 'workers'}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[]"
+
+
+def test_one_json_object_whatever_a_library_prints(process, script, tmp_path):
+    # Printed by Python, and behind its back: neither may stand beside the object.
+    (tmp_path / "noisy.py").write_text(
+        "import os\nfrom orchestrator import tool\n\n@tool\ndef shout(x: int) -> int:\n"
+        '    """Print."""\n    print("NOISE 1")\n    os.write(1, b"NOISE 2\\n")\n    return x\n'
+    )
+    plan = {"steps": [{"name": "a", "op": {"kind": "call", "tool": "shout", "args": {"x": 3}}}], "output": "a"}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    running = process("run", "--plan", tmp_path / "plan.json", "--tools", tmp_path / "noisy.py", "--json")
+    out, err = running.communicate(timeout=60)
+    assert json.loads(out)["answer"] == 3
+    assert "NOISE 1" in err
+    assert "NOISE 2" in err
+
+
+def test_main_leaves_with_the_exit_code(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["plait", "nonsense"])
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    assert left.value.code == 2
+    assert "nonsense" in capsys.readouterr().err

@@ -1,0 +1,215 @@
+"""Parts of the REPL by themselves: completion, clean output, cells under Ctrl-C, plans as trees, plugins as written."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import unicodedata
+
+import pytest
+from hypothesis import given, strategies as st
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from rich.console import Console
+from rich.text import Text
+
+from plait.apps.common.terminal import CleanOutput, safe
+from plait.apps.repl.cells import Cells
+from plait.apps.repl.cli import started
+from plait.apps.repl.completion import ReplCompleter
+from plait.apps.repl.state import Asked, Strand, Turn, spelled
+from plait.apps.repl.view import Screen, plan_tree
+from plait.core.plan import Join, Plan, Plugin, Step, Text as Part, Think
+from plait.runtime.client.config import Config
+from plait.runtime.plugins.spec import parse_plugin
+
+# -- clean output -----------------------------------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_no_control_character_is_left(text):
+    left = {sign for sign in safe(text) if unicodedata.category(sign) in ("Cc", "Cs")} - {"\n", "\t"}
+    assert not left
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs"))))
+def test_what_is_no_control_character_stays(text):
+    assert safe(text) == text
+
+
+@pytest.mark.parametrize("text", ["\x1b[31m", "\x9b31m", "\x1b]0;t\x07", "\x08\x08", "a\rb", "\u202eabc", "\x7f"])
+def test_a_console_obeys_no_text(text):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=40)
+    console.push_render_hook(CleanOutput())
+    console.print(Text(f"x{text}y", style="bold"), soft_wrap=True)
+    assert text not in stream.getvalue()
+    assert "\x1b[1m" in stream.getvalue(), "the console's own styles are gone too"
+
+
+# -- completion ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def complete(script):
+    repl = started(Config(worker="scripted", script=script("answer: 42")), Asked(), Screen(io.StringIO()))
+    completer = ReplCompleter(repl)
+
+    def found(line: str) -> list[str]:
+        document = Document(line, len(line))
+        return [each.text for each in completer.get_completions(document, CompleteEvent())]
+
+    found.repl = repl
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("/bra", ["branches"]),
+        ("/help bra", ["branches"]),
+        ("/planner sam", ["sample"]),
+        ("/planner sample:temp", ["temperature="]),
+        ("/planner sample:n=2,str", ["stream="]),
+        ("/planner sample:stream=", ["true", "false"]),
+        ("/planner single:style=d", ["direct"]),
+        ("/policy fi", ["fifo", "first-finish"]),
+        ("/policy fifo +consen", ["consensus"]),
+        ("/task count", ["countdown"]),
+        ("/merge collec", ["collect"]),
+        ("/budget tok", ["tokens="]),
+        ("/budget tokens=4 wi", ["width="]),
+        ("/model worker=scr", ["scripted"]),
+        ("/planner nobody:x", []),
+        ("/nobody x", []),
+        ("a question about /planner sam", []),
+        ("!answ", ["answer", "answers"]),
+        ("!len(answers.appe", ["answers.append"]),
+    ],
+)
+def test_what_is_offered(complete, line, offered):
+    assert complete(line) == offered
+
+
+def test_options_that_are_given_are_not_offered_again(complete):
+    assert "n=" in complete("/planner sample:")
+    assert "n=" not in complete("/planner sample:n=2,")
+
+
+def test_files_steps_and_runs_are_offered(complete, tmp_path):
+    (tmp_path / "talk.json").write_text("")
+    assert complete("/load ta") == ["lk.json"]
+    turn = Turn("q", run="r1")
+    for name, step in (("child-1", "r1:child-1"), ("a", "r1:child-1/a"), ("a", "r1:a")):
+        turn.strands[step] = Strand(step, name, "think")
+    complete.repl.session.turns.append(turn)
+    assert complete("/why chi") == ["child-1", "child-1/a"]
+    assert complete("/why a") == ["a"]
+    assert complete("/branches r") == ["r1"]
+
+
+# -- cells -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["while True: pass", "import asyncio; await asyncio.sleep(60)"])
+def test_ctrl_c_ends_a_cell_and_nothing_else(source):
+    async def hold():
+        loop = asyncio.get_running_loop()
+        cells = Cells({}, lambda shown: None, io.StringIO())
+        # A process of its own sends the signal: nothing of this one runs while a cell keeps the loop.
+        killer = await asyncio.create_subprocess_shell(f"sleep 0.5; kill -INT {os.getpid()}")
+        try:
+            said = await asyncio.wait_for(cells.run(source), 20)
+        finally:
+            await killer.wait()
+        assert loop.is_running()
+        return said, await cells.run("1 + 1"), cells.namespace["_"]
+
+    before = signal.getsignal(signal.SIGINT)
+    assert asyncio.run(hold()) == ("interrupted", None, 2)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+# -- what is remembered ----------------------------------------------------------------------------------------------
+
+
+VALUES = st.one_of(
+    st.integers(),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=8),
+    st.lists(st.integers() | st.text(max_size=3), max_size=3),
+)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z][a-z_]{0,5}", fullmatch=True), VALUES, max_size=3))
+def test_a_plugin_is_read_as_it_is_written(options):
+    plugin = Plugin(name="sample", options=options)
+    assert parse_plugin(spelled(plugin)) == plugin
+
+
+def test_a_step_is_found_by_what_people_call_it():
+    turn = Turn("q", run="r")
+    for step in (
+        "r:round-1",
+        "r:round-1/child-1",
+        "r:round-1/child-2",
+        "r:round-1/child-1/leaf",
+        "r:round-1/child-2/leaf",
+    ):
+        turn.strands[step] = Strand(step, step.rpartition("/")[2].rpartition(":")[2], "think")
+
+    def found(pattern):
+        return [each.path for each in turn.find(pattern)]
+
+    assert found("child-1") == ["round-1/child-1"]
+    assert found("r:round-1/child-1") == found("round-1/child-1") == ["round-1/child-1"]
+    assert found("leaf") == ["round-1/child-1/leaf", "round-1/child-2/leaf"]
+    assert found("child-2/leaf") == ["round-1/child-2/leaf"]
+    assert found("child-?") == ["round-1/child-1", "round-1/child-2"]
+    assert found("nobody") == []
+
+
+def test_confidence_is_the_mean_over_all_tokens_heard_of():
+    strand = Strand("r:a", "a", "think")
+    strand.hear("one", 1, -1.0)
+    strand.hear(" two three", 3, -0.25)
+    assert strand.logprob == pytest.approx((-1.0 + 2 * -0.25) / 3)
+    assert strand.sure == "p=0.61"
+    strand.hear("again", 1, -2.0)  # a new attempt begins at its first token
+    assert (strand.text, strand.logprob) == ("again", -2.0)
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def think(name, *needs):
+    return Step(name=name, op=Think(prompt=(Part(text="p"),)), needs=needs)
+
+
+def test_a_plan_as_a_tree():
+    join = Step(name="vote", op=Join(merge=Plugin(name="majority"), tolerate="all"), needs=("a-1", "a-2", "b"))
+    plan = Plan(
+        steps=(think("root"), think("a-1", "root"), think("a-2", "root"), think("b", "root"), join), output="vote"
+    )
+    said = "think, at most 512 tokens"
+    assert plan_tree(plan).splitlines() == [
+        "vote  join by majority, all",
+        f"├─ a-1 … 2 like it  {said}",
+        f"│  └─ root  {said}",
+        f"└─ b  {said}",
+        f"   └─ root  {said}",
+    ]
+
+
+def test_a_deep_plan_and_a_wide_one():
+    chain = Plan(steps=(think("s0"), *(think(f"s{i}", f"s{i - 1}") for i in range(1, 3000))), output="s2999")
+    assert len(plan_tree(chain).splitlines()) == 3000
+    # Each of these steps needs both of the layer before: 2 to the 20th paths lead to the first.
+    steps = [think("a0"), think("b0")]
+    for depth in range(1, 20):
+        steps += [think(f"{side}{depth}", f"a{depth - 1}", f"b{depth - 1}") for side in "ab"]
+    plan = Plan(steps=(*steps, think("end", "a19", "b19")), output="end")
+    assert len(plan_tree(plan).splitlines()) < 100

@@ -1,0 +1,161 @@
+"""`plait trace`: a run as a Chrome trace beside Ray's timeline, as OpenTelemetry spans, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+PLAN = '1. search(query="Rome")\n2. search(query="Paris")\n3. search(query="$1 or $2")\n4. join()<END_OF_PLAN>\n'
+TOOLS = '''
+from plait import tool
+
+@tool
+async def search(query: str) -> str:
+    """Look something up."""
+    return f"all about {query}"
+'''
+
+
+@pytest.fixture
+def journal(plait, script, tmp_path):
+    """The journal of a run with a plan, tools and a joiner."""
+    tools = tmp_path / "my_tools.py"
+    tools.write_text(TOOLS)
+    replies = script({"when": "Observation", "text": "Thought: so.\nAction: Finish(done)"}, PLAN)
+    path = tmp_path / "run.sqlite"
+    done = plait(
+        "run", "which?", "--planner", "llmcompiler", "--tools", tools, "--script", replies, "--journal", path, "--json"
+    )
+    assert done.json["answer"] == "done"
+    return path
+
+
+def test_chrome_events_are_on_the_wall_clock_in_microseconds(plait, journal, tmp_path):
+    out = tmp_path / "trace.json"
+    done = plait("trace", journal, "--out", out, "--json")
+    events = json.loads(out.read_text())
+    assert done.json["events"] == len(events)
+    now = time.time() * 1e6
+    assert all(now - 60e6 < event["ts"] <= now for event in events)
+    assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
+
+
+def test_chrome_events_name_workers_slots_and_steps(plait, journal, tmp_path):
+    out = tmp_path / "trace.json"
+    plait("trace", journal, "--out", out)
+    events = json.loads(out.read_text())
+    slices = {event["name"]: event for event in events if event["ph"] == "X"}
+    assert slices["plan-1"]["pid"] == "plait worker scripted"
+    assert slices["3"]["pid"] == "plait worker tools"
+    assert slices["3"]["tid"].startswith("slot ")
+    assert slices["plan-1"]["args"]["generated_tokens"] > 0
+    whole = next(event for event in events if event["ph"] == "X" and event["cat"] == "run")
+    for each in slices.values():
+        assert whole["ts"] <= each["ts"] <= each["ts"] + each["dur"] <= whole["ts"] + whole["dur"] + 1
+    begun = Counter(event["ph"] for event in events if event.get("cat") == "step")
+    assert begun["b"] == begun["e"] == 7
+
+
+def test_chrome_arrows_go_from_what_was_needed(plait, journal, tmp_path):
+    out = tmp_path / "trace.json"
+    plait("trace", journal, "--out", out)
+    events = json.loads(out.read_text())
+    starts = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    assert starts
+    slices = [event for event in events if event["ph"] == "X"]
+
+    def at(place):  # the slice an end of an arrow is bound to
+        return {
+            each["name"]
+            for each in slices
+            if (each["pid"], each["tid"]) == (place["pid"], place["tid"])
+            and each["ts"] <= place["ts"] <= each["ts"] + each["dur"]
+        }
+
+    pairs = [(at(starts[key]), at(ends[key])) for key in starts]
+    assert any("1" in writer and "3" in reader for writer, reader in pairs)
+    assert any("2" in writer and "3" in reader for writer, reader in pairs)
+
+
+def test_rays_timeline_is_put_beside_it(plait, journal, tmp_path):
+    when = {"ts": time.time() * 1e6, "dur": 5, "ph": "X"}
+    theirs = {"cat": "task", "name": "f", "pid": "node", "tid": "worker:1", **when}
+    timeline = tmp_path / "ray.json"
+    timeline.write_text(json.dumps([theirs]))
+    out = tmp_path / "both.json"
+    plait("trace", journal, "--ray", timeline, "--out", out)
+    events = json.loads(out.read_text())
+    assert theirs in events
+    assert any(event["pid"] == "plait worker scripted" for event in events)
+    timeline.write_text('{"not": "events"}')
+    done = plait("trace", journal, "--ray", timeline)
+    assert done.code == 2
+    assert "is no timeline" in done.err
+
+
+def test_spans_are_written_one_a_line(plait, journal, tmp_path):
+    out = tmp_path / "spans.jsonl"
+    done = plait("trace", journal, "--format", "otel", "--out", out, "--json")
+    spans = [json.loads(line) for line in out.read_text().splitlines()]
+    assert done.json["spans"] == len(spans)
+    assert Counter(span["name"].split()[0] for span in spans) == Counter(
+        invoke_workflow=1, step=7, chat=2, execute_tool=3
+    )
+    assert "which?" not in out.read_text()
+    assert "all about" not in out.read_text()
+    plait("trace", journal, "--format", "otel", "--out", out, "--content")
+    assert "which?" in out.read_text()
+    assert "all about Rome" in out.read_text()
+
+
+def test_json_has_all_of_it(plait, journal, tmp_path):
+    out = tmp_path / "all.json"
+    plait("trace", journal, "--format", "json", "--out", out)
+    whole = json.loads(out.read_text())
+    names = [step["name"] for step in whole["steps"]]
+    assert names == [
+        "plan-1",
+        "1",
+        "2",
+        "3",
+        "scratchpad-1",
+        "joiner-1",
+        "answer-1",
+    ]
+    assert whole["status"] == "done"
+
+
+def test_a_run_is_found_by_its_id(plait, script, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = plait("run", "q", "--script", script("answer: 4"), "--json").json["run"]
+    done = plait("trace", run, "--json")
+    assert done.json["run"] == run
+    assert done.json["file"] == f"plait-{run}.chrome.json"
+    assert plait("trace", run[:5], "--json").json["run"] == run
+    newest = plait("run", "again", "--script", script("answer: 5"), "--json").json["run"]
+    assert plait("trace", "--json").json["run"] == plait("view", "--json").json["run"] == newest != run
+    missing = plait("trace", "nobody")
+    assert missing.code == 2
+    assert "no run 'nobody'" in missing.err
+    assert "journal" in missing.err
+
+
+def test_options_that_do_not_go_together(plait, journal, tmp_path):
+    assert "--ray goes with --format chrome" in plait("trace", journal, "--format", "json", "--ray", journal).err
+    assert "--send goes with --format otel" in plait("trace", journal, "--send").err
+    assert "is no file" in plait("trace", "abc", "--run", "x").err
+
+
+def test_spans_without_opentelemetry(plait, journal, monkeypatch):
+    for name in ("opentelemetry.sdk.trace", "opentelemetry.sdk"):
+        monkeypatch.setitem(sys.modules, name, None)
+    done = plait("trace", journal, "--format", "otel")
+    assert done.code == 2
+    assert "opentelemetry-sdk" in done.err
+    assert plait("trace", journal).code == 0

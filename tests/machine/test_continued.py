@@ -1,0 +1,170 @@
+"""What a lost attempt had generated is not generated again: ids, text, budgets, usage and the critical path."""
+
+from __future__ import annotations
+
+from plait.core.events import Dispatch, Expand
+from plait.core.plan import Budget, Think
+from plait.core.result import Usage
+from tests.machine.kit import World, fail_with, join, think
+
+
+def two_workers(**options) -> World:
+    world = World(slots=1, **options)
+    world.up("v", 1)
+    return world
+
+
+def generated(world: World, step: str) -> tuple[int, ...]:
+    return world.job(step).generated
+
+
+def test_the_next_attempt_goes_on_from_all_ids_of_a_lost_one() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=10))
+    world.progress("a", ids=[1, 2])
+    world.progress("a", ids=[3])
+    lost = world.jobs[world.attempt("a")].worker
+    world.down(lost)
+    (sent,) = world.said(Dispatch)
+    assert isinstance(sent, Dispatch)
+    assert sent.worker != lost
+    assert sent.job.generated == (1, 2, 3)
+    op = sent.job.op
+    assert isinstance(op, Think)
+    assert op.sampling.max_tokens == 10, "in all, those that are there included"
+
+
+def test_what_several_lost_attempts_had_adds_up_whichever_way_they_were_lost() -> None:
+    world = two_workers(lease=50.0)
+    world.submit(think("a", tokens=100))
+    world.progress("a", ids=[1])
+    world.fail("a", fail_with(lost=True))
+    world.progress("a", ids=[2])
+    world.stopped("a", tokens=1)
+    world.progress("a", ids=[3, 4])
+    world.tick(world.now + 60.0)
+    assert generated(world, "a") == (1, 2, 3, 4)
+    world.succeed("a", "text", token_ids=[1, 2, 3, 4, 5], tokens=1)
+    assert world.node("a").own.usage.completion == 5
+
+
+def test_tokens_of_a_lost_attempt_that_were_gone_on_from_count_once_and_are_not_cancelled() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=10), think("b", after="a", tokens=10))
+    world.progress("a", ids=[1, 2, 3])
+    world.down(world.jobs[world.attempt("a")].worker)
+    world.succeed("a", "text", prompt_ids=[9], token_ids=[1, 2, 3, 4, 5], tokens=2)
+    world.succeed("b", tokens=4)
+    assert world.finish.usage == Usage(completion=9, cancelled=0)
+    assert world.finish.critical_path_tokens == 9
+
+
+def test_tokens_of_a_lost_attempt_are_cancelled_when_the_next_one_begins_again() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=10))
+    world.progress("a", ids=[1, 2, 3])
+    world.down(world.jobs[world.attempt("a")].worker)
+    world.succeed("a", "text", token_ids=[1, 2, 3, 4, 5], tokens=5)
+    assert world.finish.usage == Usage(completion=8, cancelled=3)
+    assert world.finish.critical_path_tokens == 5
+
+
+def test_a_worker_without_ids_that_begins_again_is_taken_at_its_word() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=10, stream=True))
+    world.progress("a", "one ", ids=[1])
+    world.down(world.jobs[world.attempt("a")].worker)
+    world.progress("a", "one ", tokens=1)
+    world.progress("a", "two ", tokens=1)
+    assert "".join(world.node("a").attempt.text) == "one two "
+    world.succeed("a", "one two ", tokens=2)
+    assert world.finish.usage == Usage(completion=3, cancelled=1)
+
+
+def test_ids_that_do_not_account_for_all_tokens_are_not_gone_on_from() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=10))
+    world.progress("a", ids=[1, 2])
+    world.progress("a", tokens=2)
+    world.down(world.jobs[world.attempt("a")].worker)
+    assert generated(world, "a") == ()
+
+
+def test_a_failure_of_the_step_itself_begins_again() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=10))
+    world.progress("a", ids=[1, 2])
+    world.fail("a", fail_with(retryable=True))
+    world.tick()
+    assert generated(world, "a") == ()
+
+
+def test_a_budget_is_asked_only_for_what_is_left_to_generate() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=10), think("b", tokens=3), join("j", "a", "b"), budget=Budget(tokens=20))
+    world.progress("a", ids=[1, 2, 3, 4, 5, 6])
+    world.down(world.jobs[world.attempt("a")].worker)  # charged all 10 that it might have generated
+    world.succeed("b", tokens=3)
+    op = world.job("a").op
+    assert isinstance(op, Think)
+    assert op.sampling.max_tokens == 10
+    account = world.node("a").account
+    assert account is not None
+    assert (account.tokens, account.reserved) == (13, 4)
+
+
+def test_a_budget_that_is_nearly_used_up_cuts_what_is_new() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=10), budget=Budget(tokens=12))
+    world.progress("a", ids=[1, 2, 3])
+    world.down(world.jobs[world.attempt("a")].worker)
+    op = world.job("a").op
+    assert isinstance(op, Think)
+    assert op.sampling.max_tokens == 3 + 2
+    world.succeed("a", "x", token_ids=[1, 2, 3, 4, 5], tokens=2, finish="length")
+    assert world.finish.status == "partial"
+
+
+def test_an_attempt_lost_after_its_last_token_leaves_nothing_to_generate() -> None:
+    world = two_workers()
+    world.submit(think("a", tokens=3))
+    world.progress("a", ids=[1, 2, 3])
+    world.down(world.jobs[world.attempt("a")].worker)
+    job = world.job("a")
+    assert job.generated == (1, 2, 3)
+    assert isinstance(job.op, Think)
+    assert job.op.sampling.max_tokens == 3
+    world.succeed("a", "abc", token_ids=[1, 2, 3], tokens=0, finish="length")
+    assert world.finish.usage == Usage(completion=3)
+
+
+def test_the_reader_of_the_new_attempt_gets_the_earlier_text_first() -> None:
+    world = World(slots=2)
+    world.up("v", 2)
+    world.submit(think("e", tokens=10, stream=True, expands=True))
+    world.progress("e", "one ", ids=[1])
+    world.progress("e", "two ", ids=[2])
+    first = world.node("e").generation
+    world.expand("e", think("x"), closed=False, output=None)
+    world.down(world.jobs[world.attempt("e")].worker)
+    assert world.state("e/x") == "cancelled", "patches to the lost attempt are void"
+    world.progress("e", "three", ids=[3])
+    (fed,) = world.said(Expand)
+    assert isinstance(fed, Expand)
+    assert (fed.delta, fed.attempt > first) == ("one two three", True)
+    world.progress("e", "!", ids=[4])
+    (fed,) = world.said(Expand)
+    assert isinstance(fed, Expand)
+    assert fed.delta == "!"
+
+
+def test_a_new_engine_that_has_nothing_to_add_still_closes_the_reader_with_all_of_the_text() -> None:
+    world = two_workers()
+    world.submit(think("e", tokens=10, stream=True, expands=True))
+    world.progress("e", "all", ids=[1])
+    world.down(world.jobs[world.attempt("e")].worker)
+    world.succeed("e", "all", token_ids=[1], tokens=0)
+    (fed,) = world.said(Expand)
+    assert isinstance(fed, Expand)
+    assert fed.result is not None
+    assert (fed.result.text, fed.result.usage.completion) == ("all", 1)

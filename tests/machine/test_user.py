@@ -1,0 +1,124 @@
+"""What a user may do to a run besides cancelling it: give one step up, and hold back what has not started."""
+
+from __future__ import annotations
+
+from plait.core.events import Cancel, Dispatch
+from plait.core.plan import Budget
+from tests.machine.kit import World, call, join, think
+
+
+def test_a_pruned_branch_is_left_out_and_stopped() -> None:
+    world = World()
+    world.submit(think("a"), think("b"), join("j", "a", "b", best_effort=True))
+    actions = world.prune("a")
+    assert [(each.step, each.attempt, each.reason) for each in actions if isinstance(each, Cancel)] == [
+        ("r:a", 1, "pruned by the user")
+    ]
+    assert world.states("a", "b", "j") == ["cancelled", "running", "waiting"]
+    world.succeed("b", value="x")
+    world.stop_all()
+    assert (world.finish.status, world.finish.result and world.finish.result.value) == ("done", ["x"])
+
+
+def test_what_a_pruned_step_alone_reads_is_given_up_with_it() -> None:
+    world = World()
+    world.submit(call("root"), call("a", "root"), call("b"), join("j", "a", "b", best_effort=True))
+    world.prune("a")
+    assert world.states("root", "a", "b") == ["cancelled", "cancelled", "running"]
+
+
+def test_pruning_an_expanded_step_ends_all_of_its_expansion() -> None:
+    world = World()
+    world.submit(think("a", expands=True), think("b"), join("j", "a", "b", best_effort=True))
+    world.succeed("a")
+    world.expand("a", call("c"), call("d", "c"))
+    assert world.states("a", "a/c", "a/d") == ["expanded", "running", "waiting"]
+    world.prune("a")
+    assert world.states("a", "a/c", "a/d", "b") == ["cancelled", "cancelled", "cancelled", "running"]
+
+
+def test_pruning_the_output_ends_the_run_and_says_why() -> None:
+    world = World()
+    world.submit(call("a"))
+    world.prune("a")
+    world.stop_all()
+    assert world.finish.status == "failed"
+    assert world.finish.failure is not None
+    assert world.finish.failure.message == "pruned by the user"
+
+
+def test_pruning_what_has_ended_is_late_news() -> None:
+    world = World()
+    world.submit(call("a"), call("b", "a"))
+    world.succeed("a")
+    assert world.prune("a") == []
+    assert world.prune("nobody") == []
+    assert world.machine.late == 2
+    assert world.state("a").value == "done"
+
+
+def test_a_paused_run_starts_nothing_and_what_runs_goes_on() -> None:
+    world = World(slots=1)
+    world.submit(call("a"), call("b"), join("j", "a", "b"))
+    world.pause()
+    world.succeed("a")
+    assert world.states("a", "b") == ["done", "ready"]
+    assert not world.said(Dispatch)
+    world.pause(on=False)
+    assert world.running() == ["b"]
+    world.succeed("b")
+    assert world.finish.status == "done"
+
+
+def test_other_runs_take_the_slots_of_a_paused_one() -> None:
+    world = World(slots=1)
+    world.submit(call("a"), call("b"), join("j", "a", "b"))
+    world.submit(call("x"), run="other")
+    world.pause()
+    world.succeed("a")
+    assert world.running() == ["other:x"]
+
+
+def test_steps_keep_their_order_over_a_pause() -> None:
+    world = World(slots=1)
+    world.submit(call("z"), call("c", priority=1), call("a"), call("b"), join("j", "z", "a", "b", "c"))
+    world.pause()
+    world.succeed("z")
+    world.pause(on=False)
+    order = []
+    while world.jobs:
+        order += world.running()
+        world.succeed(order[-1])
+    assert order == ["a", "b", "c"]
+
+
+def test_a_paused_run_can_be_cancelled() -> None:
+    world = World(slots=1)
+    world.submit(call("a"), call("b"), join("j", "a", "b"))
+    world.pause()
+    world.cancel()
+    world.stop_all()
+    assert world.finish.status == "cancelled"
+    assert world.pause(on=False) == []
+    assert world.machine.late == 1
+
+
+def test_what_a_budget_holds_back_is_asked_about_again_after_a_pause() -> None:
+    world = World()
+    world.submit(call("a"), call("b"), call("c"), join("j", "a", "b", "c"), budget=Budget(width=1))
+    world.pause()
+    world.succeed("a")
+    assert world.running() == []
+    world.pause(on=False)
+    assert world.running() == ["b"]
+    world.succeed("b")
+    assert world.running() == ["c"]
+
+
+def test_time_runs_on_while_a_run_is_paused() -> None:
+    world = World(slots=1)
+    world.submit(call("a"), call("b"), join("j", "a", "b"), budget=Budget(seconds=5))
+    world.pause()
+    world.succeed("a")
+    world.tick()
+    assert world.finish.status == "partial"

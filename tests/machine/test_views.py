@@ -1,0 +1,189 @@
+"""What policies see of contexts, siblings, workers and times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from plait.core.events import Event, Progressed, WorkerUp
+from plait.core.interfaces import Policy, Wake
+from plait.core.plan import Ref, Retries, Text
+from plait.core.view import Branch, Ended
+from plait.machine.records import Node
+from plait.machine.views import StepView, View, branch_of, branches_of
+from tests.machine.kit import World, call, fail_with, join, think
+
+
+class Quiet(Policy):
+    """No opinion: the machine keeps books for it all the same."""
+
+    def place(self, step: StepView, view: View) -> None:
+        return None
+
+
+def world_of(**options) -> World:
+    return World(policies={"quiet": Quiet()}, **options)
+
+
+def view(world: World) -> View:
+    return View(world.machine)
+
+
+def step(world: World, name: str) -> StepView:
+    found = view(world).step(world.id(name))
+    assert found is not None
+    return found
+
+
+def names(steps: object) -> list[str]:
+    return [each.plan.name for each in steps]  # type: ignore[attr-defined]
+
+
+def test_siblings_continue_the_same_context_or_begin_with_the_same_prompt() -> None:
+    world = world_of()
+    world.submit(
+        think("a1", prompt="same"), think("a2", prompt="same"), think("b", prompt="other"),
+        think("c1", after="a1"), think("c2", after="a1", prompt="else"), think("c3", after="a2"),
+        think("m", prompt="same", model="m"), call("t1"), call("t2"),
+        think("r", "t1", prompt=[Text(text="same"), Ref(step="t1")]),
+        join("j", "a1", "a2", "b", "c1", "c2", "c3", "m", "t1", "t2", "r"),
+        policies=["quiet"],
+    )  # fmt: skip
+    kin = {name: names(step(world, name).siblings) for name in ("a1", "b", "c1", "c3", "m", "t2", "r")}
+    assert kin == {
+        "a1": ["a1", "a2"], "b": ["b"], "c1": ["c1", "c2"], "c3": ["c3"], "m": ["m"], "t2": ["t1", "t2"], "r": ["r"],
+    }  # fmt: skip
+    assert len(step(world, "j").siblings) == 0
+
+
+def test_without_policies_no_books_are_kept() -> None:
+    world = World()
+    world.submit(think("a1"), think("a2"), join("j", "a1", "a2"))
+    assert names(step(world, "a1").siblings) == []
+    assert step(world, "a1").siblings.sent == {}
+
+
+def test_siblings_tell_where_they_were_sent_and_how_they_ended() -> None:
+    world = world_of(slots=2)
+    world.up("v", 1)
+    world.submit(*(think(f"a{i}") for i in range(4)), join("j", *(f"a{i}" for i in range(4))), policies=["quiet"])
+    siblings = step(world, "a0").siblings
+    assert (dict(siblings.sent), dict(siblings.live)) == ({"v": 1, "w": 2}, {"v": 1, "w": 2})
+    world.now = 3.0
+    world.succeed("a0", tokens=7)
+    assert siblings.finished == (Ended(3.0, 7, "v"),)
+    assert view(world).peers(step(world, "a1")) == (Ended(3.0, 7, "v"),)
+    assert (dict(siblings.sent), dict(siblings.live)) == ({"v": 2, "w": 2}, {"v": 1, "w": 2})
+    assert step(world, "a0").ran_on == "v"
+
+
+def test_a_steps_home_is_where_the_context_that_it_continues_ran() -> None:
+    world = world_of(slots=1)
+    world.up("v", 1)
+    world.submit(
+        think("e", expands=True), think("z", after="e"), think("busy"), join("j", "z", "busy"), policies=["quiet"]
+    )
+    assert step(world, "z").home == "v"
+    world.succeed("e")
+    world.expand("e", think("x", after="e"))
+    assert step(world, "e/x").home == "v"
+    world.succeed("busy")
+    assert step(world, "z").home == world.jobs[world.attempt("e/x")].worker, "where the expansion's own output runs"
+    assert step(world, "e").home is None
+
+
+def test_sizes_are_counted_where_ids_are_known_and_estimated_elsewhere() -> None:
+    world = world_of()
+    world.submit(
+        think("a", prompt="x" * 40, tokens=30), think("b", after="a", prompt="y" * 8, tokens=5), policies=["quiet"]
+    )
+    a, b = step(world, "a"), step(world, "b")
+    assert (a.prompt_tokens, a.shared_tokens, a.max_tokens) == (10, 10, 30)
+    assert (b.prompt_tokens, b.shared_tokens) == (10 + 30 + 2, 10 + 30)
+    world.succeed("a", "t", prompt_ids=range(12), token_ids=range(4))
+    assert (b.prompt_tokens, b.shared_tokens) == (12 + 4 + 2, 12 + 4)
+
+
+def test_workers_tell_their_load_and_the_context_that_their_attempts_may_hold() -> None:
+    world = world_of(slots=0)
+    world.send(WorkerUp(at=0.0, worker="w", slots=4, serves=("think",), cache_tokens=1_000, block=16))
+    world.submit(
+        think("a1", prompt="x" * 400, tokens=30), think("a2", prompt="x" * 400, tokens=30), think("b", tokens=7),
+        join("j", "a1", "a2", "b"), policies=["quiet"],
+    )  # fmt: skip
+    worker = view(world).worker("w")
+    assert worker is not None
+    assert (worker.cache_tokens, worker.block) == (1_000, 16)
+    assert (worker.load, worker.context) == (67, 100 + 2 * 30 + 1 + 7)
+    world.progress("a1", tokens=10)
+    assert (worker.load, worker.context) == (57, 168)
+    world.succeed("a1", tokens=12)
+    assert (worker.load, worker.context, worker.running, worker.free) == (37, 138, 2, 2)
+    world.succeed("a2", tokens=12)
+    assert (worker.load, worker.context) == (7, 8)
+    assert view(world).worker("nobody") is None
+    assert view(world).serving(step(world, "b")) == 1
+
+
+def test_confidence_is_seen_while_a_step_runs() -> None:
+    world = world_of()
+    world.submit(think("a"), policies=["quiet"])
+    attempt = world.attempt("a")
+    world.send(Progressed(at=1.0, attempt=attempt, tokens=1, group=3.5, lowest=2.5))
+    world.send(Progressed(at=1.0, attempt=attempt, tokens=1))
+    assert (step(world, "a").group, step(world, "a").lowest, step(world, "a").started) == (3.5, 2.5, 0.0)
+
+
+def test_a_policy_may_look_at_its_run_before_there_is_any_news() -> None:
+    seen: list[tuple[str, str, object]] = []
+
+    class Note(Policy):
+        def review(self, event: Event, view: View) -> Sequence[Wake]:
+            seen.append((event.kind, view.run, view.subject))
+            return ()
+
+        def first_look(self) -> float:
+            return 2.0
+
+    world = World(policies={"note": Note()})
+    world.submit(think("a"), policies=["note"])
+    assert world.wake == 2.0
+    world.tick()
+    assert seen == [("tick", "r", None)]
+
+
+def test_what_a_merge_is_shown_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(slots=3)
+    names = ("a", "b", "c", "d")
+    steps = (think(name, stream=True) for name in names)
+    world.submit(*steps, join("j", *names, merge="vote", early=True), retries=Retries(think=1, backoff=1.0))
+    node = world.node("j")
+    first = branches_of(node)
+
+    def shown() -> list[tuple[str, str, int]]:
+        assert branches_of(node) == [branch_of(dep) for dep in node.deps]
+        return [(each.state.value, each.text, each.tokens) for each in branches_of(node)]
+
+    def again(what: object) -> list[tuple[str, str, int]]:
+        assert what is not None
+        return shown()
+
+    assert again(world.progress("a", "x", 3))[0] == ("running", "x", 3)
+    assert again(world.progress("a", "y", 2))[0] == ("running", "xy", 5)
+    assert again(world.fail("b", fail_with(retryable=True)))[1] == ("waiting", "", 0)
+    assert [each.state.value for each in first] == ["running", "running", "running", "ready"], "a copy, once given out"
+    assert again(world.tick(world.now + 1.0))[1][0] == "ready"
+    assert again(world.succeed("c", "z", tokens=7))[1:3] == [("running", "", 0), ("done", "z", 7)]
+    assert again(world.prune("d"))[3][0] == "cancelled"
+    looked: list[str] = []
+    world.checked = False  # the check looks too
+
+    def counted(dep: Node) -> Branch:
+        looked.append(dep.step.name)
+        return branch_of(dep)
+
+    monkeypatch.setattr("plait.machine.views.branch_of", counted)
+    world.progress("a", "!", 1)
+    assert branches_of(node)[0].text == "xy!"
+    assert looked == ["a"], "what stands still is not looked at again"

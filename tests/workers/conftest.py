@@ -1,0 +1,38 @@
+"""One engine for all tests of this folder: a Llama of random weights, made anew, so that no model need be there; and
+an end for threads that a test leaves hanging."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from plait.workers.engine import Engine
+
+from .tiny_model import build
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the random model."""
+    return build(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def engine(tiny_model: Path) -> AsyncIterator[Engine]:
+    """A running engine with that model; its tests run on the session's loop."""
+    engine = Engine(str(tiny_model), slots=16, kv_cache_memory_bytes=32 << 20, threads=1)
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def blocker() -> AsyncIterator[threading.Event]:
+    """Let every thread that a test left hanging go when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()

@@ -1,0 +1,213 @@
+"""Token ids that an actor tells while its jobs run: through a pipe, kept here, told to the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from plait.core import Progress
+from plait.core.errors import WorkerError
+from plait.core.result import Failure
+from plait.workers._shared.streams import Checkpoint, Stream
+from plait.workers.ray import RayWorker, token_pipe
+from plait.workers.ray.token_pipe import HEAD, IdsIn, IdsOut, Told
+from plait.workers.scripted import Reply
+
+HOST = "plait.workers.scripted:Scripted"
+REPLIES = [Reply(text="one two three")]
+
+
+@pytest.fixture
+def pipe() -> Iterator[IdsIn]:
+    pipe = IdsIn()
+    yield pipe
+    pipe.close()
+
+
+def there(path: str) -> bool:
+    return Path(path).parent.exists()
+
+
+def plain(checkpoint: Checkpoint) -> tuple[list[int], ...]:
+    return tuple(map(list, checkpoint))
+
+
+told_ids = st.tuples(st.integers(0, 2**62), st.lists(st.integers(0, 2**32 - 1), max_size=5))
+checkpoints = st.lists(st.lists(told_ids, max_size=4), min_size=1, max_size=6)
+
+
+@given(checkpoints, st.data())
+def test_what_is_written_is_read_in_whole_checkpoints_however_it_arrives(parts: list, data: st.DataObject) -> None:
+    with closing(IdsIn()) as pipe, closing(IdsOut(pipe.path)) as out:
+        sent: list[Checkpoint] = []
+        for each in parts:
+            ids = [token for _, tokens in each for token in tokens]
+            sent.append(Checkpoint([attempt for attempt, _ in each], [len(tokens) for _, tokens in each], ids))
+            out.write(sent[-1])
+        raw = os.read(pipe.fileno(), 1 << 16)
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=5)))
+        got: list[Checkpoint] = []
+        for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
+            os.write(out._file, raw[begin:end])
+            got += pipe.read()
+        assert list(map(plain, got)) == list(map(plain, sent)) and not pipe._unread and not pipe.ended
+
+
+def test_what_was_written_outlives_its_writer(pipe: IdsIn) -> None:
+    code = (
+        "import sys, time; from plait.workers.ray.token_pipe import *; from plait.workers._shared.streams import Checkpoint\n"
+        "out = IdsOut(sys.argv[1]); out.write(Checkpoint([7], [3], [1, 2, 3])); print('written', flush=True)\n"
+        "time.sleep(60)"
+    )
+    root = Path(token_pipe.__file__).parents[1]
+    with subprocess.Popen([sys.executable, "-c", code, pipe.path], stdout=subprocess.PIPE, cwd=root) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"written\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert [plain(each) for each in pipe.read()] == [([7], [3], [1, 2, 3])] and pipe.ended
+
+
+def test_half_a_checkpoint_is_not_told(pipe: IdsIn) -> None:
+    out = IdsOut(pipe.path)
+    os.write(out._file, HEAD.pack(1, 3) + b"\x07" * 9)
+    out.close()
+    assert not list(pipe.read()) and pipe.ended
+
+
+def test_what_the_pipe_has_no_room_for_goes_later_and_nothing_is_lost(pipe: IdsIn) -> None:
+    out = IdsOut(pipe.path)
+    for number in range(100):
+        out.write(Checkpoint([number], [1000], [number] * 1000))  # 400 KB, and a pipe holds 64
+    assert out._unsent
+    got: list[Checkpoint] = []
+    while len(got) < 100:
+        got += pipe.read()
+        out.write(Checkpoint([1000], [0], []))
+    assert [each.attempts[0] for each in got][:100] == list(range(100))
+    assert all(len(each.ids) == 1000 for each in got[:100])
+    out.close()
+
+
+def test_a_writer_whose_reader_has_gone_goes_on(pipe: IdsIn) -> None:
+    other = IdsIn()
+    out = IdsOut(other.path)
+    other.close()
+    out.write(Checkpoint([1], [1], [5]))
+    assert not out._unsent
+    out.close()
+
+
+def test_a_pipe_that_nobody_reads_is_not_taken_for_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ids")  # as a machine sees it that shares the folder with the reader's
+    for path in (tmp_path / "ids", tmp_path / "none"):
+        with pytest.raises(OSError):
+            IdsOut(str(path))
+
+
+async def test_without_named_pipes_there_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "mkfifo")
+    assert Told({}).open() is None
+
+
+async def test_each_actor_has_a_pipe_of_its_own_and_no_file_is_left() -> None:
+    told, seen = Told({}), []
+    for _ in range(3):
+        path = told.open()
+        assert path is not None
+        seen.append(path)
+        assert there(path)
+        told.opened()
+        assert not there(path)
+    assert len(set(seen)) == 3
+    told.open()
+    told.close()
+    told.close()
+
+
+async def test_ids_from_the_pipe_are_told_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_pipe, "TELL_SECONDS", 0.0)
+    stream = Stream()
+    told = Told({7: stream})
+    path = told.open()
+    assert path is not None
+    out = IdsOut(path)
+    heard: list[int] = []
+    sums = list(accumulate(range(1, 6)))
+    news = aiter(stream)
+    for number in sums:
+        out.write(Checkpoint([7], [1], [number]))
+        item = await asyncio.wait_for(anext(news), 5)
+        assert isinstance(item, Progress)
+        heard += item.ids
+    assert heard == sums
+    out.close()
+    told.close()
+
+
+@pytest.mark.parametrize("pipe", [True, False])
+async def test_ids_of_checkpoints_are_told_now_and_then_and_all_of_them_when_the_actor_dies(
+    monkeypatch: pytest.MonkeyPatch, pipe: bool
+) -> None:
+    worker = RayWorker(HOST, {"replies": REPLIES}, restarts=0)
+    streams = {attempt: Stream() for attempt in (7, 8)}
+    worker._streams.update(streams)
+    path = worker._told.open()
+    assert path is not None
+    out = IdsOut(path)
+    worker._told.opened()
+    worker._told.keep(Checkpoint([7, 9], [2, 1], [1, 2, 99]))  # nobody waits for attempt 9
+    assert worker._told._kept == {}
+    for checkpoint in (Checkpoint([8, 7], [1, 2], [5, 3, 4]), Checkpoint([7], [1], [6])):
+        (out.write if pipe else worker._told.keep)(checkpoint)
+    assert worker._told._kept == ({} if pipe else {8: [5], 7: [3, 4, 6]})
+    out.close()
+
+    async def read() -> str:
+        return "it was killed"
+
+    monkeypatch.setattr(worker, "_read", read)
+    await worker._follow()
+    for attempt, ids in ((7, (1, 2, 3, 4, 6)), (8, (5,))):
+        news, end = [item async for item in streams[attempt]]
+        assert isinstance(news, Progress) and (news.ids, news.tokens, news.text) == (ids, len(ids), "")
+        assert isinstance(end, Failure) and end.lost and "it was killed" in end.message
+
+
+async def test_ids_are_told_before_the_news_that_the_actor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = RayWorker(HOST, {"replies": REPLIES}, restarts=1)
+    stream = worker._streams[7] = Stream()
+    heard: list[str] = []
+
+    async def reader() -> None:
+        async for item in stream:
+            heard.append(type(item).__name__)
+
+    async def watcher() -> None:
+        async for healthy in worker.health():
+            heard.append(f"healthy: {healthy}")
+
+    async def read() -> str:
+        worker._told._due = float("inf")
+        worker._told.keep(Checkpoint([7], [2], [1, 2]))
+        return "it was killed"
+
+    async def make() -> None:
+        raise WorkerError("no room")
+
+    monkeypatch.setattr(worker, "_read", read)
+    monkeypatch.setattr(worker, "_make", make)
+    tasks = [asyncio.create_task(watcher()), asyncio.create_task(reader())]
+    await asyncio.sleep(0)
+    await worker._follow()
+    await asyncio.gather(*tasks)
+    assert heard == ["Progress", "healthy: False", "Failure"]

@@ -1,0 +1,130 @@
+"""MCP servers: their tools are tools, in this process and over a pipe, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp")
+
+from plait import AsyncOrchestrator, Call, Config, Plan, Step, tool
+from plait.core.errors import ConfigError, ToolError, ToolSchemaError, WorkerError
+from plait.core.plan import Ref
+from plait.workers.scripted import Reply, Scripted
+from plait.workers.tools import Tools
+from plait.workers.tools.mcp import McpServer, RemoteTool
+
+from .mcp_server import server
+
+PROGRAM = f"{sys.executable} {Path(__file__).with_name('mcp_server.py')}"
+
+
+@pytest.fixture(params=["in process", "pipe"])
+async def tools(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, RemoteTool]]:
+    made = McpServer(server if request.param == "in process" else PROGRAM)
+    yield {each.name: each for each in await made.open()}
+    await made.close()
+    await made.close()
+
+
+async def test_tools_are_listed_with_their_schemas_and_effects(tools: dict[str, RemoteTool]) -> None:
+    assert list(tools) == ["add", "note", "broken", "slow"]
+    add, note = tools["add"].spec, tools["note"].spec
+    assert add.description == "Add two numbers."
+    assert list(add.parameters["properties"]) == ["a", "b"]  # pyright: ignore[reportIndexIssue]
+    assert not add.side_effects  # it says that it only reads
+    assert note.side_effects and note.once  # it says nothing, so it may change the world
+
+
+async def test_values_come_back_as_json(tools: dict[str, RemoteTool]) -> None:
+    assert await tools["add"].fn(a=2, b=40) == 42
+    assert await tools["note"].fn(text="x") == {"noted": "x"}
+
+
+async def test_a_tool_that_fails_says_why(tools: dict[str, RemoteTool]) -> None:
+    with pytest.raises(ToolError, match="no luck today"):
+        await tools["broken"].fn()
+
+
+@pytest.mark.parametrize(
+    ("args", "part"), [({"a": 1}, "'b' is a required"), ({"a": "x", "b": 1}, "argument 'a'"), ({}, "required")]
+)
+async def test_arguments_are_checked_before_they_are_sent(
+    tools: dict[str, RemoteTool], args: dict[str, Any], part: str
+) -> None:
+    with pytest.raises(ToolError, match="it takes a, b") as error:
+        tools["add"].bind(args)
+    assert part in str(error.value)
+
+
+@pytest.mark.parametrize("bad", ["http://127.0.0.1:9/mcp", "/bin/false", "no-such-program --x"])
+async def test_a_server_that_cannot_be_used_is_said_so(bad: str) -> None:
+    with pytest.raises(WorkerError, match="cannot be used"):
+        await McpServer(bad).open()
+
+
+async def test_an_empty_command_is_a_mistake_of_the_settings() -> None:
+    with pytest.raises(ConfigError):
+        await McpServer(" ").open()
+
+
+async def test_a_plan_calls_them_like_any_tool() -> None:
+    @tool
+    def double(n: int) -> int:
+        """Double it."""
+        return 2 * n
+
+    plan = Plan(
+        steps=(
+            Step(name="sum", op=Call(tool="add", args={"a": 20, "b": 1})),
+            Step(name="twice", op=Call(tool="double", args={"n": Ref(step="sum")})),
+        ),
+        output="twice",
+    )
+    config = Config(mcp=(PROGRAM,), journal="off")
+    async with AsyncOrchestrator(workers=[], tools=[double], config=config) as orchestrator:
+        answer = await orchestrator.run(plan=plan)
+    assert (answer.status, answer.value) == ("done", 42)
+
+
+async def test_llmcompiler_plans_with_them() -> None:
+    replies = [
+        Reply(when="^Answer a question", text="Action: Finish(42)"),
+        Reply(when="add\\(a: integer, b: integer\\)", text="1. add(20, 22)\n2. join()"),
+        Reply(text="no plan", finish="error"),
+    ]
+    config = Config(mcp=(PROGRAM,), journal="off")
+    async with AsyncOrchestrator(workers=[Scripted(replies)], config=config) as orchestrator:
+        answer = await orchestrator.run("what is 20 + 22", planner="llmcompiler")
+    assert (answer.status, answer.answer) == ("done", "42")
+
+
+async def test_two_tools_of_one_name_are_refused_and_the_server_is_let_go() -> None:
+    @tool
+    def add(a: int) -> int:
+        """Another one."""
+        return a
+
+    worker = Tools([add], mcp=[PROGRAM])
+    with pytest.raises(ToolSchemaError, match="two tools are named 'add'"):
+        await worker.start()
+    assert worker._servers[0]._task is None
+    named = Tools([add], mcp=[McpServer(PROGRAM, prefix="sums.")])
+    await named.start()
+    assert {each.name for each in named.specs} >= {"add", "sums.add"}
+    await named.close()
+
+
+async def test_the_server_ends_with_the_worker() -> None:
+    worker = Tools(mcp=[PROGRAM])
+    await worker.start()
+    client = worker._servers[0]
+    await worker.close()
+    with pytest.raises(ToolError, match="not connected"):
+        await client.call("add", {"a": 1, "b": 2})
+    assert json.dumps([each.model_dump() for each in worker.specs])

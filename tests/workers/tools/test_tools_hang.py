@@ -1,0 +1,214 @@
+"""The tools worker: tools that take too long, that do not let go, and that are given up."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from plait.core.result import Failure, Result
+from plait.core.tools.tool import tool
+from plait.workers.tools import Tools
+
+from .tool_kit import job, last
+
+
+async def test_timeouts_end_async_tools_and_let_them_clean_up() -> None:
+    cleaned: list[str] = []
+
+    @tool(timeout=0.01)
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append("up")
+
+    worker = Tools([hang])
+    ended = await last(worker, job("hang"))
+    assert isinstance(ended, Failure) and ended.kind == "ToolError" and not ended.retryable
+    assert "0.01 s" in ended.message and "timeout" in ended.message
+    assert cleaned == ["up"] and worker.abandoned == 0
+
+
+async def test_timeouts_give_up_sync_tools_and_say_so(blocker: threading.Event) -> None:
+    hang = tool(name="hang", timeout=0.01)(lambda: blocker.wait(30))
+    worker = Tools([hang, tool(name="ok")(lambda: "ok")], slots=1)
+    for attempt in range(100):  # far more than any pool that does not grow
+        ended = await last(worker, job("hang", attempt))
+        assert isinstance(ended, Failure) and "runs on in the background" in ended.message
+    assert worker.abandoned == 100
+    assert await last(worker, job("ok")) == Result(value="ok")
+    await worker.close()
+
+
+async def test_cancel_stops_an_async_tool() -> None:
+    entered, cleaned = asyncio.Event(), []
+
+    @tool
+    async def hang() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("up")
+
+    worker = Tools([hang])
+    running = asyncio.create_task(last(worker, job("hang", 7)))
+    await entered.wait()
+    await worker.cancel(8)  # unknown: ignored
+    await worker.cancel(7)
+    await worker.cancel(7)
+    assert await running == Result(finish="cancelled")
+    assert cleaned == ["up"]
+    await worker.cancel(7)  # finished: ignored
+
+
+async def test_cancel_before_the_tool_has_begun() -> None:
+    begun: list[int] = []
+
+    @tool
+    async def never() -> None:
+        begun.append(1)
+
+    worker = Tools([never])
+    running = worker.run(job("never", 7)).__aiter__()
+    first = asyncio.ensure_future(running.__anext__())
+    await asyncio.sleep(0)  # run() has made the tool's task, which has not had its turn
+    await worker.cancel(7)
+    assert await first == Result(finish="cancelled") and not begun
+
+
+async def test_cancel_gives_up_a_sync_tool_at_once_and_says_so(blocker: threading.Event) -> None:
+    entered = threading.Event()
+
+    @tool
+    def hang() -> str:
+        entered.set()
+        blocker.wait(30)
+        return "late"
+
+    worker = Tools([hang])
+    running = asyncio.create_task(last(worker, job("hang", 7)))
+    while not entered.is_set():
+        await asyncio.sleep(0.001)
+    await worker.cancel(7)
+    ended = await running
+    assert isinstance(ended, Result) and ended.finish == "cancelled" and ended.value is None
+    assert "thread" in ended.why and worker.abandoned == 1
+    blocker.set()  # its late return disturbs nobody
+    assert await last(worker, job("hang", 8)) == Result(value="late")
+    await worker.close()
+
+
+async def test_an_async_tool_that_ignores_its_cancellation_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    stop = asyncio.Event()
+
+    @tool
+    async def stubborn() -> None:
+        while not stop.is_set():
+            try:
+                await asyncio.sleep(0.001)
+            except asyncio.CancelledError:
+                pass
+
+    worker = Tools([stubborn], grace=0.02)
+    running = asyncio.create_task(last(worker, job("stubborn", 7)))
+    await asyncio.sleep(0.005)
+    await worker.cancel(7)
+    ended = await running
+    assert isinstance(ended, Result) and ended.finish == "cancelled" and "ignores" in ended.why
+    assert worker.abandoned == 1
+    assert "'stubborn' is given up" in caplog.text
+    stop.set()
+    await worker.close()
+
+
+async def test_a_tool_that_returns_although_cancelled_keeps_its_value() -> None:
+    entered = asyncio.Event()
+
+    @tool
+    async def saves() -> str:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "saved"
+        return ""
+
+    worker = Tools([saves])
+    running = asyncio.create_task(last(worker, job("saves", 7)))
+    await entered.wait()
+    await worker.cancel(7)
+    assert await running == Result(value="saved")
+
+
+async def test_nothing_is_left_when_the_caller_gives_up() -> None:
+    entered, ended = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    worker = Tools([hang])
+    running = asyncio.create_task(last(worker, job("hang", 7)))
+    await entered.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.wait_for(ended.wait(), 10)
+    await worker.cancel(7)
+
+
+async def test_close_ends_everything_and_may_be_called_twice() -> None:
+    entered = asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    worker = Tools([hang])
+    await worker.start()
+    health = worker.health()
+    assert await anext(health) is True
+    running = asyncio.create_task(last(worker, job("hang", 7)))
+    await entered.wait()
+    await worker.close()
+    assert await running == Result(finish="cancelled")
+    assert [up async for up in health] == []
+    await worker.close()
+    after = await last(worker, job("hang", 8))
+    assert isinstance(after, Failure) and after.lost
+
+
+def test_a_hanging_sync_tool_does_not_keep_the_process_alive() -> None:
+    script = """
+        import asyncio, threading
+        from plait.core.events import Job
+        from plait.core.plan import Call
+        from plait.core.tools.tool import tool
+        from plait.workers.tools import Tools
+
+        async def main():
+            worker = Tools([tool(name="hang", timeout=0.01)(lambda: threading.Event().wait())])
+            async for item in worker.run(Job(attempt=1, run="r", step="s", op=Call(tool="hang"))):
+                print(item.kind)
+            await worker.close()
+
+        asyncio.run(main())
+    """
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=root, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "ToolError"), done.stderr

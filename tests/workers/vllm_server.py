@@ -1,0 +1,48 @@
+"""A vLLM server of a small model in a process of its own, with a worker that was started on it, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from plait.core.errors import EngineError
+from plait.workers.http import Http
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+@contextlib.asynccontextmanager
+async def vllm_server(model: Path, name: str, log: Path, *flags: str) -> AsyncIterator[Http]:
+    """Start the server, wait for it, and end it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "model": model, "served-model-name": name, "host": "127.0.0.1", "port": port, "dtype": "bfloat16",
+        "max-num-seqs": 16, "block-size": 32, "kv-cache-memory-bytes": 32 << 20,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += [*(f"--{key}={value}" for key, value in settings.items()), *flags]
+    command += ["--enforce-eager", "--enable-prompt-tokens-details"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=os.environ | ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT)  # noqa: ASYNC220
+    worker = Http(f"http://127.0.0.1:{port}/v1", slots=16)
+    try:
+        while True:
+            assert process.poll() is None, log.read_text(errors="replace")[-3000:]  # noqa: ASYNC240
+            try:
+                await worker.start()
+                break
+            except EngineError:
+                await asyncio.sleep(1.0)
+        yield worker
+        await worker.close()
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -1,0 +1,32 @@
+"""What a form of the output must look like before it goes to a server or an engine.
+
+Decides which specifications make sense for which kind of form. It does not read schemas, expressions or grammars.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plait.core.errors import EngineError
+from plait.core.plan import Structured
+
+
+def specified(form: Structured) -> Any:
+    """Return the specification of a form, checked for its type. Raises `EngineError`."""
+    match form.kind, form.spec:
+        case "json", dict() as schema:
+            return schema
+        case "regex" | "grammar", str() as text if text:
+            return text
+        case "choice", list() as texts if texts and all(isinstance(each, str) and each for each in texts):
+            return texts
+        case _:
+            raise EngineError(f"the form {form.kind!r} is specified by {WANTED[form.kind]}, not {form.spec!r:.80}")
+
+
+WANTED = {
+    "json": "a JSON schema (an object)",
+    "regex": "a regular expression (a string)",
+    "grammar": "a grammar (a string)",
+    "choice": "a list of texts",
+}

@@ -1,0 +1,111 @@
+"""How a think step's settings become vLLM's, and what is said where a release of vLLM has no such setting.
+
+Decides names and values. It is given vLLM's classes and does not import them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from plait.core.errors import EngineError
+from plait.core.plan import Sampling
+
+from .._shared.prompt import Stops
+from .._shared.structured import specified
+
+RELEASE = "0.32"
+"""The release of vLLM that has all that is asked for here."""
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""LoRA ranks that vLLM makes room for."""
+
+
+class Abilities:
+    """What the vLLM at hand takes, found out from its signatures."""
+
+    def __init__(self, version: str, sampling: Any, forms: Any, kinds: Any) -> None:
+        """Look at `SamplingParams`, `StructuredOutputsParams` (`None` where there is none) and
+        `RequestOutputKind`."""
+        self.version = version
+        self._sampling, self._forms, self._kinds = sampling, forms, kinds
+        self._fields = _parameters(sampling)
+        self.mutes = "detokenize" in self._fields
+        self._own: dict[str, Any] = {"skip_clone": True} if "skip_clone" in self._fields else {}
+
+    def params(self, sampling: Sampling, stops: Stops, max_tokens: int, deltas: bool, mute: bool = False) -> Any:
+        """Return vLLM's form of the sampling settings; `mute`: it need not make text of the ids.
+
+        Raises `EngineError` for a setting that this vLLM does not know, and whatever vLLM raises for a value that it
+        does not accept.
+        """
+        fields: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "seed": sampling.seed,
+            "stop": list(stops.texts),
+            "stop_token_ids": list(dict.fromkeys((*stops.ids, *sampling.stop_ids))),
+            "include_stop_str_in_output": sampling.keep_stop,
+            "skip_special_tokens": False,
+            "output_kind": self._kinds.DELTA if deltas else self._kinds.FINAL_ONLY,
+        }
+        if mute:
+            fields["detokenize"] = False
+        if sampling.min_p:
+            fields["min_p"] = sampling.min_p
+        if sampling.logprobs:
+            # 0 is how vLLM is asked for the sampled token alone
+            fields["logprobs"] = 0 if sampling.logprobs == 1 else sampling.logprobs
+        if sampling.structured is not None:
+            form, forms = sampling.structured, self._forms or dict
+            self.need(f"structured_outputs.{form.kind}", form.kind in _parameters(forms))
+            fields["structured_outputs"] = forms(**{form.kind: specified(form)})
+        for name in fields:
+            self.need(name, name in self._fields)
+        return self._sampling(**fields, **self._own)
+
+    def need(self, option: str, there: bool) -> None:
+        """Raise `EngineError` for an option that this vLLM does not have."""
+        if not there:
+            raise EngineError(
+                f"vLLM {self.version} does not take the option {option!r}: use release {RELEASE}, or do without it"
+            )
+
+
+def engine_arguments(wanted: Mapping[str, Any], known: Iterable[str], asked: Mapping[str, str], version: str) -> Any:
+    """Return those arguments of the engine that this vLLM knows. `asked` are those that a user may have set, with the
+    option's name; one of them that is set and not known is an `EngineError`."""
+    there = set(known)
+    for key, option in asked.items():
+        if wanted.get(key) is not None and key not in there:
+            raise EngineError(f"vLLM {version} has no {key!r}, which the option {option!r} needs: use {RELEASE}")
+    return {key: value for key, value in wanted.items() if key in there and value is not None}
+
+
+def lora_rank(adapters: Mapping[str, str]) -> int | None:
+    """Return the rank to make room for, `None` without adapters. Raises `EngineError` for a folder that is none."""
+    ranks: list[int] = []
+    for name, path in adapters.items():
+        config = Path(path).expanduser() / "adapter_config.json"
+        remedy = "give a folder with adapter_config.json and adapter_model.safetensors, as `peft` writes it"
+        try:
+            found = json.loads(config.read_text())
+        except OSError as error:
+            raise EngineError(
+                f"the LoRA adapter {name!r} cannot be read ({config}: {error.strerror}): {remedy}"
+            ) from None
+        except ValueError:
+            raise EngineError(f"the LoRA adapter {name!r} cannot be read ({config} is not JSON): {remedy}") from None
+        rank = found.get("r") if isinstance(found, dict) else None
+        if not isinstance(rank, int) or not 0 < rank <= RANKS[-1]:
+            raise EngineError(f"the LoRA adapter {name!r} has the rank {rank!r}: it must be 1 to {RANKS[-1]}")
+        ranks.append(rank)
+    return next((each for each in RANKS if each >= max(ranks)), None) if ranks else None
+
+
+def _parameters(callable_: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(callable_).parameters) if callable_ is not dict else frozenset()

@@ -1,0 +1,153 @@
+"""A request to the engine and what is known of it while it runs; how a lost attempt's tokens become its beginning.
+
+Decides what is told of a request, and what its result says. It does not know vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from plait.core.interfaces import Progress
+from plait.core.plan import Sampling
+from plait.core.result import Failure, Finish, Result, Usage
+
+from .._shared.confidence import Trace
+from .._shared.prompt import Prompter
+from .._shared.stops import first_stop, opening
+from .._shared.streams import Stream
+
+News = list[tuple[Stream, Progress | Result | Failure]]
+
+
+@dataclass(slots=True)
+class Order:
+    """A request on its way to the engine, and what is known of it while it runs."""
+
+    key: str
+    """Our name for the request; `inner` is the engine's."""
+    stream: Stream
+    prompt: list[int]
+    sampling: Sampling
+    streams: bool
+    """Whether each step's text is told."""
+    params: Any = None
+    deltas: bool = False
+    """Whether the engine reports every step, or only the end."""
+    priority: int = 0
+    salt: str = ""
+    lora: Any = None
+    past: tuple[int, ...] = ()
+    """What a lost attempt had generated: to the engine the end of the prompt, in the result the beginning of it."""
+    earlier: str = ""
+    """The text of `past`."""
+    joint: str = ""
+    """The end of `earlier`, where that may be the beginning of a stop text. Nothing is told before that is known."""
+    tells: bool = False
+    """Whether token ids are told with what is new."""
+    attempt: int = 0
+    bare: bool = False
+    """Whether checkpoints of it are token ids and nothing else, so that they can go with those of others."""
+    mute: bool = False
+    """Whether the engine makes no text: it is decoded once, at the end."""
+    buffer: int = 0
+    """Characters at the end of the text that the engine holds back, as a stop text may begin there."""
+    skip: str = ""
+    """The text of the whole context without its last, half character: the engine then begins by repeating it."""
+    inner: str = ""
+    ids: list[int] = field(default_factory=list[int])
+    """What this attempt has generated."""
+    text: str = ""
+    """The text of `ids`."""
+    cumulative: float = 0.0
+    """Sum of the log-probabilities of `ids`."""
+    cached: int = 0
+    trace: Trace | None = None
+    told: int = 0
+    """Tokens that are told already, and with them the sum of their log-probabilities and the length of the text."""
+    told_cumulative: float = 0.0
+    told_text: int = 0
+
+    @property
+    def context(self) -> list[int]:
+        """The token ids that the engine gets."""
+        return [*self.prompt, *self.past] if self.past else self.prompt
+
+    def fresh(self, text: str) -> str:
+        """Return newly generated text as it goes on after `earlier`."""
+        if self.skip and text:
+            whole, self.skip = self.skip, ""
+            return text.removeprefix(whole)
+        return text
+
+    def progress(self, ids: Sequence[int], released: int | None = None) -> Progress | None:
+        """Return what is new, of all ids generated so far and of the first `released` characters of the text (all by
+        default)."""
+        upto = len(ids)
+        new = upto - self.told
+        whole = self.earlier + self.text if self.earlier else self.text
+        text = whole[self.told_text : released] if self.streams else ""
+        if self.joint or (not new and not text):
+            return None
+        gained, self.told_cumulative = self.cumulative - self.told_cumulative, self.cumulative
+        fresh = tuple(ids[self.told :]) if self.tells else ()
+        self.told, self.told_text = upto, self.told_text + len(text)
+        trace = self.trace
+        return Progress(
+            text,
+            new,
+            gained / new if new and self.sampling.logprobs else None,
+            fresh,
+            trace.group if trace else None,
+            trace.lowest if trace else None,
+        )
+
+    def unheard(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the ids that have not been told yet, of all generated so far, and take them as told."""
+        fresh, self.told = ids[self.told :], len(ids)
+        return fresh
+
+    def result(self, finish: Finish, ids: Sequence[int], text: str) -> Result:
+        """Return the result, with the ids and text of the whole output, stops already cut. Usage and statistics are
+        those of what this attempt generated."""
+        count = len(self.ids)
+        return Result(
+            value=text,
+            prompt_ids=tuple(self.prompt),
+            token_ids=tuple(ids),
+            usage=Usage(prompt=len(self.prompt) + len(self.past), cached=self.cached, completion=count),
+            finish=finish,
+            logprob=self.cumulative / count if self.sampling.logprobs and count else None,
+            signals=self.trace.signals() if self.trace else None,
+        )
+
+
+def take_up(order: Order, past: Sequence[int], prompter: Prompter, stops: Sequence[str]) -> None:
+    """Let a request go on after the token ids that a lost attempt had generated, and told as text as far as `buffer`
+    allowed. `stops` are the texts that end it."""
+    order.past, order.tells = tuple(past), True
+    text = prompter.after(order.prompt, past)
+    order.earlier = text.rstrip("\ufffd")
+    if order.earlier != text:
+        order.skip = prompter.text(order.context).rstrip("\ufffd")
+    order.told_text = max(0, len(order.earlier) - order.buffer)
+    order.joint = opening(order.earlier, stops)
+
+
+def ended(order: Order, prompter: Prompter, ends: Sequence[int], stops: Sequence[str]) -> Result | None:
+    """Return the result of a request whose earlier tokens end it already: the news of it was lost with the worker.
+    `ends` are the token ids that end an output, `stops` the texts."""
+    past, keep = order.past, order.sampling.keep_stop
+    at = next((place for place, each in enumerate(past) if each in ends), None)
+    if at is not None:
+        kept = past[: at + keep]
+        rest = prompter.text(past[at:])
+        text = order.earlier if keep else order.earlier.removesuffix(rest)
+        return order.result("stop", kept, text)
+    if (found := first_stop(order.earlier, stops)) is not None:
+        text = order.earlier[: found[1] if keep else found[0]]
+        return order.result("stop", prompter.within(past, text), text)
+    if len(past) >= order.sampling.max_tokens:
+        return order.result("length", past, order.earlier)
+    return None

@@ -1,0 +1,196 @@
+"""What an engine may use of this machine: memory, cores, and whether a model folder is one.
+
+Pure look-ups in the file system and the operating system, done before anything heavy is imported. Knows neither vLLM
+nor Ray.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from plait.core.errors import EngineError
+
+GIB = 1 << 30
+SMALL = 64 << 20
+"""Weights, in bytes, below which a second compute thread wins little (19 instead of 15 thousand tokens/s for 128
+requests, nothing for 8) and loses much when its core is busy."""
+LIBRARIES = int(0.8 * GIB)
+"""Resident memory of a process that has imported vLLM and loaded nothing (0.7 GiB measured)."""
+
+
+def local_model(model: str) -> Path | None:
+    """Return the folder of a model given by path, or `None` for the id of a model on a hub.
+
+    Raises `EngineError` when it is a path, and what lies there is not a model.
+    """
+    path = Path(model).expanduser()
+    looks_like_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or path.exists()
+    if not looks_like_path:
+        return None
+    remedy = "give a folder with config.json, a tokenizer and safetensors weights"
+    if not path.exists():
+        raise EngineError(f"there is no model at {model}: {remedy}")
+    if not path.is_dir():
+        raise EngineError(f"{model} is a file, not a model folder: {remedy}")
+    if not (path / "config.json").is_file():
+        raise EngineError(f"{model} is not a model folder, for it has no config.json: {remedy}")
+    return path
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return a model folder's config.json; raises `EngineError` when it is not JSON."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise EngineError(f"{folder / 'config.json'} is not a JSON object")
+    return config
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the size of a model folder's weights on disk, in bytes."""
+    found = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
+    return sum(path.stat().st_size for path in found)
+
+
+def kv_bytes_per_token(config: dict[str, Any]) -> int | None:
+    """Return the bytes of keys and values that one token takes in 16 bits, or `None` if the config does not tell."""
+    layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
+    hidden = config.get("hidden_size")
+    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(hidden, int) and heads):
+        return None
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or hidden // heads
+    return 2 * 2 * layers * kv_heads * head_dim
+
+
+def kv_budget(config: dict[str, Any] | None, slots: int, max_model_len: int | None, available: int) -> int:
+    """Return how many bytes of KV cache to ask for on a CPU: room for every slot at full context (up to 2048 tokens
+    each), so that finished prefixes stay cached; at least 64 MiB, at most 1 GiB or a third of what is available."""
+    per_token = kv_bytes_per_token(config) if config else None
+    ceiling = min(max(GIB, available // 3), max(available // 2, GIB // 16))
+    if per_token is None:
+        return min(GIB, ceiling)
+    context = max_model_len or (config or {}).get("max_position_embeddings") or 2048
+    return max(min(slots * min(context, 2048) * per_token, ceiling), GIB // 16)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _reclaimable(folder: Path, key: str) -> int:
+    try:
+        for line in (folder / "memory.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _cgroup_free(root: Path, group: str, limit: str, usage: str, cache: str) -> int | None:
+    """Return the least room (limit − usage + page cache that can be dropped) over a control group and its parents."""
+    rooms: list[int] = []
+    folder = root / group.strip("/")
+    for place in (folder, *folder.parents):
+        if not place.is_relative_to(root):
+            break
+        most, used = _number(place / limit), _number(place / usage)
+        if most is not None and used is not None and most < 1 << 60:
+            rooms.append(most - used + _reclaimable(place, cache))
+    return min(rooms) if rooms else None
+
+
+def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of memory that this process can still take: what the machine has available, or what is left
+    under the limit of the container (control groups v1 and v2), whichever is less."""
+    rooms: list[int] = []
+    try:
+        for line in (proc / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                rooms.append(int(line.split()[1]) * 1024)
+        groups = (proc / "self" / "cgroup").read_text().splitlines()
+    except (OSError, ValueError):
+        groups = []
+    for line in groups:
+        _, controllers, group = line.split(":", 2)
+        room = None
+        if controllers == "":
+            room = _cgroup_free(cgroups, group, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = cgroups / "memory"
+            room = _cgroup_free(root, group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        if room is not None:
+            rooms.append(room)
+    return max(0, min(rooms)) if rooms else 1 << 50
+
+
+def usable_cores() -> list[int]:
+    """Return the cores that this process may run on."""
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return list(range(os.cpu_count() or 1))
+
+
+def default_threads(folder: Path | None, own: Sequence[int] | None) -> int:
+    """Return the compute threads for a model (`None`: of unknown size) on a CPU: one if it is very small, else one for
+    each of its `own` cores, or half as many as there are cores to share."""
+    if folder is not None and weight_bytes(folder) < SMALL:
+        return 1
+    return len(own) if own else max(1, len(usable_cores()) // 2)
+
+
+def bind(cores: Sequence[int]) -> None:
+    """Keep the calling thread, and the threads it starts from now on, on these cores. Cores it cannot have are an
+    `EngineError`."""
+    try:
+        os.sched_setaffinity(0, cores)
+    except (OSError, ValueError) as error:
+        raise EngineError(f"cannot run on cores {list(cores)}, only on {usable_cores()}: {error}") from error
+    except AttributeError:  # not Linux: no binding
+        pass
+
+
+def reserve(
+    model: str, folder: Path | None, config: dict[str, Any] | None, kv: int | None, slots: int, context: int | None
+) -> int:
+    """Return the bytes of KV cache to ask for on a CPU: `kv` if given. Raises `EngineError` when weights, cache and
+    libraries do not fit into what is available."""
+    free = available_memory()
+    kv = kv or kv_budget(config, slots, context, free)
+    need = kv + LIBRARIES + (weight_bytes(folder) if folder else 0)
+    if need > free:
+        raise EngineError(
+            f"too little memory for {model}: it needs {gib(need)} (of which {gib(kv)} KV cache) and {gib(free)} are "
+            "free; free some, or choose a smaller kv_cache_memory_bytes or a smaller model"
+        )
+    return kv
+
+
+def enough_gpus(wanted: int) -> None:
+    """Raise `EngineError` when the process sees fewer GPUs than a model is to be spread over."""
+    import torch
+
+    there = torch.cuda.device_count()
+    if wanted > there:
+        raise EngineError(
+            f"tensor_parallel_size={wanted} needs {wanted} GPUs and {there} can be seen: lower it, or check "
+            "CUDA_VISIBLE_DEVICES (and num_gpus, in a Ray actor)"
+        )
+
+
+def gib(count: int) -> str:
+    """Return a number of bytes for people to read."""
+    return f"{count / GIB:.1f} GiB"

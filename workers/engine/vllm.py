@@ -1,0 +1,447 @@
+"""vLLM itself: built, stepped and freed by the engine's thread. The only file that imports vllm.
+
+Decides how a request is put to vLLM and how its outputs become news. It does not know what the text means, which step
+comes next, or the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plait.core.errors import EngineError, as_failure
+from plait.core.events import Job
+from plait.core.plan import Think
+from plait.core.result import Failure, Result
+
+from .._shared.confidence import Trace, measure
+from .._shared.prompt import Prompter
+from .._shared.stops import first_stop
+from .._shared.streams import Checkpoint, Stream
+from . import resources
+from .parameters import Abilities, engine_arguments, lora_rank
+from .process import INSTALL, environment, explain, first_line
+from .requests import News, Order, ended, take_up
+
+if TYPE_CHECKING:
+    from . import Engine
+
+
+class Core:
+    """vLLM's engine and the requests that are in it."""
+
+    _place = threading.Lock()
+    """Held by the engine of this process. vLLM's groups are the process's: one engine that ends breaks another."""
+
+    def __init__(self, spec: Engine) -> None:
+        """Load the model; raises `EngineError`, or whatever vLLM raises."""
+        self.engine: Any = None
+        self.running: dict[str, Order] = {}
+        self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0, "queries": 0, "hits": 0}
+        self._inner: dict[str, Order] = {}
+        """The requests that are running by vLLM's names for them."""
+        self._checkpoint = spec.checkpoint
+        folder = resources.local_model(spec.model)
+        config = resources.read_config(folder) if folder else None
+        if spec.cpu_list:
+            resources.bind(spec.cpu_list)
+        threads = spec.threads or resources.default_threads(folder, spec.cpu_list)
+        gpu = environment(threads, forced=spec.threads is not None, cores=spec.cpu_list, local=folder is not None)
+        if gpu:
+            resources.enough_gpus(spec.tensor_parallel_size)
+        kv = spec.kv_cache_memory_bytes if gpu else resources.reserve(
+            spec.model, folder, config, spec.kv_cache_memory_bytes, spec.slots, spec.max_model_len
+        )  # fmt: skip
+        rank = lora_rank(spec.lora)
+        if not Core._place.acquire(blocking=False):
+            raise EngineError(
+                "this process already has an engine: close that one first, or use the worker `ray`, which gives each "
+                "engine a process of its own"
+            )
+        try:
+            self._build(spec, str(folder or spec.model), kv, gpu, rank)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, spec: Engine, model: str, kv: int | None, gpu: bool, rank: int | None) -> None:
+        try:
+            import vllm
+            from vllm import inputs
+        except ModuleNotFoundError as error:
+            said = "is not installed" if error.name == "vllm" else f"is installed but cannot be imported ({error})"
+            raise EngineError(f"vLLM {said}: {INSTALL}") from error
+        except Exception as error:
+            raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
+        from vllm import sampling_params as settings
+
+        forms = getattr(settings, "StructuredOutputsParams", None)
+        self.able = Abilities(vllm.__version__, settings.SamplingParams, forms, settings.RequestOutputKind)
+        known = inspect.signature(vllm.EngineArgs).parameters
+        asked = {"max_loras": "lora", "max_lora_rank": "lora"}
+        args = engine_arguments(arguments(spec, model, kv, gpu, rank), known, asked, vllm.__version__)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**args))
+        self.engine = engine
+        config = engine.vllm_config
+        self.max_model_len = int(config.model_config.max_model_len)
+        self.block: int = config.cache_config.block_size
+        self.blocks: int = (getattr(config.cache_config, "num_gpu_blocks", None) or 1) - 1  # one holds nothing
+        self._states: dict[str, Any] | None = getattr(engine.output_processor, "request_states", None)
+        self.peeks = self._states is not None
+        """Whether a running request's output so far can be read; else every request reports every step."""
+        if getattr(config.scheduler_config, "policy", None) != "priority":
+            raise EngineError(f"vLLM {vllm.__version__} did not take the priority policy: use another release of it")
+        self.prompter = Prompter(engine.get_tokenizer())
+        self.ends = _end_ids(engine, self.prompter)
+        adding = inspect.signature(engine.add_request).parameters
+        self.able.need("priority", "priority" in adding)
+        self._tokens_input = getattr(inputs, "tokens_input", None) or _plain_input
+        self._salted = "cache_salt" in inspect.signature(self._tokens_input).parameters
+        self._taps = self._tap()
+        self._scheduler: Any = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
+        self._loras = self._load(spec.lora, adding) if spec.lora else {}
+
+    def _load(self, adapters: dict[str, str], adding: Any) -> dict[str, Any]:
+        """Load the adapters now: one that cannot be read would else break the engine at its first request."""
+        from vllm.lora.request import LoRARequest
+
+        self.able.need("lora_request", "lora_request" in adding)
+        loaded: dict[str, Any] = {}
+        for number, (name, path) in enumerate(adapters.items(), start=1):
+            request = loaded[name] = LoRARequest(name, number, str(path))
+            try:
+                fine = self.engine.add_lora(request)
+            except Exception as error:
+                raise EngineError(
+                    f"the LoRA adapter {name!r} at {path} cannot be loaded ({first_line(error)}): is it one of "
+                    "this model?"
+                ) from error
+            if not fine:
+                raise EngineError(f"the LoRA adapter {name!r} at {path} cannot be loaded: is it one of this model?")
+        return loaded
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def order(self, job: Job, think: Think, key: str) -> Order | Result:
+        """Return a job as a request, or its result if what was generated of it before has ended it. Not on the
+        engine's thread. Raises `EngineError`, and `ValueError` for what vLLM does not accept."""
+        sampling = think.sampling
+        if sampling.logprobs not in (0, 1):
+            self.able.need("logprobs", self._taps)
+        if think.salt:
+            self.able.need("cache_salt", self._salted)
+        prompt = self.prompter.ids(think)
+        if not prompt:
+            raise EngineError("the prompt has no tokens: give it some text")
+        order = Order(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
+        order.lora = self._loras.get(think.model) if think.model else None
+        stops = self.prompter.stops(sampling.stop)
+        order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
+        order.tells = bool(self._checkpoint) and sampling.structured is None
+        # A form's state cannot be taken up in its middle: that output starts from the beginning.
+        if job.generated and sampling.structured is None:
+            take_up(order, job.generated, self.prompter, sampling.stop)
+            if result := ended(order, self.prompter, (*self.ends, *stops.ids, *sampling.stop_ids), sampling.stop):
+                return result
+        room = self.max_model_len - len(order.context)
+        if room < 1:
+            if order.past:
+                return order.result("length", order.past, order.earlier)
+            raise EngineError(
+                f"the prompt has {len(prompt)} tokens and the model's context holds {self.max_model_len}, output "
+                "included: shorten the prompt, or start the engine with a larger max_model_len if the model allows"
+            )
+        order.deltas = think.stream or bool(order.joint) or not self.peeks
+        # The engine decodes each token as it comes, between two steps; it has to only where a text may end the output.
+        order.mute = not (order.deltas or stops.texts or order.skip) and self.able.mutes
+        order.mute = order.mute and self.prompter.decodes_late(order.context)
+        limit = min(sampling.max_tokens - len(order.past), room)
+        order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute)
+        order.trace = Trace.of(sampling)
+        order.attempt = job.attempt
+        order.bare = order.tells and not (order.deltas or sampling.logprobs)
+        return order
+
+    def add(self, order: Order, news: News) -> None:
+        """Give a request to vLLM; one that it rejects fails by itself."""
+        extra: dict[str, Any] = {"cache_salt": order.salt} if order.salt else {}
+        prompt = self._tokens_input(order.context, **extra)
+        lora = {"lora_request": order.lora} if order.lora is not None else {}
+        try:
+            inner = self.engine.add_request(order.key, prompt, order.params, priority=order.priority, **lora)
+        except Exception as error:  # vLLM's own classes change; nothing has been scheduled yet, so the engine is sound
+            refused = EngineError(f"the engine rejected the request: {first_line(error)}")
+            news.append((order.stream, as_failure(refused)))
+            return
+        order.inner = inner if isinstance(inner, str) else order.key
+        self.running[order.key] = self._inner[order.inner] = order
+
+    def abort(self, key: str, news: News) -> None:
+        """Take a request out of vLLM between two steps: it generates nothing more. Ended ones are ignored."""
+        order = self.running.get(key)
+        if order is None:
+            return
+        state = self._state(order)
+        with contextlib.suppress(AttributeError):
+            if state is not None:
+                order.ids = list(state.detokenizer.output_token_ids)
+                order.text = "" if order.mute else order.fresh(state.detokenizer.output_text)
+                order.cached = state.num_cached_tokens
+        self.engine.abort_request([key])
+        order.joint = ""
+        self._end(order, news, "abort", None)
+
+    def step(self, news: News) -> Checkpoint | None:
+        """Let vLLM make one step, and add what it brought; return the checkpoint, if it is time for one."""
+        outputs = self.engine.step()
+        counts = self.counts
+        counts["steps"] += 1
+        for output in outputs:
+            order = self.running.get(output.request_id)
+            if order is None:
+                continue
+            piece = output.outputs[0]
+            new = len(piece.token_ids)
+            order.cached = getattr(output, "num_cached_tokens", 0) or 0
+            if order.deltas:
+                order.ids += piece.token_ids
+                order.text += order.fresh(piece.text)
+            else:
+                order.ids, order.text = list(piece.token_ids), order.fresh(piece.text)
+            if not self._taps:
+                counts["generated"] += new
+                order.cumulative = getattr(piece, "cumulative_logprob", None) or 0.0
+            if order.joint and self._joined(order, output.finished):
+                if not output.finished:
+                    self.engine.abort_request([order.key])
+                self._end(order, news, "joined", None)
+            elif output.finished:
+                self._end(order, news, piece.finish_reason, piece.stop_reason)
+            elif order.streams:
+                self._tell(order, news, order.ids)
+        due, self._due = self._due, []
+        if not self._checkpoint or counts["steps"] % self._checkpoint:
+            for order in due:
+                if order.key in self.running:
+                    self._peek(order, news)
+            return None
+        return self._account(news)
+
+    def _account(self, news: News) -> Checkpoint:
+        """Tell what is new of all requests that report their end only."""
+        attempts: list[int] = []
+        counts: list[int] = []
+        ids: list[int] = []
+        for order in self.running.values():
+            if order.bare and (state := self._state(order)) is not None:
+                fresh = order.unheard(state.detokenizer.output_token_ids)
+                attempts.append(order.attempt)
+                counts.append(len(fresh))
+                ids += fresh
+            elif not order.streams:
+                self._peek(order, news)
+        return Checkpoint(attempts, counts, ids)
+
+    def _peek(self, order: Order, news: News) -> None:
+        """Tell of a request that reports its end only."""
+        state = None if order.deltas else self._state(order)
+        self._tell(order, news, order.ids if state is None else state.detokenizer.output_token_ids)
+
+    def _tell(self, order: Order, news: News, ids: Sequence[int]) -> None:
+        released: int | None = None
+        if order.past and order.buffer and not order.text and (state := self._state(order)) is not None:
+            # The engine shows no new text yet; of the earlier one as much is told as if it had never been interrupted.
+            released = max(0, len(order.earlier) + len(state.detokenizer.output_text) - order.buffer)
+        progress = order.progress(ids, released)
+        if progress is not None:
+            news.append((order.stream, progress))
+
+    def _joined(self, order: Order, finished: bool) -> bool:
+        """Look for a stop text that begins in a request's earlier text and ends in its new one, and cut there."""
+        stops = order.sampling.stop
+        joined = order.joint + order.text
+        found = first_stop(joined, stops)
+        if found is None or found[0] >= len(order.joint):
+            if finished or len(order.text) >= max(map(len, stops)) - 1:
+                order.joint = ""
+            return False
+        whole = order.earlier + order.text
+        cut = len(whole) - len(joined) + found[order.sampling.keep_stop]
+        order.earlier, order.text, order.joint = whole[:cut], "", ""
+        return True
+
+    def _end(self, order: Order, news: News, reason: str | None, stop: int | str | None) -> None:
+        """Take a request off the books, with the last of its news."""
+        del self.running[order.key]
+        self._inner.pop(order.inner, None)
+        self.counts["prompt"] += len(order.context)
+        self.counts["cached"] += order.cached
+        if reason == "error":
+            form = order.sampling.structured
+            message = "the engine failed on this request; try again"
+            if form is not None and not order.ids:
+                message = (
+                    f"vLLM cannot keep this model to the form {form.kind!r}: check what specifies it, and that the "
+                    "tokenizer has an end token and tokens to write the form with"
+                )
+            news.append((order.stream, Failure(kind="EngineError", message=message, retryable=form is None)))
+            return
+        if order.streams:
+            self._tell(order, news, order.ids)
+        ids, text = [*order.past, *order.ids], order.earlier + order.text
+        if order.mute:
+            # As where vLLM decodes: of what stopped it the text has nothing, and a half character waits for its end.
+            said = order.ids[:-1] if reason == "stop" and not order.sampling.keep_stop else order.ids
+            text += self.prompter.after(order.context, said).rstrip("\ufffd")
+        if reason == "joined" or (reason == "stop" and not order.sampling.keep_stop and order.ids):
+            # vLLM leaves the stop token among the ids although it cuts its text.
+            ids = self.prompter.within(ids, text) if reason == "joined" or isinstance(stop, str) else ids[:-1]
+        finish = "cancelled" if reason == "abort" else "length" if reason == "length" else "stop"
+        news.append((order.stream, order.result(finish, ids, text)))
+
+    def _state(self, order: Order) -> Any:
+        return self._states.get(order.inner) if self._states is not None else None
+
+    # -- the figures -------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        """Return the counts, and what vLLM holds now. From any thread."""
+        engine, scheduler = self.engine, self._scheduler
+        held = engine.get_num_unfinished_requests() if engine is not None else 0
+        waiting = min(held, len(getattr(scheduler, "waiting", ())))
+        pool: Any = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
+        free: Any = getattr(pool, "get_num_free_blocks", None)
+        used = {} if free is None else {"kv_used": self.blocks - int(free())}
+        return {**self.counts, "running": held - waiting, "waiting": waiting, "kv_blocks": self.blocks, **used}
+
+    def _tap(self) -> bool:
+        """Read tokens and log-probabilities where they leave the model. Returns whether that can be done.
+
+        Tokens of requests already given up are counted there too. Log-probabilities are taken off as the arrays they
+        are and summarised for all requests together: vLLM's own way decodes each of the k tokens and makes an object
+        of it, which costs more than the sampling.
+        """
+        source: Any = getattr(self.engine, "engine_core", None)
+        inner = getattr(source, "get_output", None)
+        self._due: list[Order] = []
+        if inner is None:
+            return False
+
+        def tapped() -> Any:
+            outputs = inner()
+            counts, scored = self.counts, []
+            for output in outputs.outputs:
+                counts["generated"] += len(output.new_token_ids)
+                if output.new_logprobs is not None:
+                    scored.append(output)
+                if (filled := output.prefill_stats) is not None:
+                    counts["queries"] += filled.num_prompt_tokens
+                    counts["hits"] += filled.num_cached_tokens
+            if scored:
+                self._summarise(scored)
+            return outputs
+
+        source.get_output = tapped
+        return True
+
+    def _summarise(self, outputs: Sequence[Any]) -> None:
+        """Take the log-probabilities off the outputs of one step, shape (tokens, 1 + at least k) each, the sampled
+        token's first."""
+        kinds: dict[int, list[tuple[Order, Any]]] = {}
+        for output in outputs:
+            logprobs, output.new_logprobs = output.new_logprobs.logprobs, None
+            order = self._inner.get(output.request_id)
+            if order is None:
+                continue
+            order.cumulative += float(logprobs[:, 0].sum())
+            if order.trace is not None:
+                kinds.setdefault(order.trace.k, []).append((order, logprobs))
+        for k, scored in kinds.items():
+            most = None if k == -1 else k + 1
+            rows = np.concatenate([logprobs[:, 1:most] for _, logprobs in scored])
+            figures = zip(*(each.tolist() for each in measure(rows, whole=k == -1)), strict=True)
+            for order, logprobs in scored:
+                trace: Any = order.trace
+                for _ in range(len(logprobs)):
+                    trace.add(*next(figures))
+                if trace.window and not order.streams and trace.due():
+                    self._due.append(order)
+
+    def close(self) -> None:
+        """Free the model and its cache, or what was made of them."""
+        self.running.clear()
+        self._inner.clear()
+        self._states = self._scheduler = None
+        with contextlib.suppress(Exception):
+            self.engine.engine_core.shutdown()
+        self.engine = None
+        if "vllm" in sys.modules:
+            with contextlib.suppress(Exception):
+                from vllm.distributed import cleanup_dist_env_and_memory
+
+                cleanup_dist_env_and_memory()
+            gc.collect()
+        Core._place.release()
+
+
+def broken(error: BaseException, model: str) -> EngineError:
+    """Return why an engine did not start."""
+    return error if isinstance(error, EngineError) else EngineError(explain(error, model))
+
+
+def arguments(spec: Engine, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
+    """Return the arguments of vLLM's engine under their names in 0.32; `None` leaves vLLM's default."""
+    return {
+        "model": model,
+        "max_num_seqs": spec.slots,
+        # -1: what the model allows and the cache holds
+        "max_model_len": spec.max_model_len or -1,
+        "seed": spec.seed,
+        "dtype": "bfloat16" if spec.dtype == "auto" and not gpu else spec.dtype,
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "distributed_executor_backend": "uni" if spec.tensor_parallel_size == 1 else None,
+        "scheduling_policy": "priority",
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        # -1: as many as a step asks for, up to the whole vocabulary
+        "max_logprobs": -1,
+        "kv_cache_memory_bytes": kv,
+        # only full blocks are cached, and 128, the default on a CPU, is longer than most shared prefixes
+        "block_size": spec.block_size or (None if gpu else 32),
+        "enforce_eager": None if gpu else True,
+        # A seeded request whose prompt is read over several steps breaks vLLM 0.32 on a CPU: it turns back the offset
+        # of the request's random generator, which a CPU's has not.
+        "enable_chunked_prefill": None if gpu else False,
+        "gpu_memory_utilization": spec.gpu_memory_utilization if gpu else None,
+        "enable_lora": True if rank else None,
+        # One place stays empty: on a CPU vLLM 0.32 takes the last one for requests without an adapter that are decoded
+        # together with some that have one.
+        "max_loras": len(spec.lora) + 1 if rank else None,
+        "max_lora_rank": rank,
+    }
+
+
+def _end_ids(engine: Any, prompter: Prompter) -> tuple[int, ...]:
+    """Return the token ids that end an output of this model by themselves."""
+    found: set[int] = set()
+    generation: Any = {}
+    with contextlib.suppress(Exception):
+        generation = engine.vllm_config.model_config.try_get_generation_config()
+    for eos in (getattr(prompter.tokenizer, "eos_token_id", None), generation.get("eos_token_id")):
+        found.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
+    return tuple(sorted(found))
+
+
+def _plain_input(ids: list[int], cache_salt: str | None = None) -> dict[str, Any]:
+    return {"prompt_token_ids": ids} | ({"cache_salt": cache_salt} if cache_salt else {})

@@ -1,0 +1,170 @@
+"""Finds out what an OpenAI-compatible server is: its models, and the richest form of request that it takes.
+
+Asks for one token in one form after another, richest first. It serves no steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plait.core.errors import EngineError
+from plait.core.plan import Sampling, Text, Think
+
+from .connection import Link
+from .wire import Dialect, Reading, Trouble, body
+
+LADDER = (
+    Dialect(extras=True),
+    Dialect(),
+    Dialect(usage=False),
+    Dialect("chat/completions", extras=True),
+    Dialect("chat/completions"),
+    Dialect("chat/completions", limit_field="max_completion_tokens"),
+    Dialect("chat/completions", usage=False),
+)
+ABSENT = (404, 405, 501)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What was found."""
+
+    link: Link
+    model: str
+    models: tuple[str, ...]
+    """Those that it lists; none if it does not list any."""
+    dialect: Dialect
+    root: str | None = None
+    """Where it says that it has its model from: a folder, or an id on a hub."""
+
+
+async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -> Server:
+    """Look at a server. `make` opens a link to an address. Raises `Trouble` or `EngineError`."""
+    link = make(base_url)
+    roots: dict[str, str | None] = {}
+    try:
+        try:
+            roots = await _models(link)
+        except Trouble as trouble:
+            if trouble.status != 404 or base_url.endswith("/v1"):
+                raise
+            await link.close()
+            link = make(base_url + "/v1")  # people leave it out
+            roots = await _models(link)
+    except Trouble as trouble:
+        if trouble.status not in ABSENT or model is None:
+            await link.close()
+            if trouble.status in ABSENT:
+                raise EngineError(
+                    f"{base_url} lists no models at /models: name one with `model`, and check that the address is the "
+                    "one that ends in /v1"
+                ) from None
+            raise
+    models = tuple(roots)
+    try:
+        chosen = model or next(iter(models), None)
+        if chosen is None:
+            raise EngineError(f"{link.base_url} serves no model: load one, or name one with `model`")
+        return Server(link, chosen, models, await _dialect(link, chosen, models), roots.get(chosen))
+    except BaseException:
+        await link.close()
+        raise
+
+
+async def tokenise(link: Link, model: str, text: str, opening: bool) -> list[int]:
+    """Return a text's token ids by vLLM's `/tokenize`; `opening` adds the special tokens that open a prompt."""
+    root = link.base_url.removesuffix("/v1")
+    answer = await link.post(f"{root}/tokenize", {"model": model, "prompt": text, "add_special_tokens": opening})
+    ids = answer.get("tokens") if isinstance(answer, dict) else None
+    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+        raise Trouble(f"{root}/tokenize did not answer with token ids")
+    return ids
+
+
+async def detokenise(link: Link, model: str, ids: Sequence[int]) -> str:
+    """Return the text of token ids by vLLM's `/detokenize`."""
+    root = link.base_url.removesuffix("/v1")
+    answer = await link.post(f"{root}/detokenize", {"model": model, "tokens": list(ids)})
+    text = answer.get("prompt") if isinstance(answer, dict) else None
+    if not isinstance(text, str):
+        raise Trouble(f"{root}/detokenize did not answer with a text")
+    return text
+
+
+async def single(link: Link, model: str, text: str) -> int | None:
+    """Return the id of the token that is just this text, if there is one."""
+    ids = await tokenise(link, model, text, False)
+    if len(ids) != 1:
+        return None
+    return ids[0] if await detokenise(link, model, ids) == text else None
+
+
+async def answer(link: Link, dialect: Dialect, fields: dict[str, Any], chat: bool) -> AsyncGenerator[Any, None]:
+    """Yield the chunks of one answer; raises `Trouble`."""
+    async with contextlib.aclosing(link.stream("chat/completions" if chat else dialect.endpoint, fields)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+def unknown(link: Link, model: str, models: Sequence[str]) -> str:
+    """Return what to say of a model that is not there."""
+    there = ", ".join(models) or "it lists none"
+    return f"{link.base_url} has no model {model!r} (there are: {there}): name one of them with `model`"
+
+
+async def _models(link: Link) -> dict[str, str | None]:
+    """Return the models that a server lists, each with its root."""
+    listed = await link.get("models")
+    data = listed.get("data") if isinstance(listed, dict) else None
+    if not isinstance(data, list):
+        raise Trouble(f"{link.base_url}/models does not list models: is it an OpenAI-compatible server?")
+    listed = [each for each in data if isinstance(each, dict) and each.get("id")]
+    return {str(each["id"]): each["root"] if isinstance(each.get("root"), str) else None for each in listed}
+
+
+async def _dialect(link: Link, model: str, models: Sequence[str]) -> Dialect:
+    ids: list[int] = []
+    with contextlib.suppress(Trouble):
+        ids = await tokenise(link, model, "a", True)
+    vllm = Dialect(ids=True, extras=True)
+    steps = (replace(vllm, priority=True), vllm, *LADDER) if ids else LADDER
+    absent: set[str] = set()
+    troubles: list[Trouble] = []
+    for step in steps:
+        if step.endpoint in absent:
+            continue
+        try:
+            return await _try(link, model, step, ids if step.ids else "a")
+        except Trouble as trouble:
+            if trouble.status in (401, 403) or trouble.unreachable or (trouble.retryable and trouble.status != 500):
+                raise
+            if trouble.status in ABSENT:
+                absent.add(step.endpoint)
+            troubles.append(trouble)
+    if models and model not in models:
+        raise EngineError(unknown(link, model, models))
+    told = next((each for each in troubles if each.status not in ABSENT), None)
+    if told is None:
+        raise EngineError(
+            f"{link.base_url} has neither completions nor chat completions for the model {model!r} "
+            f"({troubles[-1].message}): check the model, and that the address is the one that ends in /v1"
+        )
+    raise told
+
+
+async def _try(link: Link, model: str, dialect: Dialect, prompt: str | list[int]) -> Dialect:
+    """Ask for one token. Returns the dialect with what the answer shows."""
+    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
+    chat = dialect.endpoint == "chat/completions"
+    reading = Reading(dialect, think)
+    fields = body(dialect, model, think, prompt, chat, priority=1)
+    async for chunk in answer(link, dialect, fields, chat):
+        reading.feed(chunk)
+    if reading.finish is None:
+        raise Trouble(f"{link.base_url} broke its first answer off: is it OpenAI-compatible?")
+    if dialect.ids and not (reading.prompt_ids and reading.ids):
+        raise Trouble(f"{link.base_url} does not say token ids")
+    return replace(dialect, stop_reasons=reading.says_stop)

@@ -1,0 +1,164 @@
+"""Prompts, stops and forms as one server takes them, with what it was asked about its tokens.
+
+Decides what stands in a request about tokens, and what the ids of an answer mean. It sends no request for an answer of
+its own, but the small one by which the way to ask for a form is found out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plait.core.errors import EngineError
+from plait.core.plan import Text, Think, Tokens
+from plait.core.result import Finish, Result, Usage
+
+from .._shared.prompt import TAIL
+from .._shared.stops import first_stop, opening
+from .probe import Server, detokenise, single, tokenise
+from .structured import way, ways
+from .tokenizer import Nearby
+from .wire import Reading, Trouble
+
+REMEMBERED = 4096
+"""Pieces of text whose token ids are kept."""
+
+
+class Prompts:
+    """What one server says of texts and tokens, remembered."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, str, bool], tuple[int, ...]] = {}
+        self._stops: dict[tuple[str, str], int | None] = {}
+        self._ways: dict[tuple[str, str, bool], str] = {}
+        self._nearby: dict[str | None, Nearby] = {}
+        self._lock = asyncio.Lock()
+
+    async def text_after(self, server: Server, think: Think, prompt: Sequence[int], past: Sequence[int]) -> str | None:
+        """Return the text of ids that were generated after a prompt, or `None` where another request cannot go on
+        after it: at half a character, or where a stop text may have begun."""
+        if not prompt or not past:
+            return None
+        tail = prompt[-TAIL:]
+        head, whole = [await detokenise(server.link, server.model, ids) for ids in (tail, [*tail, *past])]
+        text = whole.removeprefix(head)
+        usable = whole.startswith(head) and not text.endswith("\ufffd") and not opening(text, think.sampling.stop)
+        return text if usable else None
+
+    async def ended(
+        self, server: Server, think: Think, prompt: Sequence[int], past: Sequence[int], text: str
+    ) -> Result | None:
+        """Return the result of a job that ended with its last generated token, the news of which was lost."""
+        sampling = think.sampling
+        found = first_stop(text, sampling.stop)
+        ids = tuple(past)
+        finish: Finish = "stop"
+        if past[-1] in (*sampling.stop_ids, *await self.singles(server, think)):
+            if not sampling.keep_stop:
+                ids = ids[:-1]
+                text = await self.text_after(server, think, prompt, ids) or ""
+        elif found is not None:
+            text = text[: found[sampling.keep_stop]]
+            ids = await self.tokens(server, text, False) if text else ()
+        elif len(past) >= sampling.max_tokens:
+            finish = "length"
+        else:
+            return None
+        usage = Usage(prompt=len(prompt) + len(past))
+        return Result(value=text, prompt_ids=tuple(prompt), token_ids=ids, usage=usage, finish=finish)
+
+    async def form(self, server: Server, think: Think, chat: bool) -> Mapping[str, Any]:
+        """Return the fields that ask for the step's form, if it has one. Raises `EngineError` or `Trouble`."""
+        form = think.sampling.structured
+        if form is None:
+            return {}
+        found, key = ways(form), (server.model, form.kind, chat)
+        async with self._lock:
+            if key not in self._ways:
+                self._ways[key] = await way(server.link, server.dialect, server.model, form.kind, chat)
+        return found[self._ways[key]]
+
+    async def stripped(self, think: Think, server: Server, reading: Reading) -> Result:
+        """Return the result without the ids of a stop token or text that was not to be kept, as vLLM leaves them."""
+        result = reading.result(reading.finish or "stop")
+        if not result.token_ids or result.finish != "stop" or think.sampling.keep_stop:
+            return result
+        if not isinstance(reading.stop, str):
+            return result.model_copy(update={"token_ids": result.token_ids[:-1]})
+        with contextlib.suppress(Trouble):
+            stop = await self.tokens(server, reading.stop, False)
+            if stop and result.token_ids[-len(stop) :] == stop:
+                return result.model_copy(update={"token_ids": result.token_ids[: -len(stop)]})
+        # The stop text shares a token with the text before it: the context goes on as text.
+        return result.model_copy(update={"prompt_ids": (), "token_ids": ()})
+
+    async def prompt(self, server: Server, think: Think, chat: bool) -> str | list[int]:
+        """Return the prompt as the server takes it."""
+        parts = (*think.prompt, Text(text=think.begin)) if think.begin and not chat else think.prompt
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        if len(texts) == len(parts) and (chat or not server.dialect.ids or len(parts) == 1):
+            return "".join(texts)
+        if chat or not server.dialect.ids:
+            what = "a chat prompt" if chat else f"{server.link.base_url}"
+            raise EngineError(f"{what} takes no token ids: give the prompt as text, or use a vLLM server")
+        return await self.prompt_ids(server, think)
+
+    async def prompt_ids(self, server: Server, think: Think) -> list[int]:
+        """Return the prompt as token ids."""
+        ids: list[int] = []
+        begin = (Text(text=think.begin),) if think.begin else ()
+        for place, part in enumerate((*think.prompt, *begin)):
+            if isinstance(part, Tokens):
+                ids += part.ids if part.within is None else await self.tokens(server, part.within, False)
+            elif isinstance(part, Text):
+                ids += await self.tokens(server, part.text, place == 0)
+        if not ids:
+            raise EngineError("the prompt has no tokens: give it some text")
+        return ids
+
+    async def tokens(self, server: Server, text: str, opening: bool) -> tuple[int, ...]:
+        """Return a text's token ids, and remember them."""
+        key = (server.model, text, opening)
+        ids = self._ids.get(key)
+        if ids is None:
+            ids = await self._tokenise(server, text, opening)
+            if len(self._ids) >= REMEMBERED:
+                del self._ids[next(iter(self._ids))]
+            self._ids[key] = ids
+        return ids
+
+    async def _tokenise(self, server: Server, text: str, opening: bool) -> tuple[int, ...]:
+        if opening:  # what opens a prompt is for the server to say
+            return tuple(await tokenise(server.link, server.model, text, True))
+        async with self._lock:
+            if server.root not in self._nearby:
+                self._nearby[server.root] = await asyncio.to_thread(Nearby, server.root)
+        nearby = self._nearby[server.root]
+        ours = nearby.ids(text)
+        if ours is not None and nearby.trusted:
+            return ours
+        theirs = tuple(await tokenise(server.link, server.model, text, False))
+        nearby.compare(ours, theirs)
+        return theirs
+
+    async def singles(self, server: Server, think: Think) -> list[int]:
+        """Return the ids of the stop texts that are one token: the server then stops on them at once, and cuts them as
+        tokens, as an engine in this process does."""
+        found: list[int] = []
+        for stop in think.sampling.stop:
+            key = (server.model, stop)
+            if key not in self._stops:
+                try:
+                    token = await single(server.link, server.model, stop)
+                except Trouble as trouble:
+                    if trouble.status is None:
+                        raise
+                    token = None  # it has no /detokenize: it then looks for the text alone
+                if len(self._stops) >= REMEMBERED:
+                    self._stops.clear()
+                self._stops[key] = token
+            token = self._stops[key]
+            found += [] if token is None else [token]
+        return found

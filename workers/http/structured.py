@@ -1,0 +1,95 @@
+"""How a form of the output is asked of a server: each kind of server has fields of its own for it.
+
+Decides the fields, and finds out by a small request which of them a server heeds: most servers ignore what they do not
+know, and an answer without its form must not pass for one with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from plait.core.errors import EngineError
+from plait.core.plan import Sampling, Structured, Text, Think
+
+from .._shared.structured import specified
+from .connection import Link
+from .wire import Dialect, Reading, Trouble, body
+
+WORD = "zqx"
+"""What no model says of itself."""
+PROBES = {
+    "json": Structured(
+        kind="json",
+        spec={
+            "type": "object",
+            "properties": {WORD: {"type": "integer"}},
+            "required": [WORD],
+            "additionalProperties": False,
+        },
+    ),
+    "regex": Structured(kind="regex", spec=WORD),
+    "grammar": Structured(kind="grammar", spec=f'root ::= "{WORD}"'),
+    "choice": Structured(kind="choice", spec=[WORD]),
+}
+
+
+def ways(form: Structured) -> dict[str, Mapping[str, Any]]:
+    """Return the fields that ask for a form, by the name of the way, those of vLLM first. Raises `EngineError`."""
+    spec = specified(form)
+    found: dict[str, Mapping[str, Any]] = {
+        "structured_outputs (vLLM)": {"structured_outputs": {form.kind: spec}},
+        "guided (older vLLM)": {f"guided_{form.kind}": spec},
+    }
+    match form.kind:
+        case "json":
+            schema = {"name": "form", "schema": spec, "strict": True}
+            found["response_format (OpenAI)"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "regex":
+            found["regex (SGLang)"] = {"regex": spec}
+        case "grammar":
+            found["grammar (llama.cpp)"] = {"grammar": spec}
+            found["ebnf (SGLang)"] = {"ebnf": spec}
+        case "choice":
+            found["regex (SGLang)"] = {"regex": "|".join(f"({re.escape(each)})" for each in spec)}
+            found["grammar (llama.cpp)"] = {"grammar": "root ::= " + " | ".join(json.dumps(each) for each in spec)}
+    return found
+
+
+async def way(link: Link, dialect: Dialect, model: str, kind: str, chat: bool) -> str:
+    """Return the name of the way in which a server takes forms of a kind. Raises `EngineError` if there is none, and
+    `Trouble` when the server cannot be asked."""
+    known = await _fields(link, chat)
+    for name, fields in ways(PROBES[kind]).items():
+        if known.issuperset(fields):
+            return name
+    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=8))
+    for name, fields in ways(PROBES[kind]).items():
+        reading = Reading(dialect, think)
+        try:
+            request = body(dialect, model, think, "a", chat, form=fields)
+            async for chunk in link.stream("chat/completions" if chat else dialect.endpoint, request):
+                reading.feed(chunk)
+        except Trouble as trouble:
+            if trouble.unreachable or trouble.status in (401, 403, 429, 503):
+                raise
+            continue
+        if reading.text.strip().startswith("{" if kind == "json" else WORD):
+            return name
+    raise EngineError(
+        f"{link.base_url} takes no form of the kind {kind!r} (tried: {', '.join(ways(PROBES[kind]))}): use a server "
+        "that does, such as vLLM, or ask for the form in the prompt"
+    )
+
+
+async def _fields(link: Link, chat: bool) -> frozenset[str]:
+    """Return the fields of a request as the server itself describes them (vLLM and SGLang do); none if it does not."""
+    with contextlib.suppress(Trouble):
+        described = await link.get(f"{link.base_url.removesuffix('/v1')}/openapi.json")
+        with contextlib.suppress(KeyError, TypeError):
+            schema = "ChatCompletionRequest" if chat else "CompletionRequest"
+            return frozenset(described["components"]["schemas"][schema]["properties"])
+    return frozenset()

@@ -1,0 +1,390 @@
+"""What goes over the wire of an OpenAI-compatible server: the body of a request, and what a stream of answers says.
+
+Decides which fields are sent to which kind of server, and how chunks add up to a result. It opens no connection and
+knows no retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from plait.core.errors import EngineError
+from plait.core.interfaces import Progress
+from plait.core.plan import Think
+from plait.core.result import Finish, Result, Usage
+
+from .._shared.confidence import Trace, add_position
+from ..tools.function_calls import Calls
+
+Endpoint = Literal["completions", "chat/completions"]
+
+
+class Trouble(Exception):
+    """Why a request came to nothing. The message is for people: cause and remedy, without any secret."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message, self.status, self.retryable = message, status, retryable
+        self.retry_after = retry_after
+        """Seconds that the server asked to wait."""
+        self.unreachable = unreachable
+        """No connection could be made."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a server was found to take."""
+
+    endpoint: Endpoint = "completions"
+    """Where think steps go that do not ask for the chat template."""
+    ids: bool = False
+    """Prompts may be token ids, and the answer says those of prompt and output (vLLM)."""
+    extras: bool = False
+    """Fields beyond OpenAI's do not make it refuse a request."""
+    priority: bool = False
+    """It takes a request's priority."""
+    usage: bool = True
+    """The stream can end with the usage."""
+    stop_reasons: bool = False
+    """It says which stop text ended an answer."""
+    limit_field: str = "max_tokens"
+    """Name of the limit on generated tokens."""
+
+
+def body(
+    dialect: Dialect,
+    model: str,
+    think: Think,
+    prompt: str | Sequence[int],
+    chat: bool,
+    *,
+    past: int = 0,
+    priority: int = 0,
+    form: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the JSON body of a streaming request; `chat` sends the prompt as one user message. `past`: tokens that an
+    earlier request has generated already, `form`: the fields that ask for the step's form.
+
+    Raises `EngineError` for what this server would silently ignore or surely refuse.
+    """
+    sampling = think.sampling
+    fields: dict[str, Any] = {
+        "model": model,
+        "stream": True,
+        dialect.limit_field: sampling.max_tokens - past,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+    }
+    if chat:
+        fields["messages"] = [{"role": "user", "content": prompt}]
+        if think.begin and dialect.extras:
+            fields["messages"].append({"role": "assistant", "content": think.begin})
+            fields |= {"add_generation_prompt": False, "continue_final_message": True}
+    else:
+        fields["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
+    if sampling.seed is not None:
+        fields["seed"] = sampling.seed
+    if sampling.stop and not stops_here(dialect, think):
+        fields["stop"] = list(sampling.stop)
+    fields |= _logprob_fields(dialect, sampling.logprobs, chat)
+    if dialect.usage:
+        fields["stream_options"] = {"include_usage": True}
+    if dialect.extras:
+        fields["skip_special_tokens"] = False
+        if sampling.top_k:
+            fields["top_k"] = sampling.top_k
+    if sampling.min_p:
+        _need(dialect.extras, "min_p")
+        fields["min_p"] = sampling.min_p
+    if sampling.stop_ids:
+        _need(dialect.ids, "stop_ids")
+        fields["stop_token_ids"] = list(sampling.stop_ids)
+    if think.salt:
+        _need(dialect.ids, "salt")
+        fields["cache_salt"] = think.salt
+    if priority and dialect.priority:
+        fields["priority"] = priority
+    if dialect.ids:
+        fields |= {"return_token_ids": True, "include_stop_str_in_output": sampling.keep_stop}
+    return fields | dict(form or {})
+
+
+def _need(there: bool, option: str) -> None:
+    if not there:
+        raise EngineError(f"this server does not take the option {option!r}: do without it, or use a vLLM server")
+
+
+def _logprob_fields(dialect: Dialect, wanted: int, chat: bool) -> dict[str, Any]:
+    """Return the fields that ask for log-probabilities at the `wanted` likeliest tokens of each position."""
+    if not wanted:
+        return {}
+    if wanted == 1:
+        # Of the sampled token alone; 0 is how completions say it, but llama.cpp takes 0 for none.
+        return {"logprobs": True if chat else 0 if dialect.ids else 1}
+    fields: dict[str, Any] = {"logprobs": True, "top_logprobs": wanted} if chat else {"logprobs": wanted}
+    # Tokens of the same text (halves of characters) would else fall together.
+    return fields | ({"return_tokens_as_token_ids": True} if dialect.ids else {})
+
+
+def stops_here(dialect: Dialect, think: Think) -> bool:
+    """Whether we look for the stop texts ourselves: the output shall keep its stop text, and the server strips it
+    without saying which it was."""
+    return bool(think.sampling.stop) and think.sampling.keep_stop and not dialect.ids and not dialect.stop_reasons
+
+
+class Reading:
+    """What a stream has said so far. It may be the second one of a job, which goes on where the first broke off."""
+
+    def __init__(self, dialect: Dialect, think: Think, tells: bool = False) -> None:
+        """Begin. With `tells`, token ids are told with what is new."""
+        self._sampling = think.sampling
+        self._keeps = think.sampling.keep_stop and not dialect.ids
+        self._tells = tells
+        self._stops = think.sampling.stop if stops_here(dialect, think) else ()
+        self._held = ""
+        """The end of the text, which may be the beginning of a stop text."""
+        self._texts: list[str] = []
+        self._untold = ""
+        """Text that is known from token ids and that the server has not shown."""
+        self._past = 0
+        """How many of `ids` another attempt had generated."""
+        self._begun = 0
+        """Tokens when the stream began that is read now."""
+        self._logprobs = 0.0
+        self._scored = 0
+        self._trace = Trace.of(think.sampling)
+        self._usage: Usage | None = None
+        self._before = Usage()
+        """Of the streams before this one."""
+        self._calls: Calls | None = None
+        """Of functions, if it made any."""
+        self.ids: list[int] = []
+        self.prompt_ids: list[int] = []
+        self.count = 0
+        """Tokens so far; where the server does not say, one a piece of text."""
+        self.finish: Finish | None = None
+        self.stop: int | str | None = None
+        """The stop token or text that ended the answer, where the server says it."""
+        self.says_stop = False
+        self.stopped_here = False
+        """We found a stop text: the rest is not wanted."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the stream that is read now has said nothing yet."""
+        return self.count == self._begun
+
+    @property
+    def past(self) -> tuple[int, ...]:
+        """The ids that a further stream can go on after; none if they are not all known."""
+        return tuple(self.ids) if self.prompt_ids and len(self.ids) == self.count + self._past else ()
+
+    def take_up(self, prompt_ids: Sequence[int], past: Sequence[int], text: str, shown: int) -> None:
+        """Begin after the ids that another attempt had generated, with their text, of which `shown` characters are
+        known to whoever reads the deltas."""
+        self.prompt_ids, self.ids, self._past, self._tells = list(prompt_ids), list(past), len(past), True
+        self.go_on(text, shown)
+
+    def go_on(self, text: str, shown: int | None = None) -> None:
+        """Read another stream, which goes on where this one broke off: after `text`, the text of all ids so far."""
+        shown = len(self.text) if shown is None else shown
+        self._untold, self._texts, self._held = text[shown:], [text[:shown]], ""
+        self._begun = self.count
+        usage = self._usage or Usage(prompt=len(self.prompt_ids))
+        self._before, self._usage = (
+            Usage(prompt=self._before.prompt or usage.prompt, cached=self._before.cached or usage.cached),
+            None,
+        )
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._texts) + self._held + self._untold
+
+    def feed(self, chunk: object) -> Progress | None:
+        """Take one JSON object of the stream, or a whole answer, and return what it adds. Raises `Trouble`."""
+        if not isinstance(chunk, Mapping):
+            raise Trouble(f"the server's answer is not a JSON object but {str(chunk)[:80]!r}: is it OpenAI-compatible?")
+        if chunk.get("error") or chunk.get("object") == "error":
+            raise reported(chunk.get("error") or chunk)
+        self._read_usage(chunk.get("usage"))
+        choices = chunk.get("choices")
+        if not isinstance(choices, list):
+            raise Trouble(f"the server's answer has no `choices` ({str(dict(chunk))[:80]}): is it OpenAI-compatible?")
+        if not choices:
+            return None
+        choice = choices[0]
+        if not isinstance(choice, Mapping):
+            raise Trouble("the server's `choices` hold no objects: is it OpenAI-compatible?")
+        prompt_ids = choice.get("prompt_token_ids") or chunk.get("prompt_token_ids")
+        if prompt_ids and not self.prompt_ids:
+            self.prompt_ids = list(prompt_ids)
+        return self._piece(choice)
+
+    def _piece(self, choice: Mapping[str, Any]) -> Progress | None:
+        message = choice.get("delta") or choice.get("message") or {}
+        text = choice.get("text") if "text" in choice else message.get("content")
+        if text is not None and not isinstance(text, str):
+            raise Trouble(f"the server's text is a {type(text).__name__}: is it OpenAI-compatible?")
+        text = text or ""
+        ids = choice.get("token_ids") or ()
+        scores = _scores(choice.get("logprobs"))
+        if self._sampling.logprobs and text and not scores and not self._scored:
+            raise Trouble(
+                "the server gives no log-probabilities, and this step asks for them: use a server that does (vLLM, "
+                "SGLang), or a planner and policies that do without"
+            )
+        if self._trace is not None and scores:
+            self._look(self._trace, choice.get("logprobs"))
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        calls = message.get("tool_calls")
+        tokens = len(ids) or len(scores) or int(bool(text or thought or calls))
+        self.ids += ids
+        self.count += tokens
+        self._logprobs += sum(scores)
+        self._scored += len(scores)
+        self._end(choice)
+        if calls or self._calls is not None:
+            text += self._called(calls)
+        if self.finish is not None and self._keeps and isinstance(self.stop, str):
+            text += self.stop
+        if self._untold and (text or self.finish is not None):
+            text, self._untold = self._untold + text, ""
+        text = self._release(text)
+        if not text and not tokens:
+            return None
+        trace = self._trace
+        return Progress(
+            text,
+            tokens,
+            sum(scores) / len(scores) if scores else None,
+            tuple(ids) if self._tells else (),
+            trace.group if trace else None,
+            trace.lowest if trace else None,
+        )
+
+    def _called(self, calls: object) -> str:
+        """Return the text of the calls that are complete now."""
+        made = self._calls = self._calls or Calls()
+        text = made.feed(calls)
+        return text + made.close() if self.finish is not None else text
+
+    def _look(self, trace: Trace, logprobs: object) -> None:
+        """Take the likeliest tokens' log-probabilities of the positions of one piece."""
+        for position in likeliest(logprobs):
+            if len(position) < 2:
+                raise Trouble(
+                    "the server gives the log-probability of the sampled token alone, and this step asks for those of "
+                    f"{self._sampling.logprobs}: ask for logprobs=1, or use a server that gives them (vLLM, SGLang)"
+                )
+            add_position(trace, position)
+
+    def due(self) -> bool:
+        """Whether the group of confidence has moved on enough to tell those of it who read no deltas."""
+        return self._trace is not None and self._trace.window > 0 and self._trace.due()
+
+    def _end(self, choice: Mapping[str, Any]) -> None:
+        for key in ("stop_reason", "matched_stop"):
+            if key in choice:
+                self.says_stop = True
+                self.stop = choice[key]
+        match choice.get("finish_reason"):
+            case None:
+                pass
+            case "length":
+                self.finish = "length"
+            case "content_filter":
+                raise Trouble("the server's content filter cut the answer: change the prompt, or ask another model")
+            case "abort" | "error":
+                raise Trouble("the server gave this request up: try again", retryable=True)
+            case _:
+                self.finish = "stop"
+
+    def _release(self, text: str) -> str:
+        """Return the text that may be shown now: up to a stop text, and not what may become one."""
+        if not self._stops:
+            self._texts.append(text)
+            return text
+        text, self._held = self._held + text, ""
+        found = [(place + len(stop)) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            text, self.stopped_here, self.finish = text[: min(found)], True, "stop"
+        elif self.finish is None:
+            longest = min(len(text), max(map(len, self._stops)) - 1)
+            held = next(
+                (size for size in range(longest, 0, -1) if any(s.startswith(text[-size:]) for s in self._stops)), 0
+            )
+            if held:
+                text, self._held = text[:-held], text[-held:]
+        self._texts.append(text)
+        return text
+
+    def _read_usage(self, usage: object) -> None:
+        if isinstance(usage, Mapping):
+            details = usage.get("prompt_tokens_details") or {}
+            self._usage = Usage(
+                prompt=int(usage.get("prompt_tokens") or 0),
+                cached=int(details.get("cached_tokens") or 0),
+                completion=int(usage.get("completion_tokens") or 0),
+            )
+
+    def result(self, finish: Finish) -> Result:
+        """Return what an answer that ended so amounts to."""
+        usage = self._usage or Usage(prompt=len(self.prompt_ids), completion=self.count - self._begun)
+        before = self._before
+        usage = Usage(
+            prompt=before.prompt or usage.prompt,
+            cached=before.cached or usage.cached,
+            completion=usage.completion + self._begun,
+        )
+        whole = bool(self.prompt_ids) and (bool(self.ids) or not self.text)
+        return Result(
+            value=self.text,
+            prompt_ids=tuple(self.prompt_ids) if whole else (),
+            token_ids=tuple(self.ids) if whole else (),
+            usage=usage,
+            finish=finish,
+            logprob=self._logprobs / self._scored if self._sampling.logprobs and self._scored else None,
+            signals=self._trace.signals() if self._trace else None,
+        )
+
+
+def reported(error: object) -> Trouble:
+    """Return the trouble that an error object inside a stream tells of."""
+    fields: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": str(error)}
+    code = fields.get("code")
+    status = int(code) if isinstance(code, int | str) and str(code).isdigit() else None
+    again = status is None or status == 429 or status >= 500
+    return Trouble(f"the server broke an answer off: {fields.get('message') or fields}", status=status, retryable=again)
+
+
+def _scores(logprobs: object) -> list[float]:
+    """Return the sampled tokens' log-probabilities, in nats, of a completions or a chat choice."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    if isinstance(content := logprobs.get("content"), list):
+        return [float(each["logprob"]) for each in content]
+    return [float(each) for each in logprobs.get("token_logprobs") or () if each is not None]
+
+
+def likeliest(logprobs: object) -> list[list[float]]:
+    """Return the log-probabilities of the likeliest tokens, a list for each position of a completions or chat choice.
+    The sampled token's may be one more among them."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    if isinstance(content := logprobs.get("content"), list):
+        return [[float(top["logprob"]) for top in each.get("top_logprobs") or ()] for each in content]
+    found = logprobs.get("top_logprobs")
+    if not isinstance(found, list):
+        return [[] for each in logprobs.get("token_logprobs") or () if each is not None]
+    return [[float(value) for value in (each or {}).values()] for each in found]

@@ -1,0 +1,442 @@
+"""Workers inside Ray actors: an engine that lives in a process of its own, on this machine or another.
+
+Decides when an actor is made, watched and made again. Jobs go out in batches, and news come back in batches as the
+answers. It does not know what the hosted worker does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from plait.core.errors import EngineError, WorkerError, WorkerLost, as_failure
+from plait.core.events import Job
+from plait.core.interfaces import Progress, Worker
+from plait.core.plan import Kind
+from plait.core.result import Failure, Result
+
+from .._shared.streams import Checkpoint, Stream
+from ..engine.resources import default_threads, local_model, usable_cores
+from . import cluster
+from .actor import Host, News, load
+from .token_pipe import Told
+
+__all__ = ["RayWorker", "pool"]
+
+log = logging.getLogger("plait.ray")
+
+T = TypeVar("T")
+
+CHECKPOINT = 4
+"""Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. An account is a
+message between machines, which takes about half a millisecond from the engine's thread; `benchmarks/LOG.md` has the
+figures."""
+FOLLOW_SECONDS = 0.002
+"""How long the jobs that follow from news may take to come, so that they go with the call that waits for more."""
+MAX_CALLS = 10_000
+"""Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
+
+
+class RayWorker(Worker):
+    """Hosts a worker in a Ray actor.
+
+    Options: `host`, the class as `pkg.mod:Class`; `options`, its keyword arguments; `num_cpus`, `num_gpus` and
+    `resources`, what the actor reserves (`num_gpus=None`: one GPU on a cluster that has some); `restarts`, how often an
+    actor that died is made again; `start_timeout`, seconds for the cluster to find room for the actor and for the
+    hosted worker to start; `silence`, seconds without an answer after which an actor that hangs is taken for dead and
+    killed; `placement` and `bundle`, room that was reserved together with that of others; `count`, how
+    many such actors are to find room at the start; `like`, a worker such as the hosted one, which says what that
+    serves.
+
+    When the actor dies its jobs fail with `WorkerLost`, which the scheduler tries again elsewhere or when it is back,
+    from the token ids that it had told.
+    """
+
+    def __init__(
+        self,
+        host: str = "plait.workers.engine:Engine",
+        options: Mapping[str, Any] | None = None,
+        *,
+        name: str = "engine-0",
+        num_cpus: float = 1,
+        num_gpus: float | None = 0,
+        resources: Mapping[str, float] | None = None,
+        restarts: int = 3,
+        start_timeout: float = 180.0,
+        silence: float = 60.0,
+        placement: cluster.Placement | None = None,
+        bundle: int = 0,
+        count: int = 1,
+        like: Worker | None = None,
+    ) -> None:
+        self.name = name
+        self._spec, self._options = host, dict(options or {})
+        described = like or load(host, self._options)  # made only to be asked; nothing is loaded before `start`
+        self.slots: int = described.slots
+        self.serves: tuple[Kind, ...] = described.serves
+        self.pid: int | None = None
+        """Process id of the actor."""
+        self._wanted: dict[str, float] = {"CPU": num_cpus, "GPU": num_gpus or 0, **(resources or {})}
+        self._any_gpus, self._count = num_gpus is None, count
+        self.models: tuple[str, ...] = tuple(getattr(described, "models", ()))
+        self.cache_tokens: int | None = None
+        self.block: int | None = None
+        self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence
+        self._placement, self._bundle, self._placed = placement, bundle, False
+        self._ray: Any = None
+        self._actor: Any = None
+        self._streams: dict[int, Stream] = {}
+        self._told = Told(self._streams)
+        self._outbox: list[Job] = []
+        self._given_up: list[int] = []
+        self._calls, self._called = 0, False
+        self._replies: deque[asyncio.Future[list[News]]] = deque()
+        """Of the calls that have not been answered, the oldest first; the newest waits for news."""
+        self._sent = asyncio.Event()
+        """Set when a call goes out."""
+        self._health: asyncio.Queue[bool | None] = asyncio.Queue()
+        self._follower: asyncio.Task[None] | None = None
+        self._head: cluster.Head | None = None
+        self._gone: asyncio.Task[str] | None = None
+        """Ends when the cluster does; its result says so."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the actor is there and its worker has started."""
+        return self._actor is not None
+
+    async def start(self) -> None:
+        """Join or start Ray, make the actor, start the hosted worker. Raises `WorkerError` (or `EngineError` from
+        it)."""
+        if self._ray is not None:
+            return
+        self._health = asyncio.Queue()
+        self._ray = await cluster.join(self)
+        self._head = cluster.Head(self._ray)
+        self._gone = asyncio.create_task(self._head.gone())
+        try:
+            await self._make()
+        except BaseException:
+            await self.close()
+            raise
+        self._health.put_nowait(True)
+        self._follower = asyncio.create_task(self._follow())
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        """Send a job to the actor and yield its news."""
+        if self._actor is None:
+            yield as_failure(WorkerLost(f"{self.name} is down"))
+            return
+        stream = self._streams[job.attempt] = Stream()
+        self._outbox.append(job)
+        self._call()
+        try:
+            async for item in stream:
+                yield item
+        finally:
+            self._streams.pop(job.attempt, None)
+            self._told.forget(job.attempt)
+            if not stream.ended:
+                self._given_up.append(job.attempt)
+                self._call()
+
+    async def cancel(self, attempt: int) -> None:
+        """Stop an attempt in the actor."""
+        if attempt in self._streams:
+            self._given_up.append(attempt)
+            self._call()
+
+    async def health(self) -> AsyncIterator[bool]:
+        """Yield `True` when the actor is ready, `False` when it died and is being made again; end when it is gone."""
+        while (healthy := await self._health.get()) is not None:
+            yield healthy
+
+    async def close(self) -> None:
+        """End the actor, and the local cluster with the last worker on it."""
+        follower, self._follower = self._follower, None
+        actor, self._actor = self._actor, None
+        ray, self._ray = self._ray, None
+        try:
+            if follower is not None:
+                follower.cancel()
+                await asyncio.gather(follower, return_exceptions=True)
+            if ray is not None and actor is not None:
+                with contextlib.suppress(Exception):
+                    await self._unless_gone(asyncio.wait_for(actor.close.remote(), 10))
+                with contextlib.suppress(Exception):
+                    await self._unless_gone(asyncio.to_thread(ray.kill, actor))
+            if ray is not None and self._placement is not None and self._placed:
+                self._placed = False
+                with contextlib.suppress(WorkerLost):
+                    await self._unless_gone(self._placement.free(ray))
+        finally:
+            self._told.close()
+            gone, self._gone = self._gone, None
+            if gone is not None:
+                gone.cancel()
+            if ray is not None:
+                await cluster.leave(self)
+        for stream in list(self._streams.values()):
+            stream.push(Result(value="", finish="cancelled"))
+        self._health.put_nowait(None)
+
+    async def stats(self) -> dict[str, int]:
+        """Return the hosted worker's counters."""
+        if self._actor is None:
+            return {}
+        return await self._unless_gone(_reply(self._actor.stats))
+
+    # -- the actor ---------------------------------------------------------------------------------------------------
+
+    async def _make(self) -> None:
+        """Make the actor and wait until its worker has started."""
+        ray, head = self._ray, self._head
+        assert head is not None
+        await self._unless_gone(head.there())
+        if self._any_gpus:
+            self._wanted["GPU"], self._any_gpus = await asyncio.to_thread(cluster.default_gpus, ray), False
+        lacking = await self._unless_gone(asyncio.to_thread(cluster.missing, ray, self._wanted, self._count))
+        if lacking is not None:
+            raise WorkerError(f"{self.name} cannot be placed: {lacking}; ask for less, or add a node")
+        self._count = 1  # when one of them is made again, those that are lost are not its matter
+        wanted = dict(self._wanted)
+        room: dict[str, Any] = {}
+        if self._placement is not None:
+            room["scheduling_strategy"] = await self._in_group(ray, self._placement)
+        remote = ray.remote(Host).options(
+            num_cpus=wanted.pop("CPU"),
+            num_gpus=wanted.pop("GPU"),
+            resources=wanted or None,
+            max_concurrency=MAX_CALLS,
+            max_restarts=0,  # made again here, where the hosted worker can be started again as well
+            **room,
+        )
+        actor = remote.remote(self._spec, self._options)
+        started = asyncio.ensure_future(_reply(actor.start, self._told.open()))
+        started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end after we gave it up
+        try:
+            waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
+            self.pid, wrong, facts = await self._unless_gone(waiting)
+        except TimeoutError:
+            free = await asyncio.to_thread(ray.available_resources)
+            ray.kill(actor)
+            raise WorkerError(
+                f"{self.name} did not start within {self._start_timeout:g} s: it wants {self._wanted['CPU']:g} CPU and "
+                f"{self._wanted['GPU']:g} GPU, and {free.get('CPU', 0):g} and {free.get('GPU', 0):g} are free now"
+            ) from None
+        except asyncio.CancelledError:
+            ray.kill(actor)
+            raise
+        except WorkerError:
+            raise
+        except Exception as error:
+            raise WorkerError(f"{self.name} died while it started: {_first_line(error)}") from error
+        self._told.opened()
+        if wrong is not None:
+            ray.kill(actor)
+            raise EngineError(wrong)
+        for name, value in facts.items():
+            setattr(self, name, value)
+        self._actor, self._calls = actor, 0
+
+    async def _in_group(self, ray: Any, placement: cluster.Placement) -> Any:
+        """Return the strategy that puts the actor into its bundle."""
+        group = await placement.take(ray, self._start_timeout) if not self._placed else await placement.again()
+        self._placed = True
+        strategies = ray.util.scheduling_strategies
+        return strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=self._bundle)
+
+    async def _follow(self) -> None:
+        """Read news until the actor dies; then make another, as often as is allowed."""
+        for left in range(self._restarts, -1, -1):
+            reason = await self._read()
+            actor, self._actor = self._actor, None
+            if self._gone is not None and self._gone.done():
+                log.warning("%s does not come back: %s", self.name, reason)
+                left = 0
+            else:
+                with contextlib.suppress(Exception):
+                    self._ray.kill(actor)
+            self._told.read()  # what a dead actor has written is still there
+            self._told.tell()
+            await asyncio.sleep(0)  # the scheduler places steps anew as soon as it hears that the actor is gone
+            if left:
+                self._health.put_nowait(False)
+            lost = as_failure(WorkerLost(f"{self.name} died: {reason}"))
+            for stream in list(self._streams.values()):
+                stream.push(lost)
+            self._outbox.clear()
+            self._given_up.clear()
+            if not left:
+                break
+            try:
+                await self._make()
+            except Exception as error:  # Ray's own errors too: a cluster that went away
+                log.warning("%s does not come back: %s", self.name, error)
+                break
+            self._health.put_nowait(True)
+        self._health.put_nowait(None)
+
+    async def _read(self) -> str:
+        """Hand out news as they come; return why no more will."""
+        actor, gone = self._actor, self._gone
+        assert gone is not None
+        watch, hangs = asyncio.ensure_future(_reply(actor.watch)), asyncio.ensure_future(self._hangs(actor))
+        sent: asyncio.Task[Any] | None = None
+        replies = self._replies
+        try:
+            while True:
+                if not replies:
+                    # What follows from the news just handed out may go with the call that waits for more.
+                    sent = asyncio.ensure_future(self._sent.wait())
+                    await asyncio.wait([sent], timeout=FOLLOW_SECONDS)
+                    sent.cancel()
+                if not replies:
+                    self._exchange()
+                reply = replies[0]
+                await asyncio.wait([reply, watch, hangs, gone], return_when=asyncio.FIRST_COMPLETED)
+                if not reply.done():
+                    said = gone if gone.done() else hangs
+                    return said.result() if said.done() else "its worker ended"
+                replies.popleft()
+                self._sent.clear()
+                for each in reply.result():
+                    if isinstance(each, Checkpoint):
+                        self._told.keep(each)
+                    elif (stream := self._streams.get(each[0])) is not None:
+                        stream.push(each[1])
+        except Exception as error:
+            return _first_line(error)
+        finally:
+            left = [watch, hangs, *replies, *([sent] if sent is not None else ())]
+            replies.clear()
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _hangs(self, actor: Any) -> str:
+        """Ask the actor now and then whether it is there; return that it does not answer. It is asked twice: the first
+        time may have run out while this process was suspended itself."""
+        missed = 0
+        while missed < 2:
+            answer = asyncio.ensure_future(_reply(actor.answers))
+            try:  # not `wait_for`, which may swallow a cancel that comes with the answer
+                await asyncio.wait([answer], timeout=self._silence / 2)
+                missed = 0 if answer.done() else missed + 1
+                if answer.done():
+                    answer.result()
+            finally:
+                answer.cancel()
+            if not missed:
+                await asyncio.sleep(self._silence / 8)
+        return f"it has not answered for {self._silence:g} s"
+
+    async def _unless_gone(self, reply: Awaitable[T]) -> T:
+        """Await something of Ray's. Raises `WorkerLost` if the cluster goes away before it comes."""
+        assert self._gone is not None
+        waiting = asyncio.ensure_future(reply)
+        try:
+            await asyncio.wait([waiting, self._gone], return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise WorkerLost(f"{self.name}: {self._gone.result()}")
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            await asyncio.wait([waiting])  # one that had not begun would be reported as forgotten
+
+    def _call(self) -> None:
+        """Send jobs and cancels when all that are due now have gathered."""
+        if not self._called:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        """Send the jobs and cancels that have gathered, in one call: a vote that is decided gives up many at once."""
+        jobs, self._outbox = self._outbox, []
+        given_up, self._given_up = self._given_up, []
+        self._called = False
+        if self._actor is None:
+            return
+        try:
+            self._exchange(jobs, given_up)
+        except Exception as error:  # what cannot be pickled
+            self._given_up += given_up
+            refused = WorkerError(f"{self.name} cannot be told of it: {_first_line(error)}")
+            for job in jobs:
+                if (stream := self._streams.get(job.attempt)) is not None:
+                    stream.push(as_failure(refused))
+
+    def _exchange(self, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> None:
+        """Call the actor, with what there is to tell it; the reply is its news."""
+        answer = self._actor.exchange.remote(self._calls, jobs, given_up)
+        self._calls += 1
+        self._replies.append(asyncio.ensure_future(_answered(answer)))
+        self._sent.set()
+
+
+def pool(
+    count: int = 1,
+    host: str = "plait.workers.engine:Engine",
+    options: Mapping[str, Any] | None = None,
+    *,
+    num_cpus: float = 1,
+    num_gpus: float | None = 0,
+    cores: Sequence[int] | None = None,
+    strategy: str | None = None,
+    start_timeout: float = 180.0,
+) -> list[RayWorker]:
+    """Return `count` workers that host the same thing, each reserving `num_cpus` and `num_gpus` (`None`: one GPU where
+    the cluster has some). `start_timeout`: seconds in which it has to have found room and started.
+
+    `strategy` (`PACK`, `SPREAD`, `STRICT_PACK`, `STRICT_SPREAD`) reserves their room together, in a placement group:
+    all of them find room, or none starts. Engines tell the ids they generate every few steps, so that what a dead one
+    had done is not done again; `options={"checkpoint": 0}` turns that off.
+
+    Engines on this machine without GPUs get cores of their own (of `cores`, by default all), since two engines that
+    share cores slow each other down a hundredfold. On a cluster elsewhere (`RAY_ADDRESS`) cores are the cluster's
+    matter, and an engine has as many compute threads as it reserves CPUs. An engine with a part of a GPU takes that
+    part of its memory, unless `gpu_memory_utilization` says otherwise. Raises `WorkerError` for too few cores.
+    """
+    options = dict(options or {})
+    usable = list(cores) if cores is not None else usable_cores()
+    here = host.endswith(":Engine") and not num_gpus and "RAY_ADDRESS" not in os.environ
+    share = len(usable) // count
+    if here and not share:
+        raise WorkerError(f"{count} engines need {count} cores, and there are {len(usable)}: use fewer engines")
+    placement = None
+    if strategy is not None:
+        placement = cluster.Placement([{"CPU": num_cpus, "GPU": num_gpus}] * count, strategy)
+    workers: list[RayWorker] = []
+    for index in range(count):
+        own = dict(options)
+        if host.endswith(":Engine"):
+            own.setdefault("checkpoint", CHECKPOINT)
+            if num_gpus and num_gpus < 1:
+                own.setdefault("gpu_memory_utilization", round(0.9 * num_gpus, 3))
+        if here:
+            if count > 1:
+                own.setdefault("cpu_list", usable[index * share : (index + 1) * share])
+            # said outright: Ray tells what it runs to compute with one thread for each CPU reserved
+            own.setdefault("threads", default_threads(local_model(str(own.get("model", ""))), own.get("cpu_list")))
+        room: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "placement": placement, "bundle": index}
+        room |= {"count": count, "start_timeout": start_timeout}
+        workers.append(RayWorker(host, own, name=f"engine-{index}", **room))
+    return workers
+
+
+async def _reply(method: Any, *args: Any) -> Any:
+    return await method.remote(*args)
+
+
+async def _answered(answer: Awaitable[T]) -> T:
+    return await answer
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

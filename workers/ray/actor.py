@@ -1,0 +1,218 @@
+"""The inside of a Ray actor: one worker, its jobs as tasks, its news in batches.
+
+Everything that happens to all jobs leaves through one call that waits for news, so that the number of messages follows
+the engine's steps and not its tokens. It does not import Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from plait.core.errors import PlaitError, WorkerError, as_failure
+from plait.core.events import Job
+from plait.core.interfaces import Progress, Worker
+from plait.core.result import Failure, Result
+
+from .._shared.streams import Checkpoint, together
+from .token_pipe import IdsOut
+
+News = tuple[int, Progress | Result | Failure] | Checkpoint
+"""An attempt and what is new of it, or the new ids of many."""
+
+FACTS = ("slots", "models", "cache_tokens", "block")
+"""What a worker may know of itself only when it has started."""
+GATHER_SECONDS = 0.004
+"""How long progress waits for more before it goes out."""
+
+
+def load(spec: str, options: dict[str, Any]) -> Worker:
+    """Return the worker that `pkg.mod:Class` and its options mean, not started. Raises `WorkerError`."""
+    module, _, name = spec.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)(**options)
+    except PlaitError:
+        raise
+    except Exception as error:
+        raise WorkerError(f"the worker {spec!r} cannot be made: {type(error).__name__}: {error}") from error
+
+
+class Host:
+    """An actor that hosts a worker."""
+
+    def __init__(self, spec: str, options: dict[str, Any]) -> None:
+        self._worker = load(spec, options)
+        self._out: IdsOut | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._begun: set[int] = set()
+        """Attempts that the worker knows."""
+        self._early: set[int] = set()
+        """Attempts cancelled before the worker knew them."""
+        self._next = 0
+        self._calls: dict[int, tuple[Sequence[Job], Sequence[int]]] = {}
+        """Calls of `exchange` that overtook others, by number: an async actor does not take them in order."""
+        self._newest = -1
+        self._waiter: asyncio.Future[None] | None = None
+        """What the newest call waits on."""
+        self._news: list[News] = []
+        self._latest: dict[int, int] = {}
+        """Where in `_news` the unread progress of an attempt stands."""
+        self._due = math.inf
+        """When the news has to go out, on the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self, ids: str | None = None) -> tuple[int, str | None, dict[str, Any]]:
+        """Start the worker; return the process id, what went wrong (an exception of Ray's would hide the cause), and
+        what is known of the worker now. Checkpoints go into the pipe at the path `ids`, or with the news if there is
+        none here."""
+        worker: Any = self._worker
+        if hasattr(worker, "on_checkpoint"):
+            worker.on_checkpoint = self._way_out(ids)
+        try:
+            await self._worker.start()
+        except Exception as error:
+            return os.getpid(), str(error) or repr(error), {}
+        return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
+
+    async def exchange(self, number: int, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> list[News]:
+        """Start jobs and cancel attempts; then wait until there is news, and return all of it.
+
+        Calls are numbered from 0 and take effect in that order, so that a cancel never comes before its job. Only the
+        newest waits: one before it returns nothing, so that a caller with something to say need not wait for news, and
+        what it says takes the place of a call of its own for what comes next. An end goes out at once; progress waits a
+        little for more of it, since a message costs about as much as an engine step for a few requests.
+        """
+        self._calls[number] = (jobs, given_up)
+        while (call := self._calls.pop(self._next, None)) is not None:
+            self._next += 1
+            await self._take(*call)
+        if number < self._newest:
+            return []
+        self._newest = number
+        self._wake()
+        loop = asyncio.get_running_loop()
+        while number == self._newest and loop.time() < self._due:
+            self._waiter = loop.create_future()
+            await self._waiter
+        if number != self._newest:
+            return []
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due, self._timer = math.inf, None
+        news, self._news = self._news, []
+        self._latest.clear()
+        return news
+
+    async def _take(self, jobs: Sequence[Job], given_up: Sequence[int]) -> None:
+        for job in jobs:
+            self._tasks[job.attempt] = asyncio.create_task(self._work(job))
+        for attempt in given_up:
+            if attempt in self._begun:
+                with contextlib.suppress(Exception):  # the others are to be cancelled all the same
+                    await self._worker.cancel(attempt)
+            elif attempt in self._tasks:
+                self._early.add(attempt)
+
+    async def watch(self) -> bool:
+        """Wait until the worker's health changes for the worse; return whether it may come back."""
+        async for healthy in self._worker.health():
+            if not healthy:
+                return True
+        return False
+
+    async def answers(self) -> bool:
+        """Say that the actor's loop turns."""
+        return True
+
+    async def stats(self) -> dict[str, int]:
+        """Return the worker's counters, if it has any."""
+        stats = getattr(self._worker, "stats", None)
+        return stats() if stats is not None else {}
+
+    async def close(self) -> None:
+        """Free the worker."""
+        await self._worker.close()
+        out, self._out = self._out, None
+        if out is not None:
+            out.close()
+
+    async def _work(self, job: Job) -> None:
+        attempt = job.attempt
+        last: Progress | Result | Failure | None = None
+        self._begun.add(attempt)
+        try:
+            if attempt in self._early:
+                self._early.discard(attempt)
+                last = Result(value="", finish="cancelled")
+                self._post(attempt, last)
+                return
+            async for last in self._worker.run(job):
+                self._post(attempt, last)
+        except Exception as error:
+            last = as_failure(error)
+            self._post(attempt, last)
+        finally:
+            self._tasks.pop(attempt, None)
+            self._begun.discard(attempt)
+            if last is None or isinstance(last, Progress):
+                self._post(attempt, as_failure(WorkerError("the hosted worker ended this job without a result")))
+
+    def _post(self, attempt: int, item: Progress | Result | Failure) -> None:
+        if not isinstance(item, Progress):
+            self._send_in(0.0)
+        elif (at := self._latest.get(attempt)) is not None and isinstance(last := self._progress(at), Progress):
+            self._news[at] = (attempt, together((last, item)))
+            return
+        else:
+            self._latest[attempt] = len(self._news)
+            self._send_in(GATHER_SECONDS)
+        self._news.append((attempt, item))
+
+    def _progress(self, place: int) -> Progress | Result | Failure | None:
+        news = self._news[place]
+        return None if isinstance(news, Checkpoint) else news[1]
+
+    def _way_out(self, path: str | None) -> Callable[[Checkpoint], None]:
+        """Return what takes checkpoints from the worker's thread."""
+        if path is not None:
+            with contextlib.suppress(OSError):  # the pipe is on another machine
+                self._out = IdsOut(path)
+                return self._out.write
+        loop = asyncio.get_running_loop()
+
+        def post(checkpoint: Checkpoint) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._account, checkpoint)
+
+        return post
+
+    def _account(self, checkpoint: Checkpoint) -> None:
+        """Let a checkpoint go out at once: what waits here is lost with the actor."""
+        self._news.append(checkpoint)
+        self._send_in(0.0)
+
+    def _send_in(self, seconds: float) -> None:
+        """Let the news go out in so many seconds, if not earlier."""
+        loop = asyncio.get_running_loop()
+        if (due := loop.time() + seconds) >= self._due:
+            return
+        self._due = due
+        if self._timer is not None:
+            self._timer.cancel()
+        if seconds:
+            self._timer = loop.call_at(due, self._send)
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        self._due, self._timer = -math.inf, None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

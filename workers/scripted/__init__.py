@@ -1,0 +1,267 @@
+"""A model worker that says what a script tells it to: the public test double, with the manners of an engine.
+
+Decides which reply answers a prompt, and streams it with delays, stop texts, token limits and cancellation as an engine
+would. It has no model, and no tokenizer: a token is a word with the white space before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from plait.core.errors import ConfigError, EngineError, WorkerLost, as_failure
+from plait.core.events import Job
+from plait.core.interfaces import Progress, Worker
+from plait.core.messages import explain, first_of_each, json_path
+from plait.core.plan import Kind, Text, Think
+from plait.core.result import Failure, Result, Usage
+from plait.core.values import Frozen
+
+from .words import PrefixCache, generated, words_of
+
+__all__ = ["Reply", "Script", "Scripted"]
+
+
+class Reply(Frozen):
+    """What to answer to the prompts in which `when` is found."""
+
+    when: str | None = None
+    """Regular expression looked for anywhere in the prompt (`re.search`); without it the reply answers every prompt.
+    `^` and `$` match at every line, and `.` matches line ends too; write `(?-s:.)` for one that does not."""
+    text: str = ""
+    """The answer. With `finish: "error"`, what is generated before the error, and the message."""
+    finish: Literal["stop", "length", "error"] = "stop"
+    """How the answer ends by itself; `error` makes the step fail with an `EngineError`."""
+    delay: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Seconds before the first token."""
+    tokens_per_second: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    """Rate of the tokens after that; as fast as they are read by default."""
+    times: int | None = Field(default=None, ge=1)
+    """How often this reply is given before it is passed over; no limit by default."""
+    retryable: bool = False
+    """Whether a `finish: "error"` says that trying again may help."""
+
+    @field_validator("when")
+    @classmethod
+    def _compiles(cls, when: str | None) -> str | None:
+        if when is not None:
+            try:
+                _compiled(when)
+            except re.error as error:
+                raise ValueError(f"{when!r} is not a regular expression: {error}") from None
+        return when
+
+
+class Script(Frozen):
+    """What a script file holds."""
+
+    replies: tuple[Reply, ...]
+    """The first one that matches and is not used up answers."""
+
+    @classmethod
+    def read(cls, path: str | Path) -> Script:
+        """Read a JSON file. Raises `ConfigError` naming the place of the first fault."""
+        try:
+            text = Path(path).expanduser().read_bytes()
+        except OSError as error:
+            what = error.strerror or type(error).__name__
+            raise ConfigError(
+                f'the script {path} cannot be read ({what}): give a JSON file {{"replies": […]}}'
+            ) from None
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            if detail["type"] == "json_invalid":
+                raise ConfigError(f"the script {path} is not JSON: {detail['msg'].partition(': ')[2]}") from None
+            raise ConfigError(f"the script {path}: {_faults(error)}") from None
+
+
+class Scripted(Worker):
+    """Answers think steps from a script.
+
+    Options: `replies`, or the path of a JSON file in `script`; `slots`, requests at the same time; `name`.
+
+    Prompts are read as text, and results carry no token ids, so a context that is continued arrives as text. A step
+    that streams gets a delta for each token. `usage.cached` models a prefix cache: the words that the prompt shares,
+    from its start, with what earlier requests had in their contexts.
+
+    Raises `ConfigError` for a script that cannot be read or makes no sense.
+    """
+
+    serves: tuple[Kind, ...] = ("think",)
+
+    def __init__(
+        self,
+        replies: Sequence[Reply] | None = None,
+        *,
+        script: str | Path | None = None,
+        slots: int = 128,
+        name: str = "scripted",
+    ) -> None:
+        if (replies is None) == (script is None):
+            raise ConfigError(
+                "the scripted worker needs `replies` or a `script` file, and not both: pass --script FILE"
+            )
+        self.name = name
+        self.slots = slots
+        self.script = Script.read(script) if script is not None else Script(replies=tuple(replies or ()))
+        self.counts = {"requests": 0, "generated": 0, "prompt": 0, "cached": 0}
+        """Since it was made: requests, tokens generated (cancelled ones too), prompt tokens, cached ones among them."""
+        self._patterns = [_compiled(reply.when or "") for reply in self.script.replies]
+        self._left = [reply.times for reply in self.script.replies]
+        self._cache = PrefixCache()
+        self._live: dict[int, _Live] = {}
+        self._closed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Nothing to load."""
+        self._closed = asyncio.Event()
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        """Stream the reply to one prompt, then its result."""
+        prepared = self._prepare(job)
+        if isinstance(prepared, Failure):
+            yield prepared
+            return
+        think, prompt, reply = prepared
+        words = words_of(prompt)
+        cached = self._cache.shared(words)
+        self._cache.add(words)
+        self.counts["requests"] += 1
+        self.counts["prompt"] += len(words)
+        self.counts["cached"] += cached
+        tokens, cut = generated(reply.text, think.sampling)
+        live = self._live[job.attempt] = _Live(len(tokens), reply.tokens_per_second)
+        done = 0
+        try:
+            await live.sleep(reply.delay)
+            while due := await live.due():
+                self.counts["generated"] += due
+                done += due
+                if think.stream:
+                    yield Progress("".join(tokens[done - due : done]), due)
+        finally:
+            if self._live.get(job.attempt) is live:
+                del self._live[job.attempt]
+        text = "".join(tokens[:done])
+        self._cache.add(words_of(prompt + text))
+        complete = done == len(tokens) and done > 0
+        finish = "cancelled" if live.stopped and not complete else cut or reply.finish
+        if finish == "error":
+            message = f"the script answers with an error after {done} tokens: {_head(reply.text)}"
+            yield Failure(kind="EngineError", message=message, retryable=reply.retryable)
+            return
+        yield Result(value=text, usage=Usage(prompt=len(words), cached=cached, completion=done), finish=finish)
+
+    async def cancel(self, attempt: int) -> None:
+        """Stop generating; the result then has the text so far."""
+        if live := self._live.get(attempt):
+            live.stop()
+
+    async def health(self) -> AsyncIterator[bool]:
+        """Ready until closed."""
+        if not self._closed.is_set():
+            yield True
+            await self._closed.wait()
+
+    async def close(self) -> None:
+        """Stop everything."""
+        self._closed.set()
+        for live in self._live.values():
+            live.stop()
+
+    def stats(self) -> dict[str, int]:
+        """Return `counts` and the requests `running` now."""
+        return {**self.counts, "running": len(self._live)}
+
+    def _prepare(self, job: Job) -> tuple[Think, str, Reply] | Failure:
+        """Find the reply to a job, and use it up by one."""
+        think = job.op
+        if self._closed.is_set():
+            return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
+        if not isinstance(think, Think):
+            return as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps"))
+        texts = [part.text for part in think.prompt if isinstance(part, Text)]
+        if len(texts) < len(think.prompt):
+            said = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"
+            return as_failure(EngineError(said))
+        prompt = "".join(texts) + think.begin
+        for index, (reply, pattern) in enumerate(zip(self.script.replies, self._patterns, strict=True)):
+            left = self._left[index]
+            if left == 0 or not pattern.search(prompt):
+                continue
+            if left is not None:
+                self._left[index] = left - 1
+            return think, prompt, reply
+        used_up = " that is left" if 0 in self._left else ""
+        remedy = "add one whose `when` is found in it, or a last one without `when`"
+        return as_failure(EngineError(f"no reply of the script{used_up} matches the prompt {_head(prompt)}: {remedy}"))
+
+
+def _compiled(when: str) -> re.Pattern[str]:
+    return re.compile(when, re.MULTILINE | re.DOTALL)
+
+
+def _head(text: str) -> str:
+    return repr(text if len(text) <= 120 else text[:120] + "…")
+
+
+def _faults(error: ValidationError) -> str:
+    return "; ".join(explain(json_path(detail["loc"]) or "it", detail) for detail in first_of_each(error))
+
+
+class _Live:
+    """One request under way: `count` tokens, at `rate` a second or as fast as they are read."""
+
+    __slots__ = ("_count", "_done", "_rate", "_start", "_waiter", "stopped")
+
+    def __init__(self, count: int, rate: float | None) -> None:
+        self.stopped = False
+        self._count, self._rate = count, rate
+        self._done, self._start = 0, -1.0
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def due(self) -> int:
+        """Return how many tokens come next: one, more when the loop is late, none after the last or a stop."""
+        loop = asyncio.get_running_loop()
+        if self._start < 0:
+            self._start = loop.time()
+        due = 1
+        if self._done == self._count:
+            return 0
+        if self._rate is not None:
+            await self.sleep(self._start + (self._done + 1) / self._rate - loop.time())
+            late = int((loop.time() - self._start) * self._rate)
+            due = max(1, min(self._count, late) - self._done)
+        elif self._done % 16 == 0:
+            await asyncio.sleep(0)  # let others run, and cancel
+        if self.stopped:
+            return 0
+        self._done += due
+        return due
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._wake()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep until the time is over or the request is stopped."""
+        if seconds <= 0 or self.stopped:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

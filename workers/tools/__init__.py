@@ -1,0 +1,342 @@
+"""Runs tools: typed Python functions, async ones on the loop, sync ones on threads, so that none ever blocks the loop.
+
+Decides what a tool's arguments and return value must be, and what becomes of one that raises, hangs or is cancelled.
+It does not know why a tool is called or what its value is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import difflib
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import JsonValue
+
+from plait.core.errors import ToolError, ToolSchemaError, WorkerLost, as_failure
+from plait.core.events import Job
+from plait.core.interfaces import Progress, Worker
+from plait.core.plan import Call, Kind
+from plait.core.result import Failure, Result
+from plait.core.tools.context import Context, Question
+from plait.core.tools.tool import Tool, ToolSpec, tool
+
+from .jsonable import NotJson, to_json
+from .loading import AnyTool, load_tools
+from .mcp import McpServer
+from .threads import Threads
+
+__all__ = ["Tools", "load_tools"]
+
+log = logging.getLogger("plait.workers.tools")
+
+
+class Tools(Worker):
+    """Serves the calls of a plan with a set of tools.
+
+    Options:
+        tools: tools, or functions to make tools of.
+        file: a FILE.py whose `@tool` functions are added.
+        mcp: MCP servers whose tools are added at `start`: URLs, command lines, or `McpServer`s.
+        slots: calls at the same time.
+        grace: seconds that an async tool has to clean up after a cancel or timeout, before it is given up.
+        name: name of the worker.
+
+    A sync tool cannot be stopped. When it is cancelled or times out, its thread is given up: the call ends at once, the
+    thread runs on in the background, takes no slot, and does not keep the process alive.
+
+    Raises `ToolSchemaError` for two tools of one name or a function that cannot be a tool, `ConfigError` for a bad
+    file.
+    """
+
+    serves: tuple[Kind, ...] = ("call",)
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool | Callable[..., Any]] = (),
+        *,
+        file: str | Path | None = None,
+        mcp: Iterable[str | McpServer] = (),
+        slots: int = 64,
+        grace: float = 1.0,
+        name: str = "tools",
+    ) -> None:
+        self.name = name
+        self.slots = slots
+        self.grace = grace
+        self.abandoned = 0
+        """Calls given up while they still ran."""
+        self.on_ask: Callable[[Question], Awaitable[JsonValue]] | None = None
+        """Puts the questions of tools to a person; without it they are not answered."""
+        self._tools: dict[str, AnyTool] = {}
+        self.add((*tools, *(load_tools(file) if file is not None else ())))
+        self._servers = [each if isinstance(each, McpServer) else McpServer(each) for each in mcp]
+        self._running: dict[int, _Running] = {}
+        self._threads = Threads(f"plait-{name}")
+        self._closed = asyncio.Event()
+
+    def add(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> None:
+        """Add tools, or functions to make tools of: all of them, or none if one does not fit. One that is there
+        already is left as it is.
+
+        Raises `ToolSchemaError` for another tool of the same name or a function that cannot be a tool.
+        """
+        known = dict(self._tools)
+        for each in tools:
+            made = cast("AnyTool", each if isinstance(each, Tool) else tool(each))
+            if known.setdefault(made.name, made).fn is not made.fn:
+                raise ToolSchemaError(f"two tools are named {made.name!r}: give one another name with @tool(name=…)")
+        self._tools = known
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What planners are told of the tools."""
+        return tuple(each.spec for each in self._tools.values())
+
+    async def start(self) -> None:
+        """Connect to the MCP servers, if there are any. Raises `WorkerError` for one that cannot be used, and
+        `ToolSchemaError` for two tools of one name."""
+        self._closed = asyncio.Event()
+        try:
+            for server in self._servers:
+                self.add(await server.open())
+        except BaseException:
+            await self._disconnect()
+            raise
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        """Call the tool of `job.op` and yield its value, or why there is none."""
+        call = job.op
+        prepared = self._prepare(call)
+        if isinstance(prepared, Failure):
+            yield prepared
+            return
+        the_tool, kwargs = prepared
+        loop = asyncio.get_running_loop()
+        running = _Running(the_tool, loop)
+        self._running[job.attempt] = running
+        try:
+            if the_tool.context is not None:
+                kwargs[the_tool.context] = _Context(job, running, self.on_ask)
+            work = functools.partial(the_tool.fn, **kwargs)
+            if the_tool.is_async:
+                running.task = loop.create_task(running.follow(work))
+            else:
+                self._on_thread(running, work)
+            running.arm(the_tool.timeout, self._timed_out)
+            outcome = await running.ended
+        finally:
+            del self._running[job.attempt]
+            running.release()
+        yield outcome
+
+    async def cancel(self, attempt: int) -> None:
+        """Stop a call: an async tool by `CancelledError`, a sync one by giving up its thread."""
+        if running := self._running.get(attempt):
+            self._stop(running, Result(finish="cancelled"))
+
+    async def health(self) -> AsyncIterator[bool]:
+        """Ready until closed."""
+        yield True
+        await self._closed.wait()
+
+    async def close(self) -> None:
+        """Cancel what runs and end the threads that are not stuck."""
+        self._closed.set()
+        tasks = [running.task for running in self._running.values() if running.task]
+        for running in list(self._running.values()):
+            self._stop(running, Result(finish="cancelled"))
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.grace)
+        self._threads.close()
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        for server in self._servers:
+            await server.close()
+
+    def _prepare(self, call: object) -> tuple[AnyTool, dict[str, object]] | Failure:
+        if not isinstance(call, Call):
+            return as_failure(ToolError(f"worker {self.name!r} runs tools, not a {type(call).__name__.lower()} step"))
+        if self._closed.is_set():
+            return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
+        the_tool = self._tools.get(call.tool)
+        if the_tool is None:
+            near = difflib.get_close_matches(call.tool, self._tools, n=2)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            there = ", ".join(self._tools) or "none: pass tools=[…] or --tools FILE.py"
+            return as_failure(ToolError(f"there is no tool {call.tool!r}{hint} (there are: {there})"))
+        try:
+            return the_tool, the_tool.bind(call.args)
+        except ToolError as error:
+            return as_failure(error)
+        except Exception as error:  # a validator of the user's own
+            return _raised(the_tool, error)
+
+    def _on_thread(self, running: _Running, work: Callable[[], object]) -> None:
+        try:
+            self._threads.submit(functools.partial(_run_here, running, contextvars.copy_context(), work))
+        except RuntimeError as error:
+            message = f"tool {running.tool.name!r} got no thread ({error}; {self.abandoned} calls given up before)"
+            running.end(Failure(kind="ToolError", message=f"{message}: give slow tools a timeout, or make them async"))
+
+    def _timed_out(self, running: _Running) -> None:
+        name, seconds = running.tool.name, running.tool.timeout
+        message = f"tool {name!r} gave no answer within its timeout of {seconds:g} s: raise @tool(timeout=…)"
+        if running.task is None:
+            message += "; its thread cannot be stopped and runs on in the background, so make the tool async if you can"
+        self._stop(running, as_failure(ToolError(message)))
+
+    def _stop(self, running: _Running, outcome: Result | Failure) -> None:
+        if running.stopping is not None or running.ended.done():
+            return
+        running.stopping = outcome
+        if running.task is None:
+            self._abandon(running)
+        elif not running.started:
+            running.task.cancel()
+            running.end(outcome)
+        else:
+            running.task.cancel()
+            running.release_timer()
+            running.timer = running.loop.call_later(self.grace, self._abandon, running)
+
+    def _abandon(self, running: _Running) -> None:
+        """End a call that does not end itself, and say so."""
+        if running.ended.done() or running.stopping is None:
+            return
+        self.abandoned += 1
+        what = "ignores its cancellation" if running.task else "runs on in a thread, which cannot be stopped"
+        log.warning("tool %r is given up but %s", running.tool.name, what)
+        if isinstance(running.stopping, Result):
+            running.stopping = running.stopping.model_copy(update={"why": f"tool {running.tool.name!r} {what}"})
+        running.end(running.stopping)
+
+
+class _Running:
+    """One call under way. All methods but `thread_ended` run on the loop."""
+
+    __slots__ = ("ended", "loop", "started", "stopping", "task", "timed_out", "timer", "tool")
+
+    def __init__(self, tool: AnyTool, loop: asyncio.AbstractEventLoop) -> None:
+        self.tool = tool
+        self.loop = loop
+        self.ended: asyncio.Future[Result | Failure] = loop.create_future()
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.timed_out: Callable[[_Running], None] | None = None
+        self.stopping: Result | Failure | None = None
+        """Set once it was cancelled or timed out: what it then ends in."""
+        self.started = False
+
+    async def follow(self, start: Callable[[], Awaitable[object]]) -> None:
+        """Run an awaitable to its end in a task of its own, whatever it raises: `SystemExit` too, which would otherwise
+        stop the loop."""
+        self.started = True
+        try:
+            outcome = _result(self.tool, await start())
+        except BaseException as error:
+            outcome = _raised(self.tool, error)
+        self.end(outcome)
+
+    def end(self, outcome: Result | Failure) -> None:
+        """Settle the call. A cancelled tool that still returned keeps its value."""
+        if self.ended.done():
+            return
+        if self.stopping is not None and not (isinstance(self.stopping, Result) and isinstance(outcome, Result)):
+            outcome = self.stopping
+        self.ended.set_result(outcome)
+
+    def thread_ended(self, outcome: Result | Failure | Awaitable[object]) -> None:
+        """Take what a thread ended in; runs on the loop. A sync function may hand back something to await."""
+        if isinstance(outcome, Result | Failure):
+            self.end(outcome)
+        elif self.ended.done():
+            if inspect.iscoroutine(outcome):
+                outcome.close()
+        else:
+            self.task = self.loop.create_task(self.follow(lambda: outcome))
+
+    def arm(self, seconds: float | None, timed_out: Callable[[_Running], None]) -> None:
+        """Call `timed_out` unless the call ends within so many seconds."""
+        if seconds is not None:
+            self.timed_out = timed_out
+            self.timer = self.loop.call_later(seconds, timed_out, self)
+
+    def hold_timer(self) -> Callable[[], None]:
+        """Stop the clock of the call's timeout; return what lets it go on."""
+        held, timed_out = self.timer, self.timed_out
+        if held is None or timed_out is None or self.stopping is not None:
+            return lambda: None
+        left = held.when() - self.loop.time()
+        self.release_timer()
+        return lambda: None if self.ended.done() or self.stopping is not None else self.arm(left, timed_out)
+
+    def release_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def release(self) -> None:
+        """Leave nothing behind when nobody waits for the call any more."""
+        self.release_timer()
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+        if not self.ended.done():
+            self.ended.cancel()
+
+
+class _Context(Context):
+    """What a tool is told of one call. While it waits for a person, the clock of its timeout stands still."""
+
+    def __init__(self, job: Job, running: _Running, on_ask: Callable[[Question], Awaitable[JsonValue]] | None) -> None:
+        super().__init__(job.run, job.step, job.attempt)
+        self._running = running
+        self._on_ask = on_ask
+
+    async def _put(self, question: Question) -> JsonValue:
+        if self._on_ask is None:
+            return await super()._put(question)
+        go_on = self._running.hold_timer()
+        try:
+            return await self._on_ask(question)
+        finally:
+            go_on()
+
+    def _put_and_wait(self, question: Question) -> JsonValue:
+        return asyncio.run_coroutine_threadsafe(self._put(question), self._running.loop).result()
+
+
+def _run_here(running: _Running, context: contextvars.Context, work: Callable[[], object]) -> None:
+    outcome: Result | Failure | Awaitable[object]
+    try:
+        value = context.run(work)
+        outcome = value if inspect.isawaitable(value) else _result(running.tool, value)
+    except BaseException as error:
+        outcome = _raised(running.tool, error)
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        running.loop.call_soon_threadsafe(running.thread_ended, outcome)
+
+
+def _raised(the_tool: AnyTool, error: BaseException) -> Failure:
+    try:
+        said = str(error)
+        retryable = bool(getattr(error, "retryable", False)) and not the_tool.side_effects
+    except Exception as worse:  # an exception whose own methods raise
+        said, retryable = f"(its message cannot be read: {type(worse).__name__})", False
+    message = f"tool {the_tool.name!r} raised {type(error).__name__}" + (f": {said}" if said else "")
+    log.debug("%s", message, exc_info=error)
+    return Failure(kind="ToolError", message=message, retryable=retryable)
+
+
+def _result(the_tool: AnyTool, value: object) -> Result | Failure:
+    try:
+        return Result(value=to_json(value))
+    except NotJson as error:
+        return Failure(kind="ToolError", message=f"tool {the_tool.name!r} returned {error}")

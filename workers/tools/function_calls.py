@@ -1,0 +1,143 @@
+"""Functions that a model may call by itself: as it is told of them, and what its calls are as text.
+
+Decides the words. It does not know which server or template reads them, nor what a call does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plait.core.plan import Function
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+MOST_CALLS = 10_000
+"""Of one answer; those beyond are left out."""
+
+
+def function(offered: Function) -> dict[str, Any]:
+    """Return a function in the form of OpenAI's API, which chat templates take too. Its names have neither dots nor
+    more than 64 characters."""
+    return {
+        "type": "function",
+        "function": {
+            "name": _NOT_IN_NAMES.sub("_", offered.name)[:64],
+            "description": offered.description,
+            "parameters": offered.parameters or {"type": "object", "properties": {}},
+        },
+    }
+
+
+def written(name: str, arguments: str) -> str:
+    """Return a call as models write it by themselves. Arguments that are no JSON object stay the text they are."""
+    value: object = {}
+    if arguments.strip():
+        try:
+            value = json.loads(arguments)
+        except (ValueError, RecursionError):
+            value = arguments
+    call = json.dumps({"name": name, "arguments": value if isinstance(value, dict) else arguments}, ensure_ascii=True)
+    call = call.replace("<", "\\u003c")  # so that no argument can end the tag
+    return f"<tool_call>{call}</tool_call>\n"
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that is being written."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    depth: int = 0
+    string: bool = False
+    escaped: bool = False
+    complete: bool = False
+    """The brackets of the arguments are closed."""
+    told: bool = False
+
+    def add(self, fragment: str) -> None:
+        self.arguments += fragment
+        for each in fragment:
+            if self.string:
+                if self.escaped or each == "\\":
+                    self.escaped = not self.escaped
+                elif each == '"':
+                    self.string = False
+            elif each == '"':
+                self.string = True
+            elif each in "{[":
+                self.depth += 1
+            elif each in "}]":
+                self.depth -= 1
+                self.complete = self.complete or self.depth == 0
+
+
+class Calls:
+    """The calls of one answer, put together from the pieces in which servers send them.
+
+    OpenAI, llama.cpp and new releases of vLLM number the calls (`index`) and tell id and name once; others say the
+    name again, empty or in full (SGLang, vLLM's last piece), send all calls under the same number, told apart by their
+    ids (LMDeploy) or by nothing but a name (Ollama), leave the number out (Gemini), begin at 1 (LiteLLM), or send
+    arguments as an object. A call is told as soon as the brackets of its arguments are closed.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[_Open] = []
+        self._count = 0
+        self._at: dict[int, _Open] = {}
+
+    def feed(self, pieces: object) -> str:
+        """Take the `tool_calls` of a piece or a whole message and return the text of the calls that are complete."""
+        for piece in pieces if isinstance(pieces, Sequence) and not isinstance(pieces, str) else ():
+            if isinstance(piece, Mapping):
+                self._take(piece)
+        return self._told(False)
+
+    def close(self) -> str:
+        """Return the text of the calls that are left, the answer having ended."""
+        return self._told(True)
+
+    def _take(self, piece: Mapping[str, Any]) -> None:
+        said = piece.get("function")
+        said = said if isinstance(said, Mapping) else {}
+        name, id_, index = said.get("name") or "", str(piece.get("id") or ""), piece.get("index")
+        arguments = said.get("arguments")
+        fragment = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
+        number = index if isinstance(index, int) else None
+        call = self._at.get(number) if number is not None else self._calls[-1] if self._calls else None
+        if call is None or _another(call, str(name), id_, numbered=number is not None):
+            if self._count >= MOST_CALLS:
+                return
+            self._count += 1
+            call = _Open(id_, str(name))
+            self._calls.append(call)
+            if number is not None:
+                self._at[number] = call
+        call.id, call.name = call.id or id_, call.name or str(name)
+        if not call.told:
+            call.add(fragment)
+
+    def _told(self, ended: bool) -> str:
+        """Return the text of the calls that can be told now, in order."""
+        out: list[str] = []
+        while self._calls and (ended or (self._calls[0].complete and self._calls[0].name) or self._calls[0].told):
+            call = self._calls[0]
+            if not call.told:
+                call.told = True
+                out.append(written(call.name, call.arguments))
+            if len(self._calls) == 1 and not ended:
+                break  # what comes next without a number may still be of it
+            self._calls.pop(0)
+        return "".join(out)
+
+
+def _another(call: _Open, name: str, id_: str, numbered: bool) -> bool:
+    """Whether a piece that may belong to a call begins another one."""
+    if id_ and call.id and id_ != call.id:
+        return bool(name) or not numbered
+    if not name or not call.name or (id_ and id_ == call.id):
+        return False
+    return name != call.name or call.complete

@@ -1,0 +1,59 @@
+"""Reads the tools out of a user's Python file.
+
+Decides what such a file must hold. It does not know what the tools are for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+import zlib
+from pathlib import Path
+from typing import Any, cast
+
+from plait.core.errors import ConfigError
+from plait.core.tools.tool import Tool
+
+AnyTool = Tool[..., Any]
+
+
+def load_tools(path: str | Path) -> list[AnyTool]:
+    """Import FILE.py and return its `@tool` functions in the order in which they stand there.
+
+    The file's folder is put at the end of `sys.path`, so that it can import its neighbours.
+
+    Raises:
+        ConfigError: no such file, not Python, it raised, or it holds no tool.
+    """
+    file = Path(path).expanduser().resolve()
+    if not file.is_file() or file.suffix != ".py":
+        what = "is not a Python file" if file.exists() else "does not exist"
+        raise ConfigError(f"the tools file {path} {what}: give a FILE.py with @tool functions")
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    name = f"plait_tools_{file.stem}_{zlib.crc32(str(file).encode()):08x}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"the tools file {path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pydantic look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        del sys.modules[name]
+        raise ConfigError(f"the tools file {path} is not valid Python: line {error.lineno}: {error.msg}") from None
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        where = f"line {lines[-1]}: " if lines else ""
+        raise ConfigError(f"the tools file {path} cannot be loaded: {where}{type(error).__name__}: {error}") from None
+    values = cast("list[object]", list(vars(module).values()))
+    found = [cast("AnyTool", each) for each in values if isinstance(each, Tool)]
+    if not found:
+        raise ConfigError(
+            f"the tools file {path} has no tools: put @tool (from orchestrator import tool) on a function"
+        )
+    return list({id(each): each for each in found}.values())

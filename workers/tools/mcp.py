@@ -1,0 +1,194 @@
+"""Tools of a Model Context Protocol server, as tools of ours: connected once, listed, called over its session.
+
+Decides what a server's answer is worth as a value, and which of its tools must not be called twice. It does not know
+why a tool is called. The protocol is the package `mcp`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import JsonValue
+
+from plait.core.errors import ConfigError, ToolError, WorkerError
+from plait.core.tools.tool import Tool, ToolSpec
+
+__all__ = ["McpServer", "RemoteTool"]
+
+SECONDS = 30.0
+"""To connect and list."""
+
+
+class RemoteTool(Tool[..., Any]):
+    """A tool that a server runs. Its arguments are checked against the server's JSON schema before they are sent."""
+
+    def __init__(self, server: McpServer, spec: ToolSpec, remote_name: str, timeout: float | None) -> None:
+        async def call(**arguments: JsonValue) -> JsonValue:
+            return await server.call(remote_name, arguments)
+
+        self.fn = call
+        self.name, self.description, self.parameters = spec.name, spec.description, spec.parameters
+        self.side_effects, self.idempotent, self.timeout = spec.side_effects, spec.idempotent, timeout
+        self.is_async, self.context = True, None
+
+    def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
+        """Return the arguments as they are. Raises `ToolError` for those that the schema does not allow."""
+        from jsonschema import SchemaError
+        from jsonschema.validators import validator_for
+
+        validator = validator_for(self.parameters)(self.parameters)
+        try:
+            faults = sorted(validator.iter_errors(dict(args)), key=lambda fault: [str(each) for each in fault.path])
+        except (SchemaError, RecursionError) as error:
+            raise ToolError(f"tool {self.name!r}: the server's schema makes no sense: {error}") from None
+        if faults:
+            told = "; ".join(
+                (f"argument {'.'.join(map(str, fault.path))!r}: " if fault.path else "") + fault.message
+                for fault in faults[:3]
+            )
+            takes = ", ".join(_properties(self.parameters)) or "no arguments"
+            raise ToolError(f"tool {self.name!r}: {told} (it takes {takes})")
+        return dict(args)
+
+
+class McpServer:
+    """A connection to one server.
+
+    `server`: a URL (streamable HTTP), a command line whose process speaks the protocol on its standard streams, or a
+    server object of the package `mcp`, which is then called in this process. `prefix` is put before its tools' names.
+    `timeout`: seconds that a call may take.
+    """
+
+    def __init__(self, server: str | Any, *, prefix: str = "", timeout: float | None = None) -> None:
+        self.label = server if isinstance(server, str) else getattr(server, "name", type(server).__name__)
+        self._server, self._prefix, self._timeout = server, prefix, timeout
+        self._client: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    async def open(self) -> list[RemoteTool]:
+        """Connect and return the server's tools. Raises `WorkerError` if it does not answer, `ConfigError` without the
+        package `mcp`."""
+        if self._task is not None:
+            await self.close()
+        self._stop = asyncio.Event()
+        ready: asyncio.Future[list[RemoteTool]] = asyncio.get_running_loop().create_future()
+        # The client's cancel scopes have to be left by the task that entered them, so it gets a task of its own.
+        self._task = asyncio.create_task(self._hold(ready))
+        try:
+            return await asyncio.wait_for(asyncio.shield(ready), SECONDS)
+        except TimeoutError:
+            await self.close()
+            raise WorkerError(
+                f"the MCP server {self.label!r} gave no answer in {SECONDS:g} s: check that it runs and speaks MCP"
+            ) from None
+
+    async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
+        """Call a tool and return its value: its structured content, else its text (read as JSON if it is an object or
+        a list), else its content blocks. Raises `ToolError` with what the server says if the tool failed."""
+        client = self._client
+        if client is None:
+            raise ToolError(f"the MCP server {self.label!r} is not connected")
+        try:
+            said = await client.call_tool(name, dict(arguments))
+        except Exception as error:
+            raise ToolError(f"the MCP server {self.label!r}: {type(error).__name__}: {error}") from error
+        blocks = [block.model_dump(mode="json", exclude_none=True) for block in said.content]
+        texts = [block["text"] for block in blocks if block.get("type") == "text"]
+        if said.is_error:
+            raise ToolError("\n".join(texts) or f"the MCP server {self.label!r} says the call failed, and not why")
+        if said.structured_content is not None:
+            return _unwrapped(said.structured_content)
+        return _value("\n".join(texts)) if len(texts) == len(blocks) else blocks
+
+    async def close(self) -> None:
+        """Disconnect. May be called twice."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._stop.set()
+            _, running = await asyncio.wait([task], timeout=5)
+            if running:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _hold(self, ready: asyncio.Future[list[RemoteTool]]) -> None:
+        try:
+            async with _client(self._server) as client:
+                tools = [self._tool(each) for each in await _all_tools(client)]
+                self._client = client
+                ready.set_result(tools)
+                await self._stop.wait()
+        except Exception as error:
+            if ready.done():
+                return
+            if isinstance(error, ConfigError):
+                ready.set_exception(error)
+                return
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):
+                cause = cause.exceptions[0]
+            said = str(cause) or type(cause).__name__
+            ready.set_exception(WorkerError(f"the MCP server {self.label!r} cannot be used: {said}"))
+        finally:
+            self._client = None
+
+    def _tool(self, described: Any) -> RemoteTool:
+        hints = described.annotations
+        spec = ToolSpec(
+            name=self._prefix + described.name,
+            description=described.description or "",
+            parameters=described.input_schema,
+            # The protocol's own defaults: a tool that does not say that it only reads may change the world.
+            side_effects=not (hints is not None and hints.read_only_hint),
+            idempotent=bool(hints is not None and hints.idempotent_hint),
+        )
+        return RemoteTool(self, spec, described.name, self._timeout)
+
+
+def _unwrapped(content: dict[str, JsonValue]) -> JsonValue:
+    """A server that was written with the package wraps what is no object as `{"result": …}`."""
+    return content["result"] if set(content) == {"result"} else content
+
+
+def _value(text: str) -> JsonValue:
+    if text[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    return text
+
+
+def _properties(schema: Mapping[str, JsonValue]) -> list[str]:
+    found = schema.get("properties")
+    return list(found) if isinstance(found, dict) else []
+
+
+def _client(server: str | Any) -> Any:
+    try:
+        from mcp import Client, StdioServerParameters
+    except ImportError:
+        raise ConfigError("MCP servers need the package mcp: pip install 'plait[mcp]'") from None
+    if not isinstance(server, str):
+        return Client(server)
+    if server.startswith(("http://", "https://")):
+        return Client(server)
+    words = shlex.split(server)
+    if not words:
+        raise ConfigError("an MCP server is a URL or a command line, not an empty text")
+    return Client(StdioServerParameters(command=words[0], args=words[1:]))
+
+
+async def _all_tools(client: Any) -> list[Any]:
+    found: list[Any] = []
+    cursor: str | None = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = getattr(page, "next_cursor", None)
+        if not cursor:
+            return found
