@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
 from plait.core.errors import PlannerError
-from plait.core.interfaces import Allocation, Brief, Planner, Reader, Share
+from plait.core.interfaces import Allocation, BranchSpec, Brief, Planner, Reader
 from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
 from plait.core.result import Result
 
@@ -70,7 +70,7 @@ class Adaptive(Planner):
     def start(self, brief: Brief) -> Plan:
         """Return the probes, `sample-1` … `sample-k`, and the join `allocation`, which expands into the rest."""
         count = min(self.probes, self.most)
-        samples = [self._sample(brief, i, Share()) for i in range(1, count + 1)]
+        samples = [self._sample(brief, i, BranchSpec()) for i in range(1, count + 1)]
         names = tuple(sample.name for sample in samples)
         options: dict[str, JsonValue] = {"most": self.most, **self.allocate.options}
         if brief.request.budget.tokens is not None:
@@ -94,7 +94,7 @@ class Adaptive(Planner):
         vote = Step(name="vote", op=op, needs=names, label=f"{self.merge.name} of {len(names)}")
         return Plan(steps=(*samples, vote), output="vote")
 
-    def _sample(self, brief: Brief, index: int, share: Share) -> Step:
+    def _sample(self, brief: Brief, index: int, share: BranchSpec) -> Step:
         temperature = self.temperature if share.temperature is None else share.temperature
         prompt = [Text(text=brief.task.render(self.style, self.width))]
         if share.strategy:

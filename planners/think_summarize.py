@@ -15,7 +15,7 @@ from plait.core.plan import Join, Plan, Plugin, Step, Text
 from plait.core.result import Result
 
 from ._shared.drafts import block, drafts_of, histogram, verified
-from ._shared.steps import Asker, AtEnd, through
+from ._shared.steps import Asker, OnResult, through
 
 __all__ = ["ThinkSummarize"]
 
@@ -104,7 +104,7 @@ class ThinkSummarize(Planner):
         if step.name != "paths":
             return super().reader(step, brief)
         asker = Asker("think_summarize", brief)
-        return AtEnd(lambda result: self._summary(asker, result))
+        return OnResult(lambda result: self._summary(asker, result))
 
     def _summary(self, asker: Asker, result: Result) -> Plan:
         drafts = drafts_of(result)

@@ -37,7 +37,7 @@ class Ballot:
     answer: JsonValue
     key: str
     count: int = 1
-    """Branches that it stands for: itself and those that were given up in its favour (`Stop.into`)."""
+    """Branches that it stands for: itself and those that were given up in its favour (`Stop.merged_into`)."""
 
     @property
     def result(self) -> Result:
@@ -144,7 +144,7 @@ def read(branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | No
             continue
         if not branch.state.ended:
             roll.pending += more
-        if branch.into is None:
+        if branch.merged_into is None:
             with_it = f" with {more} like it" if more else ""
             roll.missing.append(f"{branch.name} {branch.state}{with_it}")
     return roll
@@ -156,7 +156,7 @@ def count(
     """Return the votes of each answer, by its key, and the given-up branches that will vote with one that is still out:
     what `read` and `classes` find, without all that a verdict tells. Asked with every branch that ends."""
     votes: dict[str, int] = {}
-    if weights or any(branch.into is not None for branch in branches):
+    if weights or any(branch.merged_into is not None for branch in branches):
         roll = read(branches, task, weights)
         return {each.first.key: each.votes for each in classes(roll.ballots)}, roll.pending
     done = State.DONE
@@ -174,7 +174,7 @@ def count(
 
 def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
     """Return for how many given-up branches a branch stands, by step id; chains are followed to their end."""
-    into = {branch.step: branch.into for branch in branches if branch.into is not None}
+    into = {branch.step: branch.merged_into for branch in branches if branch.merged_into is not None}
     counts: dict[str, int] = {}
     for start in into:
         at, seen = start, 0

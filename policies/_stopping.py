@@ -51,9 +51,9 @@ class Poll:
         for branch in self.branches:
             at: Branch | None = branch
             for _ in self.branches:
-                if at is None or at.into is None:
+                if at is None or at.merged_into is None:
                     break
-                at = by_step.get(at.into)
+                at = by_step.get(at.merged_into)
             claim = claim_of(at, self.task) if at is not None else None
             found.append(None if claim is None else claim[1])
         return found

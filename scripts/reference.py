@@ -252,7 +252,7 @@ def _plugins(kind: Any, title: str, intro: str) -> str:
     parts = [f"# {title}\n\n{intro}; `plait names {kind} --options` lists them.\n"]
     for name in plugins.names(kind):
         cls = plugins.class_of(kind, name)
-        file = f"{cls.__module__.replace('.', '/')}.py"
+        file = Path(inspect.getsourcefile(cls) or "").resolve().relative_to(ROOT)
         parts.append(f"## {name}\n\n[{file}](../../{file})\n\n{_prose(_own_doc(cls))}\n")
         fields = getattr(cls, "model_fields", None)
         if fields is None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["study"]
 
 NAMES = {"apr": "Apr", "backtrack-or-not": "BacktrackOrNot", "votes": "Votes", "width": "Width"}
-_MODULES = {"backtrack-or-not": "backtrack"}
+_MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
 
 
 @common_options

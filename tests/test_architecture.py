@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import networkx
+import networkx as nx
 import pytest
 
 from plait.core import interfaces, task
@@ -275,7 +275,7 @@ def test_the_engine_adapter_alone_imports_vllm(path: str) -> None:
 def test_no_modules_import_one_another() -> None:
     """Also for types alone: two files that need one another are one idea, or hold a third."""
     names = {module_name(path): path for path in sources(*SHIPPED)}
-    graph = networkx.DiGraph()
+    graph = nx.DiGraph()
     for name, path in names.items():
         for module, _ in imports(path):
             found = module
@@ -283,7 +283,7 @@ def test_no_modules_import_one_another() -> None:
                 found = found.rpartition(".")[0]
             if found and found != name:
                 graph.add_edge(name, found)
-    circles = [sorted(each) for each in networkx.strongly_connected_components(graph) if len(each) > 1]
+    circles = [sorted(each) for each in nx.strongly_connected_components(graph) if len(each) > 1]
     assert not circles, circles
 
 
@@ -331,9 +331,10 @@ sys.meta_path.insert(0, Block())
 def test_core_can_be_imported_without_the_engine_and_plugins() -> None:
     done = run_python(
         BLOCK + "import plait.core, pkgutil, importlib, sys\n"
-        "for module in pkgutil.iter_modules(plait.core.__path__):\n"
+        "for module in pkgutil.walk_packages(plait.core.__path__, 'plait.core.'):\n"
         "    importlib.import_module(module.name)\n"
-        "print(*sorted(name for name in sys.modules if name.startswith(('plait.planners', 'plait.policies', 'plait.workers'))))"
+        "plugins = ('plait.planners', 'plait.policies', 'plait.workers')\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(plugins)))"
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""

@@ -63,7 +63,7 @@ def test_the_reference_has_every_public_name_and_plugin() -> None:
 
     made = _tool().pages()
     said = made["sdk.md"] + made["core.md"]
-    for name in {*orchestrator.__all__, *core.__all__} - {"Config", "__version__"}:
+    for name in {*plait.__all__, *core.__all__} - {"Config", "__version__"}:
         assert f"## {name}\n" in said
     for kind, (_, file, _) in _tool().KINDS.items():
         for name in Plugins().names(kind):

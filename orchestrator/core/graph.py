@@ -82,7 +82,7 @@ def waves(plan: Plan) -> list[list[str]]:
     return [sorted(layer, key=place.__getitem__) for layer in nx.topological_generations(_digraph(edges))]
 
 
-def critical_path(plan: Plan, weight: Weight = Step.weight) -> Chain:
+def critical_path(plan: Plan, weight: Weight = Step.token_cost) -> Chain:
     """Return the heaviest chain of steps that ends in the output (in any step, if the plan names none)."""
     edges, steps = _edges(plan), {step.name: step for step in plan.steps}
     length: dict[str, float] = {}
@@ -102,7 +102,7 @@ def critical_path(plan: Plan, weight: Weight = Step.weight) -> Chain:
     return Chain(tuple(reversed(names)), length[end])
 
 
-def lower_bound(plan: Plan, slots: int, weight: Weight = Step.weight) -> float:
+def lower_bound(plan: Plan, slots: int, weight: Weight = Step.token_cost) -> float:
     """Return a time that no schedule of all steps on `slots` slots can beat, in the weight's unit: the larger of the
     critical path and the work (joins apart, which take no slot) divided by the slots (Graham, 1969).
 

@@ -65,7 +65,7 @@ class Stop:
 
     step: str
     reason: str
-    into: str | None = None
+    merged_into: str | None = None
     """Id of the branch in whose favour it is given up, as it would come to the same: votes count it with that one."""
 
 
@@ -166,7 +166,7 @@ class Merge(Frozen):
         return False
 
 
-class Share(Frozen):
+class BranchSpec(Frozen):
     """One more branch, as an allocation wants it; what is `None` the planner decides."""
 
     temperature: float | None = Field(default=None, ge=0.0)
@@ -179,7 +179,7 @@ class Share(Frozen):
 class Allocation(Frozen):
     """How many more branches there shall be, and which."""
 
-    branches: tuple[Share, ...] = ()
+    branches: tuple[BranchSpec, ...] = ()
     why: str = ""
 
 

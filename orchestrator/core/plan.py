@@ -275,7 +275,7 @@ class Step(Frozen):
             raise ValueError(f"join {self.name!r} has no branches: name them in `needs`")
         return self
 
-    def weight(self) -> float:
+    def token_cost(self) -> float:
         """Return how much it counts in the length of a path: tokens a think step may generate, 1 for a call, 0 for a
         join."""
         match self.op:

@@ -40,8 +40,8 @@ class Branch:
     """Generated so far."""
     pieces: Sequence[str] = ()
     """What it has written so far, piece by piece, if it streams and runs."""
-    into: str | None = None
-    """Id of the branch in whose favour it was given up (`Stop.into`): a vote counts it with that one."""
+    merged_into: str | None = None
+    """Id of the branch in whose favour it was given up (`Stop.merged_into`): a vote counts it with that one."""
 
     @property
     def done(self) -> bool:
@@ -83,7 +83,7 @@ class StepView(Protocol):
         ...
 
     @property
-    def height(self) -> float:
+    def upward_rank(self) -> float:
         """Longest way from its start to the output: tokens that may be generated, one for a call."""
         ...
 
@@ -309,8 +309,15 @@ class View(Protocol):
     """The machine, read-only. `subject` is the step that a question or the event under review is about, if it is about
     one; `run` is the run that it is about."""
 
-    run: str
-    subject: StepView | None
+    @property
+    def run(self) -> str:
+        """Id of the run that the question or the event under review is about."""
+        ...
+
+    @property
+    def subject(self) -> StepView | None:
+        """The step that it is about, if it is about one."""
+        ...
 
     @property
     def now(self) -> float:

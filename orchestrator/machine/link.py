@@ -234,7 +234,7 @@ def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float
 def _connect(order: list[Node], scope: Scope) -> None:
     """Set edges, counts of needs and readers, and heights (last step first)."""
     owner = scope.owner
-    above = owner.height - owner.step.weight() if owner is not None else 0.0
+    above = owner.upward_rank - owner.step.token_cost() if owner is not None else 0.0
     for node in order:
         for dep in node.deps:
             if not dep.ended:
@@ -252,6 +252,6 @@ def _connect(order: list[Node], scope: Scope) -> None:
     for node in reversed(order):
         below = 0.0 if node.dependants else above
         for reader in node.dependants:
-            if reader.height > below:
-                below = reader.height
-        node.height = node.step.weight() + below
+            if reader.upward_rank > below:
+                below = reader.upward_rank
+        node.upward_rank = node.step.token_cost() + below

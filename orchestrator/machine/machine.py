@@ -428,7 +428,7 @@ class Machine(Attempts):
                 if isinstance(wish, Stop):
                     node = self.nodes.get(wish.step)
                     if node is not None and node.run is run and not node.ended:
-                        node.into = wish.into
+                        node.merged_into = wish.merged_into
                         self._cancel(node, wish.reason)
                 elif isinstance(wish, Hedge):
                     self._wishes.append((run, wish))

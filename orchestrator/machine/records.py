@@ -84,7 +84,7 @@ class Node:
     result: Result | None = None
     """Its value to others: its own, or that of its expansion."""
     failure: Failure | None = None
-    into: str | None = None
+    merged_into: str | None = None
     """Id of the step in whose favour a policy gave it up."""
     cut: bool = False
     """A budget or deadline cut something that it was made from."""
@@ -94,7 +94,7 @@ class Node:
     """The ticket on which it goes, in the eyes of runs with other policies: its own, or one that it traded."""
     woken: Account | None = None
     """The account that had held it back and lets it be asked about again now."""
-    height: float = 0.0
+    upward_rank: float = 0.0
     """Longest way from its start to the output, in tokens that may be generated."""
     path_before: int = 0
     """Most generated tokens along any chain that leads to its own start."""

@@ -13,7 +13,7 @@ from ..core.plan import Kind, Step
 from ..core.result import Failure, Result
 from ..core.states import State, tell
 from ..core.task import Task
-from ..core.view import Branch, Ended
+from ..core.view import Branch, Ended, StepView as AnyStep
 from .assemble import context_step
 from .prefix_groups import prompt_tokens, shared_tokens
 from .ready_queue import Fleet
@@ -60,9 +60,9 @@ class StepView:
         return self._node.state
 
     @property
-    def height(self) -> float:
+    def upward_rank(self) -> float:
         """Longest way from its start to the output: tokens that may be generated, one for a call."""
-        return self._node.height
+        return self._node.upward_rank
 
     @property
     def result(self) -> Result | None:
@@ -231,7 +231,7 @@ def branch_of(node: Node) -> Branch:
     """Return a step as a merge sees it."""
     pieces = node.attempt.text if node.attempt is not None else ()
     tokens = StepView(node).tokens
-    return Branch(node.step.name, node.id, node.state, node.result, node.failure, tokens, pieces, node.into)
+    return Branch(node.step.name, node.id, node.state, node.result, node.failure, tokens, pieces, node.merged_into)
 
 
 class Siblings:
@@ -334,11 +334,11 @@ class WorkerView:
         """Tokens in a block of that cache, if it says so."""
         return self._host.block
 
-    def could_take(self, step: StepView) -> bool:
+    def could_take(self, step: AnyStep) -> bool:
         """Return whether it serves a step's kind and model, free slot or not."""
         return self._host.up and lane_of(step.plan) in self._host.lanes
 
-    def takes(self, step: StepView) -> bool:
+    def takes(self, step: AnyStep) -> bool:
         """Return whether it serves a step's kind and model, and has a free slot."""
         return self._host.free > 0 and lane_of(step.plan) in self._host.lanes
 
@@ -378,17 +378,17 @@ class View:
             fleet.views = tuple(map(WorkerView, fleet.hosts.values()))
         return fleet.views
 
-    def idlest(self, step: StepView) -> WorkerView | None:
+    def idlest(self, step: AnyStep) -> WorkerView | None:
         """Return the worker that a step goes to if no policy says otherwise: of those that serve it and have a free
         slot the one with the fewest attempts; `None` if none has."""
         host = self._machine.fleet.least_loaded(lane_of(step.plan))
         return WorkerView(host) if host is not None else None
 
-    def serving(self, step: StepView) -> int:
+    def serving(self, step: AnyStep) -> int:
         """Return how many workers serve a step's kind and model, free slot or not."""
         return self._machine.fleet.serving.get(lane_of(step.plan), 0)
 
-    def peers(self, step: StepView) -> Sequence[Ended]:
+    def peers(self, step: AnyStep) -> Sequence[Ended]:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have
         policies, the oldest first: thinks of the same model, limit of tokens and place (at the beginning of a context
         or not), or calls of the same tool."""

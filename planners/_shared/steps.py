@@ -85,7 +85,7 @@ def or_direct(branch: str) -> Step:
     return through(ANSWER, branch, expands=True, tolerate=True)
 
 
-def instead(asker: Asker, tokens: int, temperature: float, stream: bool = False) -> AtEnd:
+def instead(asker: Asker, tokens: int, temperature: float, stream: bool = False) -> OnResult:
     """Return the reader of `answer`."""
 
     def read(result: Result) -> Plan | None:
@@ -93,7 +93,7 @@ def instead(asker: Asker, tokens: int, temperature: float, stream: bool = False)
             return None
         return asker.direct(tokens, temperature, f"one call instead ({result.why})", stream)
 
-    return AtEnd(read)
+    return OnResult(read)
 
 
 def through(name: str, branch: str, note: str = "", *, expands: bool = False, tolerate: bool = False) -> Step:
@@ -105,7 +105,7 @@ def through(name: str, branch: str, note: str = "", *, expands: bool = False, to
 
 
 @dataclass(frozen=True, slots=True)
-class AtEnd:
+class OnResult:
     """A reader that reads a step's result, and nothing before."""
 
     read: Callable[[Result], Plan | None]

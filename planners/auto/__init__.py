@@ -16,7 +16,7 @@ from plait.core.result import Result
 
 from .._shared.drafts import Draft, drafts_of, ranked, verified
 from .._shared.seeds import derive
-from .._shared.steps import Asker, AtEnd, through
+from .._shared.steps import Asker, OnResult, through
 from ..decompose import Decompose
 from ..decompose.rules import signals
 from ..refine import Refine
@@ -107,11 +107,11 @@ class Auto(Planner):
         asker = Asker("auto", brief)
         match step.name:
             case "extract":
-                return AtEnd(lambda result: self._extracted(asker, result))
+                return OnResult(lambda result: self._extracted(asker, result))
             case "answer":  # the extraction failed, or what it led to
-                return AtEnd(lambda result: None if result.value is not None else self._probe(asker))
+                return OnResult(lambda result: None if result.value is not None else self._probe(asker))
             case "probes":
-                return AtEnd(lambda result: self._decided(asker, result))
+                return OnResult(lambda result: self._decided(asker, result))
             case name if name.startswith("round-") and isinstance(step.op, Join):
                 return self._refine((1,) * 4).reader(step, brief)
             case _ if self.threads is not None:

@@ -15,7 +15,7 @@ from plait.core.plan import Join, Plan, Plugin, Step, Structured, Text
 from plait.core.result import Result
 
 from .._shared.json_text import read_object
-from .._shared.steps import Asker, AtEnd, instead, or_direct, shortened, through
+from .._shared.steps import Asker, OnResult, instead, or_direct, shortened, through
 from .rules import Split, Tier, faults, read, signals, tier
 
 __all__ = ["Decompose"]
@@ -124,7 +124,7 @@ class Decompose(Planner):
         asker = Asker("decompose", brief)
         match step.name:
             case "extract":
-                return AtEnd(lambda result: self._extracted(asker, result))
+                return OnResult(lambda result: self._extracted(asker, result))
             case "answer":
                 return instead(asker, self.serial_tokens, self.temperature, self.stream)
             case _:

@@ -19,7 +19,7 @@ from plait.core.result import Result
 
 from .._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
 from .._shared.seeds import derive
-from .._shared.steps import Asker, AtEnd, through
+from .._shared.steps import Asker, OnResult, through
 from . import prompts as words
 
 __all__ = ["Refine"]
@@ -109,9 +109,9 @@ class Refine(Planner):
         if not number.isdecimal() or not isinstance(step.op, Join):
             return super().reader(step, brief)
         if what == "round":
-            return AtEnd(lambda result: self._gathered(asker, int(number), result, step))
+            return OnResult(lambda result: self._gathered(asker, int(number), result, step))
         if what == "chosen":
-            return AtEnd(lambda result: self._chosen(asker, int(number), result, step))
+            return OnResult(lambda result: self._chosen(asker, int(number), result, step))
         return super().reader(step, brief)
 
     def _gathered(self, asker: Asker, round: int, result: Result, step: Step) -> Plan:

@@ -15,7 +15,7 @@ from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.plan import Join, Plan, Plugin, Step, Structured, Text
 from plait.core.result import Result
 
-from .._shared.steps import Asker, AtEnd, as_text_or_none, instead, or_direct, shortened, through
+from .._shared.steps import Asker, OnResult, as_text_or_none, instead, or_direct, shortened, through
 from . import text as words
 
 __all__ = ["Skeleton"]
@@ -85,9 +85,9 @@ class Skeleton(Planner):
         asker = Asker("skeleton", brief)
         match step.name:
             case "routed":
-                return AtEnd(lambda result: self._routed(asker, result))
+                return OnResult(lambda result: self._routed(asker, result))
             case "skeleton":
-                return AtEnd(lambda result: self._outlined(asker, result))
+                return OnResult(lambda result: self._outlined(asker, result))
             case "answer":
                 return instead(asker, self.serial_tokens, self.temperature, self.stream)
             case _:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plait.core.interfaces import Allocation, Allocator, Share
+from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.sampling_theory import beta_mean, branches_needed
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -59,7 +59,7 @@ class BySaturation(Allocator):
             why += f" ({wanted} wanted)"
         model = self.models[min(int((1.0 - p) * len(self.models)), len(self.models) - 1)] if self.models else None
         shares = [
-            Share(
+            BranchSpec(
                 temperature=self.temperatures[i % len(self.temperatures)] if self.temperatures else None,
                 strategy=self.strategies[i % len(self.strategies)] if self.strategies else "",
                 model=model,

@@ -60,7 +60,7 @@ class Majority(Merge):
         too."""
         if outstanding <= 0:
             return True
-        ended = sum(branch.state is State.DONE or branch.into is not None for branch in branches)
+        ended = sum(branch.state is State.DONE or branch.merged_into is not None for branch in branches)
         if ended <= outstanding and not self.weights:
             return False  # not even with one voice; saves reading all the texts
         votes, pending = count(branches, task, self.weights)

@@ -42,9 +42,9 @@ class Redundant(Policy):
     compares their first steps in the task's canonical form: by the Jaccard similarity of their sets, by the cosine of
     an embedding without a model, or by that of an embedding of yours. A judge that has to be asked over a wire (an
     embedding server, a model) cannot be one of a policy, which is pure: the planner `deepprune` asks those. Measure how
-    good a judge is with `plait.policies._similarity.auroc` before relying on it (the paper gives 0.71 for its own on unseen
-    models, 0.66 for an untrained model and 0.58 for sentence embeddings). A branch without any step is like none. There
-    is no cap on clusters. Needs branches that stream (`stream=true` of the planner).
+    good a judge is with `plait.policies._similarity.auroc` before relying on it (the paper gives 0.71 for its own on
+    unseen models, 0.66 for an untrained model and 0.58 for sentence embeddings). A branch without any step is like
+    none. There is no cap on clusters. Needs branches that stream (`stream=true` of the planner).
     """
 
     steps: int = Field(default=25, ge=1)
@@ -108,7 +108,7 @@ class Redundant(Policy):
                 best, similarity = other, found
         if best is not None and similarity >= self.threshold:
             why = f"{joins[0].plan.name}: {similarity:.2g} like {best.plan.name}, which its vote goes with"
-            yield Stop(subject.id, why, into=best.id)
+            yield Stop(subject.id, why, merged_into=best.id)
 
     def _alike(self, a: Beginning, b: Beginning) -> float:
         match self.judge:

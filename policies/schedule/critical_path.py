@@ -16,4 +16,4 @@ class CriticalPath(Policy):
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return minus the step's height, in tokens."""
-        return (-step.height,)
+        return (-step.upward_rank,)

@@ -17,7 +17,7 @@ def call(name, tool="double", needs=(), **args):
     return {"name": name, "op": {"kind": "call", "tool": tool, "args": args}, "needs": list(needs)}
 
 
-TOOLS = "from orchestrator import tool\n\n@tool\ndef double(x: int = 1) -> int:\n    return 2 * x\n"
+TOOLS = "from plait import tool\n\n@tool\ndef double(x: int = 1) -> int:\n    return 2 * x\n"
 
 PLANS = {
     "cycle": (steps(call("a", needs="b"), call("b", needs="a"), output="b"), ["cycle", "b needs a"]),

@@ -95,7 +95,7 @@ def test_a_plan_as_a_model_wrote_it(plait, tmp_path):
 def test_a_written_plan_is_checked_against_tools_that_are_there(plait, tmp_path):
     (tmp_path / "plan.txt").write_text(PLAN_TEXT)
     (tmp_path / "T.py").write_text(
-        "from orchestrator import tool\n\n\n@tool\ndef search(query: str) -> str:\n    return query\n"
+        "from plait import tool\n\n\n@tool\ndef search(query: str) -> str:\n    return query\n"
     )
     said = plait("plan", "--planner", "llmcompiler", "--plan-text", "plan.txt", "--tools", "T.py", "--json").json
     assert said["steps"][0]["args"] == {"query": "Mont Blanc"}

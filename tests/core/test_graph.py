@@ -97,7 +97,7 @@ def test_waves_hold_each_step_one_after_its_deepest_need(p: Plan) -> None:
 
 @given(dags())
 def test_critical_path_is_the_heaviest_chain(p: Plan) -> None:
-    weights = {step.name: step.weight() for step in p.steps}
+    weights = {step.name: step.token_cost() for step in p.steps}
     found = graph.critical_path(p)
     assert p.output is not None
     assert found.length == max(sum(weights[name] for name in chain) for chain in chains(p, p.output))
@@ -121,7 +121,7 @@ def test_width_is_the_largest_set_of_independent_steps(p: Plan) -> None:
 @given(dags(), st.integers(1, 4))
 def test_no_schedule_is_shorter_than_the_lower_bound(p: Plan, slots: int) -> None:
     """List scheduling in plan order, by hand."""
-    weights = {step.name: step.weight() for step in p.steps}
+    weights = {step.name: step.token_cost() for step in p.steps}
     deps = {step.name: step.needs for step in p.steps}
     ends: dict[str, float] = {}
     free = [0.0] * slots
@@ -158,7 +158,7 @@ def test_what_is_valid_here_enters_a_machine(p: Plan) -> None:
     graph.validate(p)
     run = Run("r", Request(), Plugins().task(Request().task, "text"))
     added = insert(p, Scope(run, None, None, "r:"), None, 0.0, Plugins().merge)
-    assert max(node.height for node in added.nodes) == graph.critical_path(p).length
+    assert max(node.upward_rank for node in added.nodes) == graph.critical_path(p).length
 
 
 def test_weights_can_be_seconds() -> None:

@@ -21,10 +21,11 @@ from plait.core.result import Result
 from plait.planners.threads.dialects import load
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from tests.plugin_names import module_names
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [path.stem for path in sorted((ROOT / "planners").glob("[a-z]*.py"))]
-DIALECTS = [path.stem for path in sorted((ROOT / "planners" / "dialects").glob("[a-z]*.py"))]
+NAMES = module_names("planners")
+DIALECTS = module_names("planners/threads/dialects")
 PROMPT = "Translate these words into German: water, light, air."
 NO_PAPER = {"single", "fixed"}
 """One call, and what a person wrote."""
@@ -168,7 +169,7 @@ def test_a_planner_says_where_it_is_from_its_defaults_and_what_differs(name: str
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_dialect_says_where_it_is_from_its_defaults_and_what_differs(name: str) -> None:
-    doc = " ".join((ROOT / "planners" / "dialects" / f"{name}.py").read_text().split('"""')[1].split())
+    doc = " ".join((ROOT / "planners" / "threads" / "dialects" / f"{name}.py").read_text().split('"""')[1].split())
     assert name == "countdown" or re.search(r"arXiv \d{4}\.\d{5}", doc)
     assert name == "countdown" or re.search(r"\bdefaults\b", doc, re.IGNORECASE)
     assert name == "countdown" or re.search(r"\bdiffer", doc, re.IGNORECASE)

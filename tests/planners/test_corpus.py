@@ -25,10 +25,11 @@ from plait.planners.llmcompiler import LLMCompiler
 from plait.runtime.client.answer import Answer
 from plait.runtime.driver import expander
 from plait.workers.scripted import Reply, Scripted
+from tests.plugin_names import module_names
 
 FOLDER = Path(__file__).parent / "corpus"
 ROOT = Path(__file__).resolve().parents[2]
-OURS = tuple(f"{ROOT}{os.sep}{name}{os.sep}" for name in ("planners", "policies"))
+OURS = tuple(str(ROOT / "src" / "plait" / name) + os.sep for name in ("planners", "policies"))
 CORPUS = {path.stem: path.read_bytes().decode() for path in sorted(FOLDER.glob("*.txt"))}
 PUZZLE, PROMPT = "25 6 3 4 -> 39", "Translate each of these words into German: water, light, air, and stone."
 COUNTDOWN, PLAIN = ("countdown", "25 6 3 4 -> 39"), ("plain", PROMPT)
@@ -105,15 +106,15 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
         ],
         "fixed": [{"plan": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}}],
     }
-    for path in sorted((ROOT / "planners").glob("[a-z]*.py")):
-        if path.stem == "threads":
-            for dialect in sorted((ROOT / "planners" / "dialects").glob("[a-z]*.py")):
+    for name in module_names("planners"):
+        if name == "threads":
+            for dialect in module_names("planners/threads/dialects"):
                 small = {"max_rounds": 3, "max_threads": 20}
-                asked = COUNTDOWN if dialect.stem == "countdown" else ("plain", PUZZLE)
-                yield f"threads-{dialect.stem}", "threads", {"dialect": dialect.stem, **small}, asked
+                asked = COUNTDOWN if dialect == "countdown" else ("plain", PUZZLE)
+                yield f"threads-{dialect}", "threads", {"dialect": dialect, **small}, asked
             continue
-        for number, chosen in enumerate(options.get(path.stem, [{}]), 1):
-            yield f"{path.stem}-{number}", path.stem, chosen, PLAIN
+        for number, chosen in enumerate(options.get(name, [{}]), 1):
+            yield f"{name}-{number}", name, chosen, PLAIN
 
 
 SETUPS = [pytest.param(*rest, id=name) for name, *rest in setups()]
@@ -133,7 +134,9 @@ class Watch:
 # Loaded beforehand: the annotations of classes are executed when these are made.
 importlib.import_module("json_repair")
 for _path in sorted((*(ROOT / "planners").rglob("*.py"), *(ROOT / "policies").rglob("*.py"))):
-    importlib.import_module(".".join(_path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    importlib.import_module(
+        ("plait." + ".".join(_path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    )
 
 _watch: Watch | None = None
 _EXECUTES = ("exec", "compile", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.remove", "os.rename",

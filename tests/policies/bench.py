@@ -19,9 +19,9 @@ from plait.core.events import (
 from plait.core.interfaces import Brief
 from plait.core.plan import Plugin, Request
 from plait.core.result import Failure, Result, Signals, Usage
-from plait.core.view import StepView, View
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
+from plait.machine.views import StepView, View
 from plait.planners.sample import Sample
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins

@@ -43,7 +43,7 @@ class Height(Policy):
     """Longest way to the output first."""
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
-        return (-step.height,)
+        return (-step.upward_rank,)
 
 
 class LastFree(Policy):

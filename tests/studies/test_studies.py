@@ -19,7 +19,7 @@ from studies.base import Record
 from studies.command import NAMES, load, write
 from studies.statistics import difference, mean, pass_at, saving
 from studies.store import Store
-from studies.votes import study, tables
+from studies.votes import study as votes, tables
 from studies.votes.replay import Outcome, Row, replay, replay_all
 from studies.votes.rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, Rule
 from studies.votes.study import majority_right
@@ -244,7 +244,7 @@ def test_every_way_to_vote_has_a_name_of_its_own_and_can_be_asked_for() -> None:
     rules = [*RULES, CERTAINTY, *(rule for grid in GRID.values() for rule in grid)]
     assert len({rule.key for rule in rules}) == len(rules)
     assert set(MERGES) < set(REPLAYED)
-    for condition in study.Votes().conditions():
+    for condition in votes.Votes().conditions():
         Plugins().planner(parse_plugin(condition.request["planner"]))
         for policy in condition.request.get("policies", ()):
             Plugins().policy(parse_plugin(policy))
@@ -269,9 +269,9 @@ def _records(keys: list[str], n: int) -> dict[str, list[Record]]:
 
 def test_the_study_of_votes_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    for module in (study, tables):
+    for module in (votes, tables):
         monkeypatch.setattr(module, "SIZES", (1, SAMPLES))
-    monkeypatch.setattr(study, "WHOLE_SIZES", (SAMPLES,))
+    monkeypatch.setattr(votes, "WHOLE_SIZES", (SAMPLES,))
     rng = random.Random(4)
     problems = draw(4, 13)
     runs: list[Record] = []
@@ -283,8 +283,8 @@ def test_the_study_of_votes_writes_a_page(tmp_path: Path, monkeypatch: pytest.Mo
             branch["certainty"], branch["logprob"] = rng.uniform(1, 5), -rng.uniform(0.0, 0.04)
         runs.append(run)
     live = [{"solved": True, "total": 900, "cancelled": 20}] * 3
-    found = study.Votes().findings({"samples": runs, "whole": runs[:2], "live:best-waves": live}, problems, 1)
-    page = write(study.Votes(), found, tmp_path, "plait study votes", 4).read_text()
+    found = votes.Votes().findings({"samples": runs, "whole": runs[:2], "live:best-waves": live}, problems, 1)
+    page = write(votes.Votes(), found, tmp_path, "plait study votes", 4).read_text()
     assert all(table.title in page for table in found.tables) and len(found.tables) == 6
     assert all(len(row) == len(table.columns) for table in found.tables for row in table.rows)
     saved = found.figures["combination"]["1"]["saved"]

@@ -21,7 +21,7 @@ from plait.core.result import Failure, Result
 
 from .._shared.streams import Checkpoint, Inbox
 from .process import first_line
-from .requests import News, Order
+from .requests import EngineOutputs, EngineRequest
 from .vllm import Core, broken
 
 __all__ = ["Engine"]
@@ -94,9 +94,9 @@ class Engine(Worker):
         self.on_checkpoint: Callable[[Checkpoint], None] | None = None
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
-        self._inbox: Inbox[Order | str | None] = Inbox()
+        self._inbox: Inbox[EngineRequest | str | None] = Inbox()
         self._thread: threading.Thread | None = None
-        self._orders: dict[int, Order] = {}
+        self._orders: dict[int, EngineRequest] = {}
         self._keys = itertools.count(1)
         self._gone = asyncio.Event()
         self._lost = ""
@@ -122,7 +122,7 @@ class Engine(Worker):
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Generate for one think step: news after each engine step if it streams, then the result."""
         order = self._order(job)
-        if not isinstance(order, Order):
+        if not isinstance(order, EngineRequest):
             if isinstance(order, Result) and order.text and isinstance(job.op, Think) and job.op.stream:
                 yield Progress(order.text)
             yield order
@@ -179,7 +179,7 @@ class Engine(Worker):
             self._inbox.put(None)
             thread.join(60.0)
 
-    def _order(self, job: Job) -> Order | Result | Failure:
+    def _order(self, job: Job) -> EngineRequest | Result | Failure:
         core, think = self._core, job.op
         if core is None or self._lost:
             return as_failure(WorkerLost(self._lost or f"the engine {self.name!r} is not running"))
@@ -218,7 +218,7 @@ class Engine(Worker):
 
     def _serve(self, core: Core) -> bool:
         """Take the orders that have come in, make one step, hand over its news. Returns whether to go on."""
-        news: News = []
+        news: EngineOutputs = []
         for order in self._inbox.take(wait=not core.running):
             match order:
                 case None:
@@ -228,7 +228,7 @@ class Engine(Worker):
                     return False
                 case str():
                     core.abort(order, news)
-                case Order():
+                case EngineRequest():
                     core.add(order, news)
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)

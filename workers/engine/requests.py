@@ -18,11 +18,11 @@ from .._shared.prompt import Prompter
 from .._shared.stops import first_stop, opening
 from .._shared.streams import Stream
 
-News = list[tuple[Stream, Progress | Result | Failure]]
+EngineOutputs = list[tuple[Stream, Progress | Result | Failure]]
 
 
 @dataclass(slots=True)
-class Order:
+class EngineRequest:
     """A request on its way to the engine, and what is known of it while it runs."""
 
     key: str
@@ -123,7 +123,7 @@ class Order:
         )
 
 
-def take_up(order: Order, past: Sequence[int], prompter: Prompter, stops: Sequence[str]) -> None:
+def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops: Sequence[str]) -> None:
     """Let a request go on after the token ids that a lost attempt had generated, and told as text as far as `buffer`
     allowed. `stops` are the texts that end it."""
     order.past, order.tells = tuple(past), True
@@ -135,7 +135,7 @@ def take_up(order: Order, past: Sequence[int], prompter: Prompter, stops: Sequen
     order.joint = opening(order.earlier, stops)
 
 
-def ended(order: Order, prompter: Prompter, ends: Sequence[int], stops: Sequence[str]) -> Result | None:
+def ended(order: EngineRequest, prompter: Prompter, ends: Sequence[int], stops: Sequence[str]) -> Result | None:
     """Return the result of a request whose earlier tokens end it already: the news of it was lost with the worker.
     `ends` are the token ids that end an output, `stops` the texts."""
     past, keep = order.past, order.sampling.keep_stop

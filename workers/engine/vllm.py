@@ -29,7 +29,7 @@ from .._shared.streams import Checkpoint, Stream
 from . import resources
 from .parameters import Abilities, engine_arguments, lora_rank
 from .process import INSTALL, environment, explain, first_line
-from .requests import News, Order, ended, take_up
+from .requests import EngineOutputs, EngineRequest, ended, take_up
 
 if TYPE_CHECKING:
     from . import Engine
@@ -44,9 +44,9 @@ class Core:
     def __init__(self, spec: Engine) -> None:
         """Load the model; raises `EngineError`, or whatever vLLM raises."""
         self.engine: Any = None
-        self.running: dict[str, Order] = {}
+        self.running: dict[str, EngineRequest] = {}
         self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0, "queries": 0, "hits": 0}
-        self._inner: dict[str, Order] = {}
+        self._inner: dict[str, EngineRequest] = {}
         """The requests that are running by vLLM's names for them."""
         self._checkpoint = spec.checkpoint
         folder = resources.local_model(spec.model)
@@ -132,7 +132,7 @@ class Core:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def order(self, job: Job, think: Think, key: str) -> Order | Result:
+    def order(self, job: Job, think: Think, key: str) -> EngineRequest | Result:
         """Return a job as a request, or its result if what was generated of it before has ended it. Not on the
         engine's thread. Raises `EngineError`, and `ValueError` for what vLLM does not accept."""
         sampling = think.sampling
@@ -143,7 +143,7 @@ class Core:
         prompt = self.prompter.ids(think)
         if not prompt:
             raise EngineError("the prompt has no tokens: give it some text")
-        order = Order(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
+        order = EngineRequest(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
         order.lora = self._loras.get(think.model) if think.model else None
         stops = self.prompter.stops(sampling.stop)
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
@@ -172,7 +172,7 @@ class Core:
         order.bare = order.tells and not (order.deltas or sampling.logprobs)
         return order
 
-    def add(self, order: Order, news: News) -> None:
+    def add(self, order: EngineRequest, news: EngineOutputs) -> None:
         """Give a request to vLLM; one that it rejects fails by itself."""
         extra: dict[str, Any] = {"cache_salt": order.salt} if order.salt else {}
         prompt = self._tokens_input(order.context, **extra)
@@ -186,7 +186,7 @@ class Core:
         order.inner = inner if isinstance(inner, str) else order.key
         self.running[order.key] = self._inner[order.inner] = order
 
-    def abort(self, key: str, news: News) -> None:
+    def abort(self, key: str, news: EngineOutputs) -> None:
         """Take a request out of vLLM between two steps: it generates nothing more. Ended ones are ignored."""
         order = self.running.get(key)
         if order is None:
@@ -201,7 +201,7 @@ class Core:
         order.joint = ""
         self._end(order, news, "abort", None)
 
-    def step(self, news: News) -> Checkpoint | None:
+    def step(self, news: EngineOutputs) -> Checkpoint | None:
         """Let vLLM make one step, and add what it brought; return the checkpoint, if it is time for one."""
         outputs = self.engine.step()
         counts = self.counts
@@ -237,7 +237,7 @@ class Core:
             return None
         return self._account(news)
 
-    def _account(self, news: News) -> Checkpoint:
+    def _account(self, news: EngineOutputs) -> Checkpoint:
         """Tell what is new of all requests that report their end only."""
         attempts: list[int] = []
         counts: list[int] = []
@@ -252,12 +252,12 @@ class Core:
                 self._peek(order, news)
         return Checkpoint(attempts, counts, ids)
 
-    def _peek(self, order: Order, news: News) -> None:
+    def _peek(self, order: EngineRequest, news: EngineOutputs) -> None:
         """Tell of a request that reports its end only."""
         state = None if order.deltas else self._state(order)
         self._tell(order, news, order.ids if state is None else state.detokenizer.output_token_ids)
 
-    def _tell(self, order: Order, news: News, ids: Sequence[int]) -> None:
+    def _tell(self, order: EngineRequest, news: EngineOutputs, ids: Sequence[int]) -> None:
         released: int | None = None
         if order.past and order.buffer and not order.text and (state := self._state(order)) is not None:
             # The engine shows no new text yet; of the earlier one as much is told as if it had never been interrupted.
@@ -266,7 +266,7 @@ class Core:
         if progress is not None:
             news.append((order.stream, progress))
 
-    def _joined(self, order: Order, finished: bool) -> bool:
+    def _joined(self, order: EngineRequest, finished: bool) -> bool:
         """Look for a stop text that begins in a request's earlier text and ends in its new one, and cut there."""
         stops = order.sampling.stop
         joined = order.joint + order.text
@@ -280,7 +280,7 @@ class Core:
         order.earlier, order.text, order.joint = whole[:cut], "", ""
         return True
 
-    def _end(self, order: Order, news: News, reason: str | None, stop: int | str | None) -> None:
+    def _end(self, order: EngineRequest, news: EngineOutputs, reason: str | None, stop: int | str | None) -> None:
         """Take a request off the books, with the last of its news."""
         del self.running[order.key]
         self._inner.pop(order.inner, None)
@@ -309,7 +309,7 @@ class Core:
         finish = "cancelled" if reason == "abort" else "length" if reason == "length" else "stop"
         news.append((order.stream, order.result(finish, ids, text)))
 
-    def _state(self, order: Order) -> Any:
+    def _state(self, order: EngineRequest) -> Any:
         return self._states.get(order.inner) if self._states is not None else None
 
     # -- the figures -------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class Core:
         """
         source: Any = getattr(self.engine, "engine_core", None)
         inner = getattr(source, "get_output", None)
-        self._due: list[Order] = []
+        self._due: list[EngineRequest] = []
         if inner is None:
             return False
 
@@ -357,7 +357,7 @@ class Core:
     def _summarise(self, outputs: Sequence[Any]) -> None:
         """Take the log-probabilities off the outputs of one step, shape (tokens, 1 + at least k) each, the sampled
         token's first."""
-        kinds: dict[int, list[tuple[Order, Any]]] = {}
+        kinds: dict[int, list[tuple[EngineRequest, Any]]] = {}
         for output in outputs:
             logprobs, output.new_logprobs = output.new_logprobs.logprobs, None
             order = self._inner.get(output.request_id)

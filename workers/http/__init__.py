@@ -31,14 +31,14 @@ from .limiter import Gate, Verdict
 from .probe import Server, answer, probe, unknown
 from .prompts import Prompts
 from .tools import Offers
-from .wire import Reading, Trouble, body
+from .wire import Reading, ServerError, body
 
 __all__ = ["Http"]
 
 log = logging.getLogger("plait.http")
 # stamina reports each retry as a warning without a cause; ours are told by `log`.
 logging.getLogger("stamina").addFilter(
-    lambda record: not str(getattr(record, "stamina.caused_by", "")).startswith(f"{Trouble.__name__}(")
+    lambda record: not str(getattr(record, "stamina.caused_by", "")).startswith(f"{ServerError.__name__}(")
 )
 
 LONGEST_WAIT = 60.0
@@ -161,7 +161,7 @@ class Http(Worker):
                     with attempt:
                         server = self._server = await probe(self._link, self.base_url, self.model)
                         self.models = server.models
-        except Trouble as trouble:
+        except ServerError as trouble:
             raise EngineError(trouble.message) from None
         except TimeoutError:
             raise EngineError(
@@ -243,7 +243,7 @@ class Http(Worker):
             end = live.why or live.partial()
         except EngineError as error:
             end = as_failure(error)
-        except Trouble as trouble:
+        except ServerError as trouble:
             end = self._failure(trouble, server)
         except Exception as error:  # of a library: it fails this job and nothing else
             said = server.link.scrub(f"{type(error).__name__}: {error}")
@@ -263,7 +263,7 @@ class Http(Worker):
                 self.counts["retries"] += attempt.num > 1
                 try:
                     return await self._offered(live, server, chat or (live.think.chat and self._template))
-                except Trouble as trouble:
+                except ServerError as trouble:
                     if chat or trouble.status not in (400, 422, 500) or "chat template" not in trouble.message:
                         raise
                 # A model without a chat template: the prompt is plain text, as it is for an engine in this process.
@@ -285,7 +285,7 @@ class Http(Worker):
             offer = self._offers.fields(server.model, live.think, chat)
             try:
                 return await self._once(live, server, chat, offer)
-            except Trouble as trouble:
+            except ServerError as trouble:
                 begun = live.reading is not None and not live.reading.fresh
                 if begun or not self._offers.refused(server.model, offer, trouble):
                     raise
@@ -324,7 +324,7 @@ class Http(Worker):
                     if reading.stopped_here:
                         break
             verdict = "served"
-        except Trouble as trouble:
+        except ServerError as trouble:
             if trouble.status in (429, 503):
                 verdict = "overloaded"
                 self.counts["overloaded"] += 1
@@ -334,7 +334,7 @@ class Http(Worker):
         finally:
             self._gate.leave(round_, verdict)
         if reading.finish is None:
-            raise Trouble(
+            raise ServerError(
                 f"{server.link.base_url} broke an answer off after {reading.count} tokens: try again", retryable=True
             )
         return await self._prompts.stripped(live.think, server, reading)
@@ -348,7 +348,7 @@ class Http(Worker):
                 text = await self._prompts.text_after(server, think, reading.prompt_ids, reading.past)
                 if text is None:
                     live.stuck = True
-                    raise Trouble(f"{server.link.base_url} broke an answer off: try again", retryable=True)
+                    raise ServerError(f"{server.link.base_url} broke an answer off: try again", retryable=True)
                 reading.go_on(text)
             return [*reading.prompt_ids, *reading.ids], len(reading.ids), reading
         by_ids = server.dialect.ids and not chat and think.sampling.structured is None
@@ -378,12 +378,12 @@ class Http(Worker):
                 live.stream.push(replace(together(live.untold), text=""))
                 live.untold.clear()
 
-    def _attempts(self, again: Callable[[Trouble], bool]) -> AsyncIterator[stamina.Attempt]:
-        """Count attempts, with growing waits between them: the next one comes after a retryable `Trouble` that `again`
-        agrees to."""
+    def _attempts(self, again: Callable[[ServerError], bool]) -> AsyncIterator[stamina.Attempt]:
+        """Count attempts, with growing waits between them. The next one comes after a retryable `ServerError`, if
+        `again` agrees."""
 
         def wait(error: Exception) -> bool | float:
-            if not isinstance(error, Trouble) or not error.retryable or not again(error):
+            if not isinstance(error, ServerError) or not error.retryable or not again(error):
                 return False
             log.info("%s: %s", self.name, error.message)
             if error.retry_after is None:
@@ -397,7 +397,7 @@ class Http(Worker):
             )
         )
 
-    def _again(self, live: Live, trouble: Trouble) -> bool:
+    def _again(self, live: Live, trouble: ServerError) -> bool:
         """Whether a further request may be sent: nothing was generated yet, or it can go on after that; and the wait
         fits into the time left."""
         reading = live.reading
@@ -410,7 +410,7 @@ class Http(Worker):
         left = live.job.seconds
         return left is None or (trouble.retry_after or 0.0) <= left
 
-    def _failure(self, trouble: Trouble, server: Server) -> Failure:
+    def _failure(self, trouble: ServerError, server: Server) -> Failure:
         if trouble.unreachable:
             return as_failure(WorkerLost(trouble.message))
         message = trouble.message
@@ -432,7 +432,7 @@ class Http(Worker):
         for _ in range(2):  # the first may have found a connection that had gone stale
             try:
                 await server.link.get("models", seconds=10.0)
-            except Trouble as trouble:
+            except ServerError as trouble:
                 if trouble.status in (502, 503, 504) or trouble.unreachable:
                     continue
             return True

@@ -17,7 +17,7 @@ from typing import Any
 
 from plait.core.errors import EngineError
 
-from .wire import Endpoint, Trouble
+from .wire import Endpoint, ServerError
 
 RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504})
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -66,21 +66,21 @@ class Link:
         """Requests under way in each pool."""
 
     async def get(self, path: str, seconds: float | None = None) -> Any:
-        """Return the JSON of a GET. Raises `Trouble`."""
+        """Return the JSON of a GET. Raises `ServerError`."""
         options: Any = {} if seconds is None else {"timeout": seconds}
         with self._told(), self._pool() as client:
             response = await client.get(path, cast_to=self._http.Response, options=options)
         return self._json(response.text)
 
     async def post(self, path: str, fields: Mapping[str, Any]) -> Any:
-        """Return the JSON of a POST. Raises `Trouble`."""
+        """Return the JSON of a POST. Raises `ServerError`."""
         with self._told(), self._pool() as client:
             response = await client.post(path, cast_to=self._http.Response, body=dict(fields))
         return self._json(response.text)
 
     async def stream(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """Yield the JSON objects of a streamed answer, or the one of a server that does not stream. Closing the
-        iterator closes the connection if the answer is not over. Raises `Trouble`."""
+        iterator closes the connection if the answer is not over. Raises `ServerError`."""
         model = fields["model"]
         # `extra_body` goes over the wire as it is: the client would walk through every token id of a prompt.
         given: dict[str, Any] = {"model": model, "stream": True, "extra_body": dict(fields)}
@@ -133,11 +133,11 @@ class Link:
         except ValueError:
             head = self.scrub(text.strip()[:80])
             said = f"{self.base_url} sent what is not JSON ({head!r}): is it an OpenAI-compatible server?"
-            raise Trouble(said) from None
+            raise ServerError(said) from None
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Turn what the client raises into `Trouble`."""
+        """Turn what the client raises into `ServerError`."""
         openai = self._openai
         try:
             yield
@@ -150,8 +150,8 @@ class Link:
             detail = self.scrub(str(cause or error) or type(cause or error).__name__)
             connect = isinstance(cause, self._http.ConnectError | self._http.ConnectTimeout)
             if not connect:
-                raise Trouble(f"{self.base_url} closed the connection ({detail})", retryable=True) from None
-            raise Trouble(
+                raise ServerError(f"{self.base_url} closed the connection ({detail})", retryable=True) from None
+            raise ServerError(
                 f"{self.base_url} cannot be reached ({detail}): start the server, or give its address as base_url",
                 retryable=True,
                 unreachable=True,
@@ -160,31 +160,31 @@ class Link:
             raise self._silent() from None
         except self._http.TransportError as error:
             detail = self.scrub(str(error) or type(error).__name__)
-            raise Trouble(
+            raise ServerError(
                 f"{self.base_url} closed the connection within an answer ({detail})", retryable=True
             ) from None
 
-    def _silent(self) -> Trouble:
-        return Trouble(
+    def _silent(self) -> ServerError:
+        return ServerError(
             f"{self.base_url} did not answer for {self.timeout:g} s: it hangs, or needs a longer `timeout`",
             retryable=True,
         )
 
-    def _status(self, error: Any) -> Trouble:
+    def _status(self, error: Any) -> ServerError:
         status: int = error.status_code
         said = self.scrub(_message(error))[:500]
         if status in (401, 403):
             missing = f"set the key in the environment variable {self.key_variable}"
             wrong = f"it does not take the key in {self.key_variable}; put the right one there"
-            return Trouble(
+            return ServerError(
                 f"{self.base_url} refused access ({status}): {wrong if self._key else missing}", status=status
             )
         if status in RETRYABLE:
             wait = _retry_after(error.response.headers)
-            return Trouble(
+            return ServerError(
                 f"{self.base_url} answered {status}: {said}", status=status, retryable=True, retry_after=wait
             )
-        return Trouble(f"{self.base_url} rejected the request ({status}): {said}", status=status)
+        return ServerError(f"{self.base_url} rejected the request ({status}): {said}", status=status)
 
 
 def _message(error: Any) -> str:

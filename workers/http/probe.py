@@ -14,7 +14,7 @@ from plait.core.errors import EngineError
 from plait.core.plan import Sampling, Text, Think
 
 from .connection import Link
-from .wire import Dialect, Reading, Trouble, body
+from .wire import Dialect, Reading, ServerError, body
 
 LADDER = (
     Dialect(extras=True),
@@ -42,19 +42,19 @@ class Server:
 
 
 async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -> Server:
-    """Look at a server. `make` opens a link to an address. Raises `Trouble` or `EngineError`."""
+    """Look at a server. `make` opens a link to an address. Raises `ServerError` or `EngineError`."""
     link = make(base_url)
     roots: dict[str, str | None] = {}
     try:
         try:
             roots = await _models(link)
-        except Trouble as trouble:
+        except ServerError as trouble:
             if trouble.status != 404 or base_url.endswith("/v1"):
                 raise
             await link.close()
             link = make(base_url + "/v1")  # people leave it out
             roots = await _models(link)
-    except Trouble as trouble:
+    except ServerError as trouble:
         if trouble.status not in ABSENT or model is None:
             await link.close()
             if trouble.status in ABSENT:
@@ -80,7 +80,7 @@ async def tokenise(link: Link, model: str, text: str, opening: bool) -> list[int
     answer = await link.post(f"{root}/tokenize", {"model": model, "prompt": text, "add_special_tokens": opening})
     ids = answer.get("tokens") if isinstance(answer, dict) else None
     if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
-        raise Trouble(f"{root}/tokenize did not answer with token ids")
+        raise ServerError(f"{root}/tokenize did not answer with token ids")
     return ids
 
 
@@ -90,7 +90,7 @@ async def detokenise(link: Link, model: str, ids: Sequence[int]) -> str:
     answer = await link.post(f"{root}/detokenize", {"model": model, "tokens": list(ids)})
     text = answer.get("prompt") if isinstance(answer, dict) else None
     if not isinstance(text, str):
-        raise Trouble(f"{root}/detokenize did not answer with a text")
+        raise ServerError(f"{root}/detokenize did not answer with a text")
     return text
 
 
@@ -103,7 +103,7 @@ async def single(link: Link, model: str, text: str) -> int | None:
 
 
 async def answer(link: Link, dialect: Dialect, fields: dict[str, Any], chat: bool) -> AsyncGenerator[Any, None]:
-    """Yield the chunks of one answer; raises `Trouble`."""
+    """Yield the chunks of one answer; raises `ServerError`."""
     async with contextlib.aclosing(link.stream("chat/completions" if chat else dialect.endpoint, fields)) as chunks:
         async for chunk in chunks:
             yield chunk
@@ -120,25 +120,25 @@ async def _models(link: Link) -> dict[str, str | None]:
     listed = await link.get("models")
     data = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(data, list):
-        raise Trouble(f"{link.base_url}/models does not list models: is it an OpenAI-compatible server?")
+        raise ServerError(f"{link.base_url}/models does not list models: is it an OpenAI-compatible server?")
     listed = [each for each in data if isinstance(each, dict) and each.get("id")]
     return {str(each["id"]): each["root"] if isinstance(each.get("root"), str) else None for each in listed}
 
 
 async def _dialect(link: Link, model: str, models: Sequence[str]) -> Dialect:
     ids: list[int] = []
-    with contextlib.suppress(Trouble):
+    with contextlib.suppress(ServerError):
         ids = await tokenise(link, model, "a", True)
     vllm = Dialect(ids=True, extras=True)
     steps = (replace(vllm, priority=True), vllm, *LADDER) if ids else LADDER
     absent: set[str] = set()
-    troubles: list[Trouble] = []
+    troubles: list[ServerError] = []
     for step in steps:
         if step.endpoint in absent:
             continue
         try:
             return await _try(link, model, step, ids if step.ids else "a")
-        except Trouble as trouble:
+        except ServerError as trouble:
             if trouble.status in (401, 403) or trouble.unreachable or (trouble.retryable and trouble.status != 500):
                 raise
             if trouble.status in ABSENT:
@@ -164,7 +164,7 @@ async def _try(link: Link, model: str, dialect: Dialect, prompt: str | list[int]
     async for chunk in answer(link, dialect, fields, chat):
         reading.feed(chunk)
     if reading.finish is None:
-        raise Trouble(f"{link.base_url} broke its first answer off: is it OpenAI-compatible?")
+        raise ServerError(f"{link.base_url} broke its first answer off: is it OpenAI-compatible?")
     if dialect.ids and not (reading.prompt_ids and reading.ids):
-        raise Trouble(f"{link.base_url} does not say token ids")
+        raise ServerError(f"{link.base_url} does not say token ids")
     return replace(dialect, stop_reasons=reading.says_stop)

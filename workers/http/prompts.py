@@ -20,7 +20,7 @@ from .._shared.stops import first_stop, opening
 from .probe import Server, detokenise, single, tokenise
 from .structured import way, ways
 from .tokenizer import Nearby
-from .wire import Reading, Trouble
+from .wire import Reading, ServerError
 
 REMEMBERED = 4096
 """Pieces of text whose token ids are kept."""
@@ -70,7 +70,7 @@ class Prompts:
         return Result(value=text, prompt_ids=tuple(prompt), token_ids=ids, usage=usage, finish=finish)
 
     async def form(self, server: Server, think: Think, chat: bool) -> Mapping[str, Any]:
-        """Return the fields that ask for the step's form, if it has one. Raises `EngineError` or `Trouble`."""
+        """Return the fields that ask for the step's form, if it has one. Raises `EngineError` or `ServerError`."""
         form = think.sampling.structured
         if form is None:
             return {}
@@ -87,7 +87,7 @@ class Prompts:
             return result
         if not isinstance(reading.stop, str):
             return result.model_copy(update={"token_ids": result.token_ids[:-1]})
-        with contextlib.suppress(Trouble):
+        with contextlib.suppress(ServerError):
             stop = await self.tokens(server, reading.stop, False)
             if stop and result.token_ids[-len(stop) :] == stop:
                 return result.model_copy(update={"token_ids": result.token_ids[: -len(stop)]})
@@ -152,7 +152,7 @@ class Prompts:
             if key not in self._stops:
                 try:
                     token = await single(server.link, server.model, stop)
-                except Trouble as trouble:
+                except ServerError as trouble:
                     if trouble.status is None:
                         raise
                     token = None  # it has no /detokenize: it then looks for the text alone

@@ -17,7 +17,7 @@ from plait.core.plan import Sampling, Structured, Text, Think
 
 from .._shared.structured import specified
 from .connection import Link
-from .wire import Dialect, Reading, Trouble, body
+from .wire import Dialect, Reading, ServerError, body
 
 WORD = "zqx"
 """What no model says of itself."""
@@ -61,7 +61,7 @@ def ways(form: Structured) -> dict[str, Mapping[str, Any]]:
 
 async def way(link: Link, dialect: Dialect, model: str, kind: str, chat: bool) -> str:
     """Return the name of the way in which a server takes forms of a kind. Raises `EngineError` if there is none, and
-    `Trouble` when the server cannot be asked."""
+    `ServerError` when the server cannot be asked."""
     known = await _fields(link, chat)
     for name, fields in ways(PROBES[kind]).items():
         if known.issuperset(fields):
@@ -73,7 +73,7 @@ async def way(link: Link, dialect: Dialect, model: str, kind: str, chat: bool) -
             request = body(dialect, model, think, "a", chat, form=fields)
             async for chunk in link.stream("chat/completions" if chat else dialect.endpoint, request):
                 reading.feed(chunk)
-        except Trouble as trouble:
+        except ServerError as trouble:
             if trouble.unreachable or trouble.status in (401, 403, 429, 503):
                 raise
             continue
@@ -87,7 +87,7 @@ async def way(link: Link, dialect: Dialect, model: str, kind: str, chat: bool) -
 
 async def _fields(link: Link, chat: bool) -> frozenset[str]:
     """Return the fields of a request as the server itself describes them (vLLM and SGLang do); none if it does not."""
-    with contextlib.suppress(Trouble):
+    with contextlib.suppress(ServerError):
         described = await link.get(f"{link.base_url.removesuffix('/v1')}/openapi.json")
         with contextlib.suppress(KeyError, TypeError):
             schema = "ChatCompletionRequest" if chat else "CompletionRequest"

@@ -13,7 +13,7 @@ from typing import Any
 from plait.core.plan import Think
 
 from ..tools.function_calls import function
-from .wire import Trouble
+from .wire import ServerError
 
 log = logging.getLogger("plait.http")
 
@@ -40,7 +40,7 @@ class Offers:
             return {}
         return {"tools": [function(each) for each in think.tools], **WAYS[way]}
 
-    def refused(self, model: str, fields: Mapping[str, Any], trouble: Trouble) -> bool:
+    def refused(self, model: str, fields: Mapping[str, Any], trouble: ServerError) -> bool:
         """Whether a request was refused for the functions in its fields, so that it is to be sent again with less. What
         is refused once is not sent to that model again."""
         if "tools" not in fields or trouble.status not in (400, 404, 422, 500, 501):

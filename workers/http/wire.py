@@ -21,7 +21,7 @@ from ..tools.function_calls import Calls
 Endpoint = Literal["completions", "chat/completions"]
 
 
-class Trouble(Exception):
+class ServerError(Exception):
     """Why a request came to nothing. The message is for people: cause and remedy, without any secret."""
 
     def __init__(
@@ -212,20 +212,24 @@ class Reading:
         return "".join(self._texts) + self._held + self._untold
 
     def feed(self, chunk: object) -> Progress | None:
-        """Take one JSON object of the stream, or a whole answer, and return what it adds. Raises `Trouble`."""
+        """Take one JSON object of the stream, or a whole answer, and return what it adds. Raises `ServerError`."""
         if not isinstance(chunk, Mapping):
-            raise Trouble(f"the server's answer is not a JSON object but {str(chunk)[:80]!r}: is it OpenAI-compatible?")
+            raise ServerError(
+                f"the server's answer is not a JSON object but {str(chunk)[:80]!r}: is it OpenAI-compatible?"
+            )
         if chunk.get("error") or chunk.get("object") == "error":
             raise reported(chunk.get("error") or chunk)
         self._read_usage(chunk.get("usage"))
         choices = chunk.get("choices")
         if not isinstance(choices, list):
-            raise Trouble(f"the server's answer has no `choices` ({str(dict(chunk))[:80]}): is it OpenAI-compatible?")
+            raise ServerError(
+                f"the server's answer has no `choices` ({str(dict(chunk))[:80]}): is it OpenAI-compatible?"
+            )
         if not choices:
             return None
         choice = choices[0]
         if not isinstance(choice, Mapping):
-            raise Trouble("the server's `choices` hold no objects: is it OpenAI-compatible?")
+            raise ServerError("the server's `choices` hold no objects: is it OpenAI-compatible?")
         prompt_ids = choice.get("prompt_token_ids") or chunk.get("prompt_token_ids")
         if prompt_ids and not self.prompt_ids:
             self.prompt_ids = list(prompt_ids)
@@ -235,12 +239,12 @@ class Reading:
         message = choice.get("delta") or choice.get("message") or {}
         text = choice.get("text") if "text" in choice else message.get("content")
         if text is not None and not isinstance(text, str):
-            raise Trouble(f"the server's text is a {type(text).__name__}: is it OpenAI-compatible?")
+            raise ServerError(f"the server's text is a {type(text).__name__}: is it OpenAI-compatible?")
         text = text or ""
         ids = choice.get("token_ids") or ()
         scores = _scores(choice.get("logprobs"))
         if self._sampling.logprobs and text and not scores and not self._scored:
-            raise Trouble(
+            raise ServerError(
                 "the server gives no log-probabilities, and this step asks for them: use a server that does (vLLM, "
                 "SGLang), or a planner and policies that do without"
             )
@@ -283,7 +287,7 @@ class Reading:
         """Take the likeliest tokens' log-probabilities of the positions of one piece."""
         for position in likeliest(logprobs):
             if len(position) < 2:
-                raise Trouble(
+                raise ServerError(
                     "the server gives the log-probability of the sampled token alone, and this step asks for those of "
                     f"{self._sampling.logprobs}: ask for logprobs=1, or use a server that gives them (vLLM, SGLang)"
                 )
@@ -304,9 +308,9 @@ class Reading:
             case "length":
                 self.finish = "length"
             case "content_filter":
-                raise Trouble("the server's content filter cut the answer: change the prompt, or ask another model")
+                raise ServerError("the server's content filter cut the answer: change the prompt, or ask another model")
             case "abort" | "error":
-                raise Trouble("the server gave this request up: try again", retryable=True)
+                raise ServerError("the server gave this request up: try again", retryable=True)
             case _:
                 self.finish = "stop"
 
@@ -359,13 +363,15 @@ class Reading:
         )
 
 
-def reported(error: object) -> Trouble:
+def reported(error: object) -> ServerError:
     """Return the trouble that an error object inside a stream tells of."""
     fields: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": str(error)}
     code = fields.get("code")
     status = int(code) if isinstance(code, int | str) and str(code).isdigit() else None
     again = status is None or status == 429 or status >= 500
-    return Trouble(f"the server broke an answer off: {fields.get('message') or fields}", status=status, retryable=again)
+    return ServerError(
+        f"the server broke an answer off: {fields.get('message') or fields}", status=status, retryable=again
+    )
 
 
 def _scores(logprobs: object) -> list[float]:

@@ -23,7 +23,7 @@ from plait.core.result import Failure, Result
 from .._shared.streams import Checkpoint, Stream
 from ..engine.resources import default_threads, local_model, usable_cores
 from . import cluster
-from .actor import Host, News, load
+from .actor import EngineOutputs, Host, load
 from .token_pipe import Told
 
 __all__ = ["RayWorker", "pool"]
@@ -95,7 +95,7 @@ class RayWorker(Worker):
         self._outbox: list[Job] = []
         self._given_up: list[int] = []
         self._calls, self._called = 0, False
-        self._replies: deque[asyncio.Future[list[News]]] = deque()
+        self._replies: deque[asyncio.Future[list[EngineOutputs]]] = deque()
         """Of the calls that have not been answered, the oldest first; the newest waits for news."""
         self._sent = asyncio.Event()
         """Set when a call goes out."""

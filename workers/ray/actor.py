@@ -22,7 +22,7 @@ from plait.core.result import Failure, Result
 from .._shared.streams import Checkpoint, together
 from .token_pipe import IdsOut
 
-News = tuple[int, Progress | Result | Failure] | Checkpoint
+EngineOutputs = tuple[int, Progress | Result | Failure] | Checkpoint
 """An attempt and what is new of it, or the new ids of many."""
 
 FACTS = ("slots", "models", "cache_tokens", "block")
@@ -59,7 +59,7 @@ class Host:
         self._newest = -1
         self._waiter: asyncio.Future[None] | None = None
         """What the newest call waits on."""
-        self._news: list[News] = []
+        self._news: list[EngineOutputs] = []
         self._latest: dict[int, int] = {}
         """Where in `_news` the unread progress of an attempt stands."""
         self._due = math.inf
@@ -79,7 +79,9 @@ class Host:
             return os.getpid(), str(error) or repr(error), {}
         return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
 
-    async def exchange(self, number: int, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> list[News]:
+    async def exchange(
+        self, number: int, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()
+    ) -> list[EngineOutputs]:
         """Start jobs and cancel attempts; then wait until there is news, and return all of it.
 
         Calls are numbered from 0 and take effect in that order, so that a cancel never comes before its job. Only the

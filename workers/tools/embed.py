@@ -17,7 +17,7 @@ from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
 
 from ..http.connection import Link
-from ..http.wire import Trouble
+from ..http.wire import ServerError
 
 __all__ = ["embedder"]
 
@@ -77,7 +77,7 @@ async def _ask(link: Link, model: str, texts: Sequence[str], batch: int) -> Vect
             part = [text or " " for text in texts[start : start + batch]]  # servers refuse an empty one
             said = await link.post("/embeddings", {"model": model, "input": part, "encoding_format": "float"})
             found += _vectors(said, len(part), link.base_url)
-    except Trouble as trouble:
+    except ServerError as trouble:
         error = ToolError(trouble.message)
         error.retryable = trouble.retryable
         raise error from None

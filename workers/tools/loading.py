@@ -53,7 +53,5 @@ def load_tools(path: str | Path) -> list[AnyTool]:
     values = cast("list[object]", list(vars(module).values()))
     found = [cast("AnyTool", each) for each in values if isinstance(each, Tool)]
     if not found:
-        raise ConfigError(
-            f"the tools file {path} has no tools: put @tool (from orchestrator import tool) on a function"
-        )
+        raise ConfigError(f"the tools file {path} has no tools: put @tool (from plait import tool) on a function")
     return list({id(each): each for each in found}.values())

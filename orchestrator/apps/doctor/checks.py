@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .packages import OURS, foreign, version_of
+from .packages import version_of
 from .ray_auth import ask_entry
 
 __all__ = ["Check", "all_checks", "memory_limits"]
@@ -45,7 +45,6 @@ class Check:
 def all_checks(model: str, engines: int, worker: str, quick: bool) -> Iterator[Check]:
     """Yield all checks that start no engine; `quick` leaves out those that load libraries in other processes."""
     yield python()
-    yield names()
     yield from libraries(needed=worker in ("ray", "engine"))
     yield media(quick)
     yield model_folder(model)
@@ -65,18 +64,6 @@ def python() -> Check:
         remedy = "use an environment of its own (python -m venv): the package names planners, workers, … are generic"
         return Check("python", "warn", f"{version}, not in a virtual environment", remedy)
     return Check("python", "ok", version)
-
-
-def names() -> Check:
-    """Check that the packages with generic names are ours."""
-    others = foreign()
-    if not others:
-        return Check("packages", "ok", f"{', '.join(OURS)} are plait's own")
-    found = "; ".join(f"{name!r} is found at {where}" for name, where in others.items())
-    remedy = (
-        "another project's package has the same name: install plait in an environment of its own, and run it elsewhere"
-    )
-    return Check("packages", "fail", found, remedy)
 
 
 def libraries(needed: bool) -> Iterator[Check]:

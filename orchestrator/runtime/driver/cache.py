@@ -23,7 +23,7 @@ from ...core.interfaces import Progress, Worker
 from ...core.plan import Think
 from ...core.result import Failure, Result, Usage
 from ..journal.sqlite import packed, unpacked
-from .worker_proxy import Around
+from .worker_proxy import WorkerProxy
 
 _APPLICATION = 0x706C6361  # "plca"
 _RUNS = 10_000  # runs whose samples are still counted
@@ -115,7 +115,7 @@ class ResultCache:
         return counted
 
 
-class Cached(Around):
+class Cached(WorkerProxy):
     """A model worker whose results are kept and used again. Everything else is the worker's own."""
 
     def __init__(self, worker: Worker, cache: ResultCache, model: str) -> None:

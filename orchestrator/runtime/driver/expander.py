@@ -13,8 +13,8 @@ from ...core.errors import PlaitError, PlannerError, as_failure
 from ...core.events import Expand, Expanded, Submitted
 from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan
-from ...core.view import View
 from ...machine.machine import Machine
+from ...machine.views import View
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from ...core.plan import Kind
 from ...core.result import Failure, Result
 
 
-class Around(Worker):
+class WorkerProxy(Worker):
     """Offers what `inner` offers, and hands everything on to it."""
 
     def __init__(self, inner: Worker) -> None:

@@ -15,13 +15,13 @@ from ...core.interfaces import Progress, Worker
 from ...core.result import Failure, Result
 from ...machine.machine import Machine
 from ..driver.driver import Driver
-from ..driver.worker_proxy import Around
+from ..driver.worker_proxy import WorkerProxy
 
 RANGE = 1_000_000_000
 """Attempts that one driver may make before its ids reach the next one's."""
 
 
-class Lent(Around):
+class Lent(WorkerProxy):
     """A worker for a second driver. Its owner starts and closes it, and tells of its health (`tell`)."""
 
     def __init__(self, worker: Worker, borrower: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from plait.apps import main
-from plait.apps.doctor import checks, packages
+from plait.apps.doctor import checks
 from plait.apps.doctor.ray_auth import ask_entry
 
 
@@ -32,7 +32,6 @@ def test_quick_starts_nothing(plait, monkeypatch):
     found = by_name(said)
     assert {
         "python",
-        "packages",
         "vllm",
         "ray",
         "torch",
@@ -45,7 +44,6 @@ def test_quick_starts_nothing(plait, monkeypatch):
     } <= set(found)
     assert all(check["grade"] in ("ok", "warn", "fail") for check in said["checks"])
     assert all(check["remedy"] for check in said["checks"] if check["grade"] == "fail")
-    assert found["packages"]["grade"] == "ok"
     assert found["model"]["grade"] == "ok"
 
 
@@ -83,18 +81,6 @@ def test_bad_settings_are_a_finding(plait, tmp_path):
     done = plait("doctor", "--quick", "--json")
     assert done.code == 1
     assert "wrker" in by_name(done.json)["settings"]["found"]
-
-
-def test_packages_of_somebody_else(monkeypatch, tmp_path):
-    (tmp_path / "planners").mkdir()
-    (tmp_path / "planners" / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in [name for name in sys.modules if name.split(".")[0] == "planners"]:
-        monkeypatch.delitem(sys.modules, name)
-    assert packages.foreign() == {"planners": str(tmp_path / "planners")}
-    check = checks.names()
-    assert check.grade == "fail"
-    assert "environment of its own" in check.remedy
 
 
 @pytest.mark.parametrize(
@@ -276,7 +262,7 @@ def test_help(plait, command):
 
 def test_help_loads_nothing_heavy(root):
     code = (
-        "import sys\nfrom plait.apps import cli\ncli.run(['run', '--help'])\n"
+        "import sys\nfrom plait.apps import main\nmain.run(['run', '--help'])\n"
         "print(sorted({name.split('.')[0] for name in sys.modules}"
         " & {'ray', 'vllm', 'torch', 'transformers', 'networkx', 'planners', 'workers'}), file=sys.stderr)"
     )
@@ -289,7 +275,7 @@ def test_help_loads_nothing_heavy(root):
 def test_one_json_object_whatever_a_library_prints(process, script, tmp_path):
     # Printed by Python, and behind its back: neither may stand beside the object.
     (tmp_path / "noisy.py").write_text(
-        "import os\nfrom orchestrator import tool\n\n@tool\ndef shout(x: int) -> int:\n"
+        "import os\nfrom plait import tool\n\n@tool\ndef shout(x: int) -> int:\n"
         '    """Print."""\n    print("NOISE 1")\n    os.write(1, b"NOISE 2\\n")\n    return x\n'
     )
     plan = {"steps": [{"name": "a", "op": {"kind": "call", "tool": "shout", "args": {"x": 3}}}], "output": "a"}

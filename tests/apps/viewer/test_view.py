@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.apps.trace.read import read_trace
-from plait.apps.viewer import page
+from plait.apps.viewer import page as page_module
 from plait.apps.viewer.page import data_of, embedded, page
 from plait.runtime.plugins.loader import Plugins
 
@@ -133,7 +133,7 @@ def test_lone_surrogates_are_carried_along():
 def test_huge_texts_are_cut_in_their_middle_and_it_is_said(traced, script):
     data = data_of(traced("q", "--script", script("start " + "x" * 50_000 + " end answer: 4")))
     text = data["steps"][0]["text"]
-    assert len(text) < page.MOST_TEXT + 100
+    assert len(text) < page_module.MOST_TEXT + 100
     assert text.startswith("start ")
     assert text.endswith("answer: 4")
     assert "characters left out" in text
@@ -141,7 +141,7 @@ def test_huge_texts_are_cut_in_their_middle_and_it_is_said(traced, script):
 
 
 def test_many_long_texts_are_cut_shorter(traced, script, monkeypatch):
-    monkeypatch.setattr(page, "MOST_TOTAL", 30_000)
+    monkeypatch.setattr(page_module, "MOST_TOTAL", 30_000)
     trace = traced("q", "--planner", "sample:n=8", "--script", script("x" * 15_000 + " answer: 4"))
     assert len(embedded(data_of(trace))) < 90_000
 

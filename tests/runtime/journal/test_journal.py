@@ -188,7 +188,8 @@ def test_a_replay_can_stop_in_the_middle_and_show_the_machine(file: Path) -> Non
 def test_hash_seeds_change_no_action(file: Path, root: Path) -> None:
     n = record(file)
     code = (
-        "import sys; from plait.runtime.journal.replay import replay; from plait.runtime.plugins.loader import Plugins\n"
+        "import sys; from plait.runtime.journal.replay import replay\n"
+        "from plait.runtime.plugins.loader import Plugins\n"
         "report = replay(sys.argv[1], Plugins(), check=True); report.demand(); print(report.events)"
     )
     for seed in ("0", "1", "4242"):
@@ -294,7 +295,8 @@ def test_actions_that_were_never_written_are_recomputed(file: Path) -> None:
 WRITER = """
 import sys
 from plait.core.events import Submitted, Succeeded, WorkerUp
-from plait.core.plan import Call, Join, Plan, Request, Result, Step
+from plait.core.plan import Call, Join, Plan, Request, Step
+from plait.core.result import Result
 from plait.machine.machine import Machine
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins

@@ -23,7 +23,7 @@ class Longest(Policy):
     """Longest way to the output first."""
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
-        return (-step.height,)
+        return (-step.upward_rank,)
 
 
 class Backwards(Policy):

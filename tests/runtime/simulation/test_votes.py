@@ -154,9 +154,9 @@ class Played:
 def last_of(node: Node, by_id: dict[str, Node]) -> Node:
     """The one with which a branch's vote goes, its own or another's."""
     for _ in by_id:
-        if node.into is None:
+        if node.merged_into is None:
             break
-        node = by_id[node.into]
+        node = by_id[node.merged_into]
     return node
 
 

@@ -25,7 +25,7 @@ from plait.core.errors import EngineError, WorkerError
 from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers._shared.streams import Checkpoint
-from plait.workers.ray import RayWorker, cluster, pool
+from plait.workers.ray import RayWorker, cluster as ray_cluster, pool
 from plait.workers.ray.token_pipe import IdsOut, Told
 from plait.workers.scripted import Reply, Scripted
 
@@ -223,7 +223,7 @@ def test_a_cluster_that_wants_a_token_says_so(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setenv("RAY_ADDRESS", "there:6379")
     with pytest.raises(WorkerError, match=r"there:6379.*RAY_AUTH_MODE=token") as caught:
-        cluster._connect(SimpleNamespace(init=init))
+        ray_cluster._connect(SimpleNamespace(init=init))
     assert "\n" not in str(caught.value)
 
 
@@ -437,15 +437,15 @@ def test_a_user_that_is_cancelled_leaves_no_cluster_behind(
             busy.submit(time.sleep, 0.1)
             user = object()
             if when == "leaving":
-                await cluster.join(user)
-            call = cluster.join if when == "joining" else cluster.leave
+                await ray_cluster.join(user)
+            call = ray_cluster.join if when == "joining" else ray_cluster.leave
             task = asyncio.create_task(call(user))
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             if turns == 0:  # it was never begun
-                await cluster.leave(user)
+                await ray_cluster.leave(user)
 
     for _ in range(2):  # in one event loop after another
         asyncio.run(use())
