@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from ..core.plan import Call, Ref, Text, Think, Tokens
-from ..core.values import as_text, json_references, substitute
+from ..core.values import as_text, substitute
 from .records import Node
 
 
@@ -19,11 +19,9 @@ def resolve(node: Node, tokens: int) -> Think | Call:
     if op.kind == "think":
         return _think(node, op, tokens)
     assert op.kind == "call"
-    if not op.args or not node.deps or not any(True for _ in json_references(op.args)):
-        return op
     values = _values(node)
     args = {key: substitute(value, values) for key, value in op.args.items()}
-    return Call(tool=op.tool, args=args)
+    return op if args == op.args else Call(tool=op.tool, args=args)
 
 
 def _think(node: Node, op: Think, tokens: int) -> Think:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 
-from ..core.errors import Interrupted, NoWorker, as_failure
+from ..core.errors import Interrupted, NoWorker, PluginError, as_failure
 from ..core.events import PRIORITY_STEP, Cancel
 from ..core.interfaces import Hedge, Hold, Place
 from ..core.plan import Text
@@ -125,6 +125,9 @@ class Attempts(Lifecycle):
                     return answer
                 name, reason = (answer.worker, answer.reason) if isinstance(answer, Place) else (answer, "")
                 host = self.fleet.hosts.get(name) if name is not None else None
+                if name is not None and host is None:
+                    there = ", ".join(self.fleet.hosts) or "none"
+                    raise PluginError(f"it places a step on {name!r}, and there is no such worker (there are: {there})")
             except Exception as error:
                 self._break(node.run, policy, error)
                 return default, ""

@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from ..core.errors import BudgetExceeded, PlaitError, WorkerLost, as_failure
+from ..core.errors import BudgetExceeded, PlaitError, PluginError, WorkerLost, as_failure
 from ..core.events import (
     Action,
     Cancelled,
@@ -425,9 +425,12 @@ class Machine(Attempts):
                 self._break(run, policy, error)
                 break
             for wish in wishes:
+                node = self.nodes.get(wish.step) if isinstance(wish, Stop | Hedge) else None
+                if isinstance(wish, Stop | Hedge) and (node is None or node.run is not run):
+                    self._break(run, policy, PluginError(_no_step(wish.step, run)))
+                    break
                 if isinstance(wish, Stop):
-                    node = self.nodes.get(wish.step)
-                    if node is not None and node.run is run and not node.ended:
+                    if node is not None and not node.ended:
                         node.merged_into = wish.merged_into
                         self._cancel(node, wish.reason)
                 elif isinstance(wish, Hedge):
@@ -458,3 +461,10 @@ class Machine(Attempts):
         self._finished[run] = None
         if len(self._finished) > _REMEMBERED:
             del self._finished[next(iter(self._finished))]
+
+
+def _no_step(given: str, run: Run) -> str:
+    """Say that a policy's order names no step of its run, and what the id may have been meant to be."""
+    meant = [repr(node.id) for node in run.nodes if node.step.name == given]
+    hint = f"; did you mean {' or '.join(meant[:2])}?" if meant else ""
+    return f"it stops or hedges {given!r}, which is the id of no step of the run {run.id!r}{hint} (an id is `step.id`)"

@@ -158,6 +158,12 @@ def test_values_in_arguments_keep_their_type_and_are_put_in_once() -> None:
     }
 
 
+def test_literals_and_texts_are_read_where_no_reference_stands_beside_them() -> None:
+    world = World()
+    world.submit(call("c", args={"a": {"$literal": {"$ref": "x"}}, "b": [{"$text": ["n=", 1]}], "c": {"$ref": 5}}))
+    assert args(world, "c") == {"a": {"$ref": "x"}, "b": ["n=1"], "c": {"$ref": 5}}
+
+
 def test_a_name_means_the_step_of_the_nearest_scope() -> None:
     world = World()
     world.submit(call("x"), think("e", "x", expands=True))

@@ -232,7 +232,16 @@ class StopB(Policy):
     """Stops `b` at the first news."""
 
     def review(self, event, view):  # type: ignore[no-untyped-def]
-        return [Stop("r:b", "no use"), Stop("r:nobody", "there is none"), Stop("s:a", "of another run")]
+        return [Stop("r:b", "no use")]
+
+
+class StopsByName(Policy):
+    """Stops what it is told to at the first news."""
+
+    step: str
+
+    def review(self, event, view):  # type: ignore[no-untyped-def]
+        return [Stop(self.step, "no use")]
 
 
 @pytest.mark.parametrize("where", ["rank", "rank-type", "place", "place-type", "review", "review-type"])
@@ -246,6 +255,21 @@ def test_a_policy_that_raises_or_talks_nonsense_fails_its_run_and_no_other(where
     assert world.finish.failure is not None
     assert world.finish.failure.kind == "PluginError"
     assert "Raises raised" in world.finish.failure.message
+    world.succeed("s:a")
+    assert world.finishes["s"].status == "done"
+
+
+@pytest.mark.parametrize(("step", "hint"), [("b", "; did you mean 'r:b'?"), ("r:nobody", ""), ("s:a", "")])
+def test_an_order_for_a_step_that_is_not_there_fails_the_run_in_words(step: str, hint: str) -> None:
+    """A name in place of an id would otherwise be a policy that does nothing, silently."""
+    world = World(policies={"stops": StopsByName(step=step)})
+    world.submit(call("a"), run="s")
+    world.submit(call("a"), call("b"), join("j", "a", "b"), policies=["stops"])
+    world.succeed("r:a")
+    world.stop_all()
+    assert world.finish.failure is not None
+    said = f"StopsByName raised PluginError: it stops or hedges {step!r}, which is the id of no step of the run 'r'"
+    assert world.finish.failure.message == f"{said}{hint} (an id is `step.id`)"
     world.succeed("s:a")
     assert world.finishes["s"].status == "done"
 

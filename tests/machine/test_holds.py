@@ -148,10 +148,11 @@ def test_a_hold_of_any_policy_holds_whatever_the_others_say() -> None:
 
 
 def test_the_first_policy_that_names_a_worker_with_room_places_and_its_reason_is_kept() -> None:
-    policies: dict[str, Policy] = {each: On(worker=each) for each in ("nobody", "w", "v")}
+    policies: dict[str, Policy] = {each: On(worker=each) for each in ("x", "w", "v")}
     world = World(slots=1, policies=policies)
+    world.up("x", 0)
     world.up("v", 9)
-    world.submit(call("a"), call("b"), join("j", "a", "b"), policies=["nobody", "w", "v"])
+    world.submit(call("a"), call("b"), join("j", "a", "b"), policies=["x", "w", "v"])
     sent = [each for each in world.jobs.values() if isinstance(each, Dispatch)]
     assert [(each.worker, each.reason) for each in sent] == [("w", "w is best"), ("v", "v is best")]
 
@@ -160,6 +161,21 @@ def test_without_an_opinion_there_is_no_reason() -> None:
     world = World()
     world.submit(call("a"))
     assert [each.reason for each in world.jobs.values()] == [""]
+
+
+class Nowhere(Policy):
+    """Places steps on a worker that is not there."""
+
+    def place(self, step, view):  # type: ignore[no-untyped-def]
+        return Place("nowhere")
+
+
+def test_a_place_that_names_no_worker_fails_the_run_in_words() -> None:
+    world = World(policies={"nowhere": Nowhere()})
+    world.submit(call("a"), policies=["nowhere"])
+    assert world.finish.failure is not None
+    said = "Nowhere raised PluginError: it places a step on 'nowhere', and there is no such worker (there are: w)"
+    assert world.finish.failure.message == said
 
 
 def test_a_policy_that_raises_ends_its_run_and_not_the_machine() -> None:
