@@ -148,9 +148,10 @@ def test_slots_are_never_exceeded_and_the_least_loaded_worker_is_taken() -> None
 
 
 def test_a_policy_places_a_step_where_there_is_room_and_else_it_goes_elsewhere() -> None:
-    world = World(slots=1, policies={"on-w": On(worker="w"), "nowhere": On(worker="nobody")})
+    world = World(slots=1, policies={"on-w": On(worker="w"), "full": On(worker="full")})
+    world.up("full", 0)
     world.up("v", 9)
-    submit_all(world, *map(call, "abc"), policies=["nowhere", "on-w"])
+    submit_all(world, *map(call, "abc"), policies=["full", "on-w"])
     assert [each.worker for each in world.jobs.values()] == ["w", "v", "v"]
 
 
