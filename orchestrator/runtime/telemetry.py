@@ -51,7 +51,7 @@ SWITCHES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTE
 """Environment variables that mean somebody wants spans, by OpenTelemetry's own conventions."""
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The conventions' switch for prompts and texts."""
-_INSTALL = "install `opentelemetry-sdk` and `opentelemetry-exporter-otlp` (the extra `plait[otel]`)"
+_INSTALL = "pip install 'plait[otel]'"
 
 
 def wanted(setting: bool | None, environment: Mapping[str, str] = os.environ) -> bool:

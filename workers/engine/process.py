@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from plait.core.errors import EngineError
 
-INSTALL = "install it with `pip install plait[cpu]` (no GPU) or `pip install plait[gpu]`"
+INSTALL = "pip install 'plait[cpu]' (no GPU) or 'plait[gpu]'"
 
 
 def environment(threads: int, *, forced: bool, cores: Sequence[int] | None, local: bool) -> bool:

@@ -211,7 +211,10 @@ def _join(user: object) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise WorkerError(f"Ray is not installed ({error}): `pip install plait` brings it") from error
+        raise WorkerError(
+            f"Ray is not installed ({error}): pip install 'plait[cpu]' or 'plait[gpu]' brings it with an engine, "
+            "'plait[ray]' alone; without it, use a server (--base-url URL)"
+        ) from error
     if not ray.is_initialized():
         _users.clear()  # of a connection that somebody else has ended
         _connect(ray)

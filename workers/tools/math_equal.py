@@ -34,7 +34,8 @@ def math_equal(answers: list[str]) -> list[int]:
         raise ToolError(f"math-verify was not done with {len(answers)} answers in {SECONDS:g} s") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it was killed"]
-        raise ToolError(f"math-verify failed: {lines[-1]}")
+        remedy = ": pip install 'plait[math]'" if "No module named" in lines[-1] else ""
+        raise ToolError(f"math-verify failed: {lines[-1]}{remedy}")
     found: list[int] = json.loads(done.stdout)
     return found
 

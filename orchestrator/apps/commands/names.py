@@ -83,11 +83,13 @@ def names(
 def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool, wide: int) -> None:
     from rich.padding import Padding
     from rich.table import Table
+    from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=wide, no_wrap=True)
     table.add_column()
-    table.add_row(f"  {name}", about["about"])
+    origin = f" [from {about['distribution']}]" if about["distribution"] else ""
+    table.add_row(f"  {name}", Text(about["about"] + origin))
     console.print(table, markup=False)
     if options and about["options"]:
         inner = Table.grid(padding=(0, 2))
@@ -102,6 +104,7 @@ def _listed(plugins: Plugins, kind: Any) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "about": about,
+            "distribution": plugins.distribution(kind, name),
             "options": _options(plugins, kind, name),
         }
         for name, about in plugins.names(kind).items()

@@ -79,7 +79,8 @@ def libraries(needed: bool) -> Iterator[Check]:
     for name in ("ray", "torch", "transformers"):
         found = version_of(name)
         if found is None:
-            yield Check(name, absent, "not installed", f"pip install {name}, or install plait again with its extra")
+            extra = "pip install 'plait[ray]'" if name == "ray" else "it comes with the engine"
+            yield Check(name, absent, "not installed", extra)
         else:
             yield Check(name, "ok", found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -85,6 +86,8 @@ def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
         warnings = preflight(Plugins().planner(spec), model)
     except PlaitError as error:
         return Check("planner", "fail", str(error), "see `plait names planners` for what there is")
+    if warnings is None and importlib.util.find_spec("tokenizers") is None:
+        return Check("planner", "warn", "the model's tokenizer was not looked at", "pip install 'plait[tokenizer]'")
     if warnings is None:
         return Check("planner", "ok", f"{spec.name} asks nothing of the model's tokenizer that could be looked at here")
     if warnings:

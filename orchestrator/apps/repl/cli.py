@@ -63,7 +63,7 @@ def repl(
         except ModuleNotFoundError as error:
             if error.name != "prompt_toolkit":
                 raise
-            raise UsageError("a terminal needs prompt_toolkit: install it, or use --plain") from None
+            raise UsageError("a terminal needs prompt_toolkit: pip install 'plait[repl]', or use --plain") from None
         code = converse(config, asked)
     if code != 1 or strict:
         raise typer.Exit(code)

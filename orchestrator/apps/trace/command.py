@@ -122,7 +122,7 @@ def export_spans(
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor
         from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
     except ImportError:
-        raise ConfigError("spans need OpenTelemetry: install `opentelemetry-sdk`, the extra `plait[otel]`") from None
+        raise ConfigError("spans need OpenTelemetry: pip install 'plait[otel]'") from None
     memory = InMemorySpanExporter()
     provider = TracerProvider(resource=telemetry.resource(), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(memory))

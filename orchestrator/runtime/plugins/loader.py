@@ -1,7 +1,7 @@
-"""Finds plugins by name: `critical-path` is `policies/schedule/critical_path.py`, `their_pkg.mod:Class` is theirs.
+"""Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
-Decides which module a name means, which class in it is the plugin, and whether the options fit. It imports a module
-only when a plugin of it is asked for, and does not know what any of them does.
+A name means, in this order: a file or package of ours (`critical-path` is `policies/schedule/critical_path.py`), an
+entry point of an installed distribution (`entry_points.py`), or with a colon a class anywhere (`their_pkg.mod:Class`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ...core.messages import did_you_mean, explain, first_line, first_of_each, j
 from ...core.plan import Plugin
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence
+from .entry_points import Installed, installed
 from .inline import made_of, verified
 from .spec import parse_plugin
 
@@ -126,19 +127,30 @@ class Plugins:
             if not callable(fn):
                 raise PluginError(f"task {name!r}: {judge} is no function")
             return verified(cast("type[Task]", self.class_of(kind, base)), fn)
-        return _third_party(kind, name) if ":" in name else _ours(kind, name)
+        if ":" in name:
+            return _third_party(kind, name, name)
+        offers = _offers(kind, name)
+        if len({each.address for each in offers}) > 1:
+            which = " and ".join(f"{each.distribution} ({each.address})" for each in offers)
+            raise PluginError(f"{kind} {name!r} is offered by {which}: name one of them as pkg.mod:Class")
+        return _third_party(kind, name, offers[0].address) if offers else _ours(kind, name)
 
     def names(self, kind: PluginKind) -> dict[str, str]:
         """Return the names of the plugins that are there, each with the first sentence of its docstring (or why it
         cannot be loaded), in alphabetical order."""
         listed: dict[str, str] = {}
-        for name in sorted(_there(kind)):
+        for name in sorted({*_there(kind), *installed(kind)}):
             try:
                 doc = inspect.cleandoc(vars(self.class_of(kind, name)).get("__doc__") or "")
             except PluginError as error:
                 doc = f"cannot be loaded: {error}"
             listed[name] = first_sentence(doc)
         return listed
+
+    @staticmethod
+    def distribution(kind: PluginKind, name: str) -> str | None:
+        """Return name and version of the distribution that offers a plugin, or `None` for one of plait's own."""
+        return ", ".join(each.distribution for each in _offers(kind, name)) or None
 
     def _once(self, kind: PluginKind, base: type[T], spec: Plugin) -> T:
         options = json.dumps(spec.options, sort_keys=True) if spec.options else ""
@@ -177,11 +189,17 @@ def _there(kind: PluginKind) -> Iterable[str]:
                 yield module.name.replace("_", "-")
 
 
+def _offers(kind: PluginKind, name: str) -> list[Installed]:
+    """Return what installed distributions offer under a name that is none of ours."""
+    hyphened = name.replace("_", "-")
+    return [] if hyphened in _there(kind) else installed(kind).get(hyphened, [])
+
+
 def _ours(kind: PluginKind, name: str) -> type:
     module_name = name.replace("-", "_")
     known = {each.replace("-", "_"): each for each in _there(kind)}
     if module_name not in known:
-        raise PluginError(_unknown(kind, name, known.values()))
+        raise PluginError(_unknown(kind, name, {*known.values(), *installed(kind)}))
     for package in PACKAGES[kind]:
         path = f"{package}.{module_name}"
         if importlib.util.find_spec(path) is not None:
@@ -216,8 +234,8 @@ def _only_class(kind: PluginKind, name: str, path: str) -> type:
     return found[0]
 
 
-def _third_party(kind: PluginKind, name: str) -> type:
-    value = _attribute(kind, name, name)
+def _third_party(kind: PluginKind, name: str, address: str) -> type:
+    value = _attribute(kind, name, address)
     if inspect.isroutine(value):
         made = made_of(kind, value)
         if made is not None:

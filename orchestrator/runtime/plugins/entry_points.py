@@ -1,0 +1,42 @@
+"""Plugins of other distributions, found by entry points. Their names are read from metadata; nothing is imported.
+
+A distribution names its plugins in its pyproject.toml:
+
+    [project.entry-points."plait.planners"]
+    beam = "beam_planner:Beam"
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+
+__all__ = ["GROUPS", "Installed", "installed"]
+
+GROUPS = {
+    "planner": "plait.planners",
+    "policy": "plait.policies",
+    "merge": "plait.merges",
+    "task": "plait.tasks",
+    "worker": "plait.workers",
+}
+"""The group of entry points for each kind of plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A plugin that a distribution offers."""
+
+    address: str
+    """`package.module:Class`"""
+    distribution: str
+    """Name and version, as in `beam-planner 1.2`."""
+
+
+def installed(kind: str) -> dict[str, list[Installed]]:
+    """Return the plugins of a kind by name; more than one under a name if several distributions offer it."""
+    found: dict[str, list[Installed]] = {}
+    for entry in importlib.metadata.entry_points(group=GROUPS[kind]):
+        origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+        found.setdefault(entry.name.replace("_", "-"), []).append(Installed(entry.value, origin))
+    return found
