@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
@@ -246,18 +246,25 @@ class Progress:
 
 @runtime_checkable
 class Worker(Protocol):
-    """The only thing that touches the world. Its constructor is cheap; `start` does the work."""
+    """The only thing that touches the world. Its constructor is cheap; `start` does the work.
+
+    A class that inherits from `Worker` gets the defaults below. One that only has the methods may leave out the
+    attributes that have a default: `offer` reads them.
+    """
 
     name: str
     slots: int
     """Jobs at the same time."""
     serves: tuple[Kind, ...]
     models: tuple[str, ...] = ()
-    """Names that `Think.model` may ask for; empty: whatever it asks for."""
+    """Names that `Think.model` may ask for; empty: any name."""
     cache_tokens: int | None = None
     """Tokens that its prefix cache holds, known after `start`."""
     block: int | None = None
     """Tokens in a block of that cache."""
+    identity: str = ""
+    """Which model really answers, known after `start`: two workers with the same text give results of the same model.
+    Empty if the worker cannot say."""
 
     async def start(self) -> None:
         """Get ready, or raise a `WorkerError` with the cause and the remedy."""
@@ -281,3 +288,22 @@ class Worker(Protocol):
     async def close(self) -> None:
         """Free everything. May be called twice, and after a failed `start`."""
         ...
+
+
+class Offer(NamedTuple):
+    """What a worker offers at one moment."""
+
+    slots: int
+    serves: tuple[Kind, ...]
+    models: tuple[str, ...]
+    cache_tokens: int | None
+    block: int | None
+    identity: str
+
+
+def offer(worker: Worker) -> Offer:
+    """Return what a worker offers now. Some of it is known only after its start, or changes when it comes back."""
+    models: tuple[str, ...] = getattr(worker, "models", ())
+    cache_tokens: int | None = getattr(worker, "cache_tokens", None)
+    block: int | None = getattr(worker, "block", None)
+    return Offer(worker.slots, worker.serves, models, cache_tokens, block, getattr(worker, "identity", ""))

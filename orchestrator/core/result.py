@@ -54,6 +54,8 @@ class Failure(Frozen):
     retryable: bool = False
     lost: bool = False
     """The worker went away: this says nothing about the step itself."""
+    usage: Usage = Usage()
+    """What the attempt had used by then, as far as its worker knows. The driver moves it into `Failed.usage`."""
 
 
 class Signals(Frozen):

@@ -36,12 +36,13 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...core.interfaces import Progress, Worker
-from ...core.result import Failure, Result
+from ...core.interfaces import Progress, Worker, offer
+from ...core.result import Failure, Result, Usage
 from ...machine.machine import Machine
 from ...machine.records import Run
 from ..journal.journal import Journal
 from ..journal.writer import Recorder
+from .checked import checked
 from .expander import Expander
 
 log = logging.getLogger("plait.driver")
@@ -223,11 +224,12 @@ class Driver:
         attempt = job.attempt
         end: Result | Failure | None = None
         try:
-            async for item in worker.run(job):
-                if isinstance(item, Progress):
-                    self._post(Progressed(at=self.now(), attempt=attempt, **_fields(item)))
-                else:
-                    end = item
+            async with contextlib.aclosing(checked(worker.run(job))) as news:
+                async for item in news:
+                    if isinstance(item, Progress):
+                        self._post(Progressed(at=self.now(), attempt=attempt, **_fields(item)))
+                    else:
+                        end = item
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # given up from outside, as `close` does
@@ -239,7 +241,8 @@ class Driver:
         if end is None:
             end = as_failure(WorkerError(f"{worker.name} ended this job without a result"))
         if isinstance(end, Failure):
-            self._post(Failed(at=self.now(), attempt=attempt, failure=end))
+            used, end = end.usage, end.model_copy(update={"usage": Usage()})
+            self._post(Failed(at=self.now(), attempt=attempt, failure=end, usage=used))
         elif end.finish == "cancelled":
             self._post(Stopped(at=self.now(), attempt=attempt, result=end))
         else:
@@ -281,8 +284,16 @@ class Driver:
 
 def arrival(worker: Worker, at: float) -> WorkerUp:
     """Return the event that says what a worker offers."""
-    facts = {name: getattr(worker, name) for name in ("models", "cache_tokens", "block") if hasattr(worker, name)}
-    return WorkerUp(at=at, worker=worker.name, slots=worker.slots, serves=worker.serves, **facts)
+    said = offer(worker)
+    return WorkerUp(
+        at=at,
+        worker=worker.name,
+        slots=said.slots,
+        serves=said.serves,
+        models=said.models,
+        cache_tokens=said.cache_tokens,
+        block=said.block,
+    )
 
 
 def _fields(news: Progress) -> dict[str, Any]:

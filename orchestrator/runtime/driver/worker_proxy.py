@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ...core.events import Job
-from ...core.interfaces import Progress, Worker
+from ...core.interfaces import Progress, Worker, offer
 from ...core.plan import Kind
 from ...core.result import Failure, Result
 
@@ -26,10 +26,9 @@ class WorkerProxy(Worker):
     def look(self) -> None:
         """Take note of what the inner worker offers now: some of it is known only after its start, or changes when it
         comes back."""
-        self.slots = self.inner.slots
-        self.models = getattr(self.inner, "models", ())
-        self.cache_tokens = getattr(self.inner, "cache_tokens", None)
-        self.block = getattr(self.inner, "block", None)
+        said = offer(self.inner)
+        self.slots, self.models, self.identity = said.slots, said.models, said.identity
+        self.cache_tokens, self.block = said.cache_tokens, said.block
 
     async def start(self) -> None:
         """Start the inner worker."""
