@@ -117,7 +117,7 @@ def _known(branch: Branch, task: Task) -> _Read | None:
     known = _MEMO.get(branch.step)
     if known is not None and known.task() is task and known.result() is result:
         return known
-    answer = result.value if result.extracted else task.extract(result.text)
+    answer = result.value if result.extracted else task.extract(result.line)
     claim = None if answer is None else (answer, task.key(answer))
     if len(_MEMO) >= _MEMO_SIZE:
         for step in list(_MEMO)[: _MEMO_SIZE // 2]:

@@ -39,6 +39,8 @@ class Tokens(Frozen):
     within: str | None = None
     """Take only as many of the ids, from the first, as make up this text, with which their own text begins. The worker
     finds the place; where it lies inside a token, that token gives way to the rest of the text."""
+    text: str = Field(default="", exclude_if=lambda text: not text)
+    """What the ids say, if it is known: for those who read the text of a line (`Result.line`). Workers ignore it."""
 
 
 class Ref(Frozen):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from .plan import Plan
 from .values import Frozen, as_text
@@ -108,8 +108,22 @@ class Result(Frozen):
     """For a join: the value is an answer that the task has taken from a text already."""
     patch: Plan | None = None
     """For a join: the plan that its merge wants in place of a value."""
+    prior: str = Field(default="", exclude=True)
+    """Of a step that continues another: what stands in its line between the model's first token and its own text. Set
+    by the machine, and not written down: a replay makes it again."""
 
     @property
     def text(self) -> str:
         """The value as text: itself if it is a string, else its JSON."""
         return as_text(self.value)
+
+    @property
+    def line(self) -> str:
+        """The text of the whole line of reasoning: from the model's first token, over all steps that this one continues
+        (`Think.after`) and what was put between them, to the end of its own text. Votes and tasks read it. For a step
+        that continues none it is the value as text.
+
+        >>> Result(value="two.", prior="The answer: forty-").line
+        'The answer: forty-two.'
+        """
+        return self.prior + as_text(self.value)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from .plan import Kind, Step
+from .plan import Kind, Step, Text, Tokens
 from .result import Failure, Result
 from .states import State
 from .task import Task
@@ -42,6 +42,11 @@ class Branch:
     """What it has written so far, piece by piece, if it streams and runs."""
     merged_into: str | None = None
     """Id of the branch in whose favour it was given up (`Stop.merged_into`): a vote counts it with that one."""
+    prior: str = ""
+    """Text of its line before its own (`Result.prior`)."""
+    written: tuple[Text | Tokens, ...] = ()
+    """Of a step that has ended and expanded into more of its own line: all that the line added from the step's first
+    token on, what was put between included, also where it broke off: what a thread wrote."""
 
     @property
     def done(self) -> bool:
@@ -52,6 +57,11 @@ class Branch:
     def text(self) -> str:
         """Its value as text, or what it has written so far, of a step that streams."""
         return self.result.text if self.result is not None else "".join(self.pieces)
+
+    @property
+    def line(self) -> str:
+        """The text of its whole line (`Result.line`), as far as it is written."""
+        return self.result.line if self.result is not None else self.prior + "".join(self.pieces)
 
 
 class StepView(Protocol):
@@ -105,6 +115,11 @@ class StepView(Protocol):
     @property
     def text(self) -> str:
         """Text generated so far, if the step streams, or in the end."""
+        ...
+
+    @property
+    def line(self) -> str:
+        """The same with all that stands before it in its line of reasoning (`Result.line`)."""
         ...
 
     @property

@@ -68,6 +68,43 @@ def context(step: Node, own: bool, before: str = "") -> tuple[Text | Tokens, ...
     return (*step.prompt, *([Text(text=kept)] if kept else []))
 
 
+def prior(node: Node) -> str:
+    """Return what stands in a step's line before its own text, from the model's first token on: the line that it
+    continues, as far as `before`, and its own prompt."""
+    op = node.step.op
+    if op.kind != "think" or node.after is None:
+        return ""
+    result = context_step(node.after, node.after_own).own
+    assert result is not None
+    cut = result.text.rfind(op.before) if op.before else -1
+    said = [result.prior, result.text if cut < 0 else result.text[:cut]]
+    if op.prompt:
+        values = _values(node)
+        said += (as_text(values[part.step]) if isinstance(part, Ref) else part.text for part in op.prompt)
+    return "".join(said)
+
+
+def written(node: Node) -> tuple[Text | Tokens, ...]:
+    """Return what a step and the steps that it expanded into added to its line: token ids where the engine gave them.
+    Where the last of them has no result, what it had been given to read on. Empty if another line gave the value."""
+    first, last = node.own, node
+    while last.inner is not None and last.inner.output is not None:
+        last = last.inner.output
+    if first is None or last is node or last.after is None:
+        return ()
+    start = len(first.prompt_ids)
+    if last.own is not None and last.own.token_ids:
+        ids = (*last.own.prompt_ids, *last.own.token_ids)
+        return (Tokens(ids=ids[start:], text=last.own.line[len(first.prior) :]),)
+    if last.own is not None:
+        return (Text(text=last.own.line[len(first.prior) :]),)
+    (context, *put), text = last.prompt or (Text(text=""),), prior(last)[len(first.prior) :]
+    if context.kind == "text":
+        return (Text(text=text),)
+    said = "".join(part.text for part in put)
+    return (Tokens(ids=context.ids[start:], text=text[: len(text) - len(said)]), *put)
+
+
 def context_step(step: Node, own: bool) -> Node:
     """Return the step whose own prompt and output are the context that `step` ended with; `own` as in `context`."""
     inner = step

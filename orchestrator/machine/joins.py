@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..core.errors import DeadlineExceeded, DependencyFailed
+from ..core.interfaces import Verdict
 from ..core.result import Failure, Result
 from ..core.states import State
+from ..core.view import Branch
 from .records import Node
 from .views import branches_of
 
@@ -64,7 +67,22 @@ def conclude(node: Node) -> Result:
     node.seen = None
     verdict = node.merge.merge(branches, node.run.task)
     cut = node.cut or any(dep.cut for dep in node.deps)
-    return Result(value=verdict.value, why=verdict.why, partial=cut, extracted=verdict.extracted, patch=verdict.patch)
+    return Result(
+        value=verdict.value,
+        why=verdict.why,
+        partial=cut,
+        extracted=verdict.extracted,
+        patch=verdict.patch,
+        prior=_prior(verdict, branches),
+    )
+
+
+def _prior(verdict: Verdict, branches: Sequence[Branch]) -> str:
+    """Return what stands in the line before the value, if that is one branch's own text."""
+    if verdict.winner is None or verdict.extracted:
+        return ""
+    result = next((branch.result for branch in branches if branch.name == verdict.winner), None)
+    return result.prior if result is not None and result.value == verdict.value else ""
 
 
 def dependency_failed(dep: Node) -> Failure:

@@ -64,6 +64,7 @@ from ..core.plan import Plan, Think
 from ..core.result import Failure, Usage
 from ..core.states import State
 from . import budgets
+from .assemble import prior
 from .dispatch import Attempts
 from .joins import judge_at_deadline
 from .link import insert, repeats
@@ -184,6 +185,8 @@ class Machine(Attempts):
             node.cut = True
         if node.cut and not result.partial:
             result = result.model_copy(update={"partial": True})
+        if node.after is not None:
+            result = result.model_copy(update={"prior": prior(node)})
         node.own = result
         node.path_own = node.path_before + result.usage.completion
         if node.step.expands:

@@ -14,7 +14,7 @@ from ..core.result import Failure, Result
 from ..core.states import State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView as AnyStep
-from .assemble import context_step
+from .assemble import context_step, prior, written
 from .prefix_groups import prompt_tokens, shared_tokens
 from .ready_queue import Fleet
 from .records import Host, Node, Peers, Run, lane_of
@@ -89,6 +89,14 @@ class StepView:
         if node.attempt is not None:
             return "".join(node.attempt.text)
         return node.own.text if node.own else ""
+
+    @property
+    def line(self) -> str:
+        """The same with all that stands before it in its line of reasoning (`Result.line`)."""
+        node = self._node
+        if node.attempt is not None:
+            return prior(node) + "".join(node.attempt.text)
+        return node.own.line if node.own else ""
 
     @property
     def worker(self) -> str | None:
@@ -231,7 +239,11 @@ def branch_of(node: Node) -> Branch:
     """Return a step as a merge sees it."""
     pieces = node.attempt.text if node.attempt is not None else ()
     tokens = StepView(node).tokens
-    return Branch(node.step.name, node.id, node.state, node.result, node.failure, tokens, pieces, node.merged_into)
+    before = prior(node) if node.attempt is not None and node.after is not None else ""
+    said = written(node) if node.ended and node.inner is not None else ()
+    return Branch(
+        node.step.name, node.id, node.state, node.result, node.failure, tokens, pieces, node.merged_into, before, said
+    )
 
 
 class Siblings:

@@ -20,7 +20,7 @@ from plait.core.result import Result
 
 from .._shared.seeds import derive
 from .dialects import Dialect, Item, fill, load
-from .names import Memo, Piece, Place, block_pieces, pieces_of, prompt_of, text_of
+from .names import Memo, Piece, Place, block_pieces, prompt_of, text_of
 from .preflight import preflight
 
 __all__ = ["Threads"]
@@ -149,10 +149,9 @@ class Threads(Planner):
         if not self._may_spawn(place, memo):
             return None
         notes = table.remember(memo.notes, text)
-        own = pieces_of(result) if place.path and table.join.carry else ()
         if table.wrong and text.rstrip().endswith(table.wrong):
             memo = Memo(left=memo.left, notes=notes, after=place.name, before=table.wrong)
-            return self._onward(place, memo, brief, (table.right,), own, place.name, table.wrong)
+            return self._onward(place, memo, brief, (table.right,), place.name, table.wrong)
         opened = bool(memo.after)
         width = min(self._width, memo.left)
         items = table.items(text, self._opening(brief), width, notes, opened)
@@ -164,8 +163,8 @@ class Threads(Planner):
                 return None
             said = table.nothing(items) if items or table.replaces else ""
             memo = Memo(left=memo.left, notes=notes)
-            return self._onward(place, memo, brief, (said,) if said else (), own, after, before)
-        return self._spawn(place, Memo(left=memo.left, notes=notes, after=after, before=before, own=own), items, brief)
+            return self._onward(place, memo, brief, (said,) if said else (), after, before)
+        return self._spawn(place, Memo(left=memo.left, notes=notes, after=after, before=before), items, brief)
 
     def resume(self, place: Place, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
         """Return what follows a join: the first claim that is verified, or the parent's next leg."""
@@ -180,7 +179,7 @@ class Threads(Planner):
             step = Step(name=f"answer-{place.spawn}", op=op, needs=join.needs, label="verified")
             return Plan(steps=(step,), output=step.name)
         onward = Memo(left=memo.left, notes=table.remember(memo.notes, text_of(block)))
-        return self._onward(place, onward, brief, block, memo.own, memo.after or place.name, memo.before)
+        return self._onward(place, onward, brief, block, memo.after or place.name, memo.before)
 
     def _spawn(self, place: Place, memo: Memo, items: list[Item], brief: Brief) -> Plan:
         """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
@@ -222,20 +221,13 @@ class Threads(Planner):
         memo: Memo,
         brief: Brief,
         said: tuple[Piece, ...],
-        own: tuple[Piece, ...],
         after: str,
         before: str = "",
     ) -> Plan:
         """Return the next leg of a line of reasoning, with `said` appended to the context of `after` as far as
-        `before`. Where the parent of a thread reads all that it wrote, a join puts `own`, what the thread wrote in the
-        leg before, and `said` before the rest."""
+        `before`."""
         leg = self._leg(place.next, memo, brief, prompt_of(said), after, before)
-        if not place.path or not self.table.join.carry:
-            return Plan(steps=(leg,), output=leg.name)
-        options: dict[str, JsonValue] = {"carry": True, "before": [*own, *said]}
-        op = Join(merge=Plugin(name="splice", options=options), tolerate="any-end")
-        whole = Step(name=f"thread-{place.spawn}", op=op, needs=(leg.name,), label="all that the thread wrote")
-        return Plan(steps=(leg, whole), output=whole.name)
+        return Plan(steps=(leg,), output=leg.name)
 
     def _child(self, place: Place, memo: Memo, parent: str, item: Item, brief: Brief) -> Step:
         forks = self.table.forked if self.fork is None else self.fork

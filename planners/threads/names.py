@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pydantic import JsonValue
+from pydantic import ConfigDict, JsonValue
 
 from plait.core.errors import PlannerError
 from plait.core.plan import Ref, Text, Tokens
-from plait.core.result import Result
 from plait.core.values import Frozen
 
 _NAME = re.compile(r"(?:child-(\d+(?:\.\d+)*)(?:-round-(\d+))?|round-(\d+))")
@@ -66,6 +65,8 @@ class Place:
 class Memo(Frozen):
     """What a leg or join carries for its reader."""
 
+    model_config = ConfigDict(extra="ignore")  # journals of older versions say more
+
     left: int
     """Threads that the line of reasoning, with its threads' threads, may still spawn."""
     notes: str = ""
@@ -74,15 +75,6 @@ class Memo(Frozen):
     """Name of the step whose context goes on after the join, if it is not that of the leg that spawned."""
     before: str = ""
     """How far that context counts."""
-    own: tuple[Piece, ...] = ()
-    """Of a join inside a thread: what the thread wrote in the leg before it."""
-
-
-def pieces_of(result: Result) -> tuple[Piece, ...]:
-    """Return what a leg wrote: its token ids where the engine gave them, else its text."""
-    if result.token_ids:
-        return ({"ids": list(result.token_ids), "text": result.text},)
-    return (result.text,) if result.text else ()
 
 
 def block_pieces(value: JsonValue) -> tuple[Piece, ...]:
@@ -105,5 +97,5 @@ def prompt_of(pieces: tuple[Piece, ...]) -> tuple[Text | Tokens | Ref, ...]:
         if isinstance(each, str):
             parts.append(Text(text=each))
         elif isinstance(each, dict) and isinstance(ids := each.get("ids"), list):
-            parts.append(Tokens.model_validate({"ids": ids}))
+            parts.append(Tokens.model_validate({"ids": ids, "text": each.get("text") or ""}))
     return tuple(parts)

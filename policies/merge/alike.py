@@ -87,12 +87,12 @@ class Alike(Grouping):
 
     def _vectors(self, names: Sequence[str], by_name: dict[str, Branch]) -> Plan:
         name = fresh("vectors", by_name)
-        texts: list[JsonValue] = [self.shown(by_name[each].text) for each in names]
+        texts: list[JsonValue] = [self.shown(by_name[each].line) for each in names]
         call = Step(name=name, op=Call(tool=self.tool, args={"texts": texts}), label=self.tool)
         return self._then((call,), list(by_name), {"called": name})
 
     def _round(self, groups: Groups, by_name: dict[str, Branch], task: Task) -> Plan:
-        texts = {name: branch.text for name, branch in by_name.items()}
+        texts = {name: branch.line for name, branch in by_name.items()}
         steps = self.comparisons(groups, texts, "Two unfinished attempts at this:", self.instruction, task)
         asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
         traces = [name for name in by_name if self.groups is None or name not in self.groups.calls]

@@ -46,7 +46,7 @@ class BestScored(Merge):
         scorer = load(self.scorer) if self.scorer is not None else None
         scores: dict[int, float] = {}
         for ballot in roll.ballots:
-            found = scorer(task.text, ballot.result.text) if scorer is not None else signal(ballot.result, self.by)
+            found = scorer(task.text, ballot.result.line) if scorer is not None else signal(ballot.result, self.by)
             if found is not None and math.isfinite(found):
                 scores[ballot.place] = float(found)
         if not scores:

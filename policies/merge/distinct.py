@@ -50,9 +50,11 @@ class Distinct(Merge):
             if trace is None or trace.result is None:
                 continue
             ended = trace.result.finish != "length"
-            asked = trace if ended else probe
-            claim = claim_of(asked, task) if asked is not None else None
-            key = f"={claim[1]}" if claim is not None else f"!{pair.trace}"
+            key = f"!{pair.trace}"
+            if ended and (claim := claim_of(trace, task)) is not None:
+                key = f"={claim[1]}"
+            elif not ended and (said := _said(probe, task)) is not None:
+                key = f"={said}"
             clusters.setdefault(key, []).append((pair.trace, ended))
         heads: list[JsonValue] = []
         for members in clusters.values():
@@ -60,3 +62,12 @@ class Distinct(Merge):
             heads.append({"trace": name, "count": len(members), "done": ended})
         total = sum(len(members) for members in clusters.values())
         return Verdict(value=heads, why=f"{len(heads)} clusters of {total} beginnings")
+
+
+def _said(probe: Branch | None, task: Task) -> str | None:
+    """Return the key of the answer that a probe gives. Only its own words count: the beginning that it was put after
+    may name other answers."""
+    if probe is None or not probe.done or probe.result is None:
+        return None
+    answer = task.extract(probe.result.text)
+    return None if answer is None else task.key(answer)

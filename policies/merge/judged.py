@@ -71,7 +71,7 @@ class Judged(Asking):
         calls: list[Step] = []
         entries: list[Entry] = []
         for i, each in enumerate(counted, 1):
-            text = self.shown(each.first.branch.text)
+            text = self.shown(each.first.branch.line)
             prompt = f"{task.render()}\n\nAn answer to this:\n{text}\n\n{ask}\nMark:"
             calls.append(self.call(task, fresh(f"mark-{i}", names), prompt, f"mark {each.first.branch.name}"))
             entries.append(Entry(branch=each.first.branch.name, call=calls[-1].name, votes=each.votes))

@@ -92,7 +92,7 @@ class Pairwise(Asking):
             names = [fresh(f"match-{i + 1}{way}", by_name) for way in "ab"]
             form = Structured(kind="choice", spec=["A", "B"]) if self.constrain else None
             for name, (a, b) in zip(names, (pair, pair[::-1]), strict=True):
-                prompt = f"{task.render()}\n\nAnswer A:\n{self.shown(a.text)}\n\nAnswer B:\n{self.shown(b.text)}"
+                prompt = f"{task.render()}\n\nAnswer A:\n{self.shown(a.line)}\n\nAnswer B:\n{self.shown(b.line)}"
                 label = f"{a.name} or {b.name}"
                 calls.append(self.call(task, name, f"{prompt}\n\n{self.instruction}\n", label, form))
             matches.append(Match(first=first, second=second, calls=tuple(names)))

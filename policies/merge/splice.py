@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from plait.core.interfaces import Merge, Verdict
+from plait.core.plan import Text
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -78,8 +79,6 @@ class Splice(Merge):
     most_tokens: int | None = None
     """With `carry`: most tokens that all threads together may put into the block. Of the longest ones the ends are left
     out. Where there are no token ids a token is a word."""
-    before: tuple[Piece, ...] = ()
-    """With `carry`: pieces that stand before the block."""
     claim_from: str = ""
     """With `claim_item`: only what follows the last of this text in a thread's `answer` is looked at."""
     claim_item: str = ""
@@ -119,7 +118,7 @@ class Splice(Merge):
         block: list[Piece] = [self.head]
         for number, (pieces, _) in enumerate(written):
             block += [self.separator, *pieces] if number else pieces
-        block = _merged([*self.before, *block, self.tail])
+        block = _merged([*block, self.tail])
         if self.carry:
             value: JsonValue = [*block]
             return Verdict(value=value, why=why, winner=winner)
@@ -143,7 +142,7 @@ class Splice(Merge):
     ) -> tuple[list[Piece] | None, str | None, bool]:
         """Return the entry of a thread that reached the goal and what it claims; else twice `None`, and whether its
         claim was refuted."""
-        if branch is None or not branch.done or branch.result is None:
+        if branch is None or not (branch.done or (self.carry and branch.written)):
             return None, None, False
         fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
         if self.goal is None:
@@ -177,19 +176,19 @@ class Splice(Merge):
         return pieces if "".join(map(_text, pieces)).endswith(self.end) else [*pieces, self.close]
 
     def _said(self, branch: Branch) -> list[Piece]:
-        assert branch.result is not None
-        value, ids = branch.result.value, branch.result.token_ids
-        if isinstance(value, list):  # a thread that spawned threads: pieces already
-            return [each for each in value if isinstance(each, str | dict)]
-        text = " ".join(branch.result.text.split()) if self.words else branch.result.text
-        return [{"ids": list(ids), "text": text}] if self.carry and ids else [text]
+        if not self.carry:
+            return [" ".join(branch.text.split()) if self.words else branch.text]
+        if branch.written:
+            return [each.text if isinstance(each, Text) else _piece(each.ids, each.text) for each in branch.written]
+        ids = branch.result.token_ids if branch.result is not None else ()
+        return [_piece(ids, branch.text)] if ids else [branch.text]
 
     def _share(self, branches: Sequence[Branch]) -> int | None:
         """Return how many tokens the longest threads may keep, so that all together keep to `most_tokens`: what the
         shorter ones leave is shared equally."""
         if self.most_tokens is None or not self.carry:
             return None
-        lengths = sorted(sum(map(_length, self._said(each))) for each in branches if each.done and each.result)
+        lengths = sorted(sum(map(_length, self._said(each))) for each in branches if each.done or each.written)
         left = self.most_tokens
         for number, length in enumerate(lengths):
             if length * (len(lengths) - number) > left:
@@ -200,6 +199,10 @@ class Splice(Merge):
     def _claim(self, answer: str) -> str:
         start = answer.rfind(self.claim_from) if self.claim_from else 0
         return self.claim_separator.join(re.findall(self.claim_item, answer[max(0, start) :]))
+
+
+def _piece(ids: tuple[int, ...], text: str) -> Piece:
+    return {"ids": list(ids), "text": text}
 
 
 def _text(piece: Piece) -> str:

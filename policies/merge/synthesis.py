@@ -44,7 +44,7 @@ class Synthesis(Asking):
             return Verdict(value=value, why=f"nothing to synthesise: {why}", winner=only.name if only else None)
         names = [each.name for each in drafts]
         ask, end = fresh("synthesis-call", names), fresh("synthesis-answer", names)
-        written = "\n\n".join(f"Draft {i}:\n{self.shown(each.text)}" for i, each in enumerate(drafts, 1))
+        written = "\n\n".join(f"Draft {i}:\n{self.shown(each.line)}" for i, each in enumerate(drafts, 1))
         prompt = f"{task.render()}\n\nHere are {len(drafts)} drafts, written independently of one another.\n\n{written}"
         call = self.call(task, ask, f"{prompt}\n\n{self.instruction}\n", f"synthesis of {len(drafts)}")
         op = Join(merge=Plugin(name="synthesis-or-vote", options={"note": why}), tolerate="any-end")

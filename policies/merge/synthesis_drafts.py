@@ -65,18 +65,18 @@ class SynthesisDrafts(Merge):
 
     def _record(self, branch: Branch, task: Task) -> dict[str, JsonValue] | None:
         if not branch.done or branch.result is None:
-            text = branch.text if self.partial else ""
+            text = branch.line if self.partial else ""
             if not text.strip():
                 return None
             facts: dict[str, JsonValue] = {"answer": None, "key": None, "verified": None, "logprob": None}
             return {"name": branch.name, "text": text, "done": False, "tokens": branch.tokens, **facts}
         result = branch.result
-        answer = None if result.value is None else task.extract(result.text)
+        answer = None if result.value is None else task.extract(result.line)
         return {
             "name": branch.name,
-            "text": result.text if result.value is not None else "",
+            "text": result.line if result.value is not None else "",
             "done": True,
-            "tokens": result.usage.completion,
+            "tokens": 0 if result.prior else result.usage.completion,  # of the whole text; 0: not counted
             "logprob": result.logprob,
             "answer": answer,
             "key": None if answer is None else task.key(answer),

@@ -70,7 +70,7 @@ class SynthesisOrVote(Merge):
 def _answer(branch: Branch, task: Task) -> JsonValue:
     if not branch.done or branch.result is None or branch.result.value is None:
         return None
-    return task.extract(branch.result.text)
+    return task.extract(branch.result.line)
 
 
 def _state(branch: Branch) -> str:

@@ -79,7 +79,7 @@ class Redundant(Policy):
         if not joins or subject.tokens - event.tokens >= self.tokens:  # was compared before
             return ()
         task = view.task(subject.run)
-        text = subject.text
+        text = subject.line
         if not self._reached(task, text, subject.tokens):
             return ()
         if self._reached(task, text[: len(text) - len(event.text)], subject.tokens - event.tokens):
@@ -92,7 +92,7 @@ class Redundant(Policy):
     def _like(self, joins: Sequence[StepView], subject: StepView, task: Task) -> Iterator[Stop]:
         if any(reader not in joins for reader in subject.readers) or len(joins) > 1:
             return  # somebody else wants it too
-        mine = task.steps(subject.text)[: self.steps]
+        mine = task.steps(subject.line)[: self.steps]
         if not mine:
             return
         best: StepView | None = None
@@ -100,7 +100,7 @@ class Redundant(Policy):
         for other in joins[0].needs:
             if other == subject or other.state not in (State.RUNNING, State.DONE):
                 continue
-            text = other.text
+            text = other.line
             if other.state is State.RUNNING and not self._reached(task, text, other.tokens):
                 continue
             found = self._alike(mine, task.steps(text)[: self.steps])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from plait.core.events import Dispatch, Expand
-from plait.core.plan import Budget, Think
-from plait.core.result import Usage
+from plait.core.plan import Budget, Step, Think
+from plait.core.result import Result, Usage
+from plait.machine.views import StepView
+from plait.policies.merge.majority import Majority
+from plait.policies.merge.stitch import Stitch
 from tests.machine.kit import World, fail_with, join, think
 
 
@@ -168,3 +171,53 @@ def test_a_new_engine_that_has_nothing_to_add_still_closes_the_reader_with_all_o
     assert isinstance(fed, Expand)
     assert fed.result is not None
     assert (fed.result.text, fed.result.usage.completion) == ("all", 1)
+
+
+# -- the line: what stands since the model's first token ---------------------------------------------------------------
+
+
+def test_a_continued_step_knows_its_line_and_keeps_its_own_text_as_its_value() -> None:
+    world = World()
+    world.submit(think("a"), think("b", prompt=" so", after="a"), think("c", prompt="", after="b"))
+    world.succeed("a", "the answer: forty-", prompt_ids=[1], token_ids=[2])
+    world.succeed("b", " two", prompt_ids=[1, 2, 3], token_ids=[4])
+    world.progress("c", " thou")
+    assert StepView(world.node("c")).line == "the answer: forty- so two thou", "while it is written, too"
+    world.succeed("c", " thousand")
+    result = world.finish.result
+    assert result.value == " thousand"
+    assert result.line == "the answer: forty- so two thousand"
+
+
+def test_what_is_left_out_of_the_context_is_left_out_of_the_line() -> None:
+    world = World()
+    back = Think(prompt="<right>", after="a", before="<wrong>")
+    world.submit(think("a"), Step(name="b", op=back))
+    world.succeed("a", "so <wrong> and on")
+    world.succeed("b", " it is")
+    assert world.finish.result.line == "so <right> it is"
+
+
+def test_a_vote_reads_answers_that_begin_before_the_cut() -> None:
+    world = World(merges={"majority": Majority()})
+    heads = [think("a1"), think("a2"), think("a3")]
+    tails = [think(f"b{i}", prompt="", after=f"a{i}") for i in (1, 2, 3)]
+    world.submit(*heads, *tails, join("vote", "b1", "b2", "b3", merge="majority"))
+    for name, text in (("a1", "answer: forty-"), ("a2", "answer: forty-"), ("a3", "answer: fifty-")):
+        world.succeed(name, text)
+    for name in ("b1", "b2", "b3"):
+        world.succeed(name, "one")
+    assert world.finish.result.value == "answer: forty-one", "the kit's task takes the whole text for the answer"
+
+
+def test_a_join_that_passes_one_value_on_passes_its_line_on() -> None:
+    world = World(merges={"stitch": Stitch()})
+    world.submit(think("a"), think("b", prompt="", after="a"), join("end", "b", merge="stitch"))
+    world.succeed("a", "answer: forty-")
+    world.succeed("b", "two")
+    assert (world.finish.result.value, world.finish.result.line) == ("two", "answer: forty-two")
+
+
+def test_the_line_is_not_written_down() -> None:
+    result = Result(value="two", prior="answer: forty-")
+    assert "forty" not in result.model_dump_json(), "a replay makes it again, and chains would grow with their square"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 
@@ -73,6 +74,36 @@ def test_if_probes_tell_the_truth_the_vote_is_that_of_all(answers: list[str], ea
     best = max(answers.count(each) for each in answers)
     assert answers.count(str(outcome.finish.result.value)) == best
     assert len(went_on(outcome)) == len(set(answers))
+
+
+@pytest.mark.parametrize(
+    ("whole", "prefix", "answer"),
+    [
+        ("answer: 42\nI checked it twice.\nBye.", 2, "42"),
+        (
+            "I think that the answer: forty-two thousand and one.\nSo we are done here.",
+            6,
+            "forty-two thousand and one.",
+        ),
+    ],
+)
+def test_an_answer_that_begins_before_the_cut_is_read_whole(whole: str, prefix: int, answer: str) -> None:
+    words = re.findall(r"\s*\S+", whole)
+
+    async def run(planner: str) -> object:
+        replies = [Reply(text=whole)] * 2
+        if planner.startswith("deepprune"):
+            begin, rest = "".join(words[:prefix]), "".join(words[prefix:])
+            replies = [
+                Reply(when="So the answer is", text="?"),
+                Reply(when=re.escape(begin.strip()), text=rest),
+                Reply(text=begin, finish="length"),
+            ]
+        async with AsyncOrchestrator(workers=[Scripted(replies)], journal="off") as orchestrator:
+            return (await orchestrator.run("What is it?", planner=planner)).answer
+
+    assert asyncio.run(run("sample:n=2")) == answer
+    assert asyncio.run(run(f"deepprune:n=2,prefix={prefix}")) == answer
 
 
 # --- other judges -----------------------------------------------------------------------------------------------------

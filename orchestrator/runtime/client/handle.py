@@ -211,7 +211,7 @@ def read_answer(
         try:
             # A value that is not text is no generated text either: a merge's verdict or a tool's value is the answer.
             as_it_is = result.extracted or not isinstance(result.value, str)
-            answer = result.value if as_it_is else task.extract(result.text)
+            answer = result.value if as_it_is else task.extract(result.line)
             verified = task.verify(answer) if answer is not None else None
         except Exception as error:
             failure = as_failure(TaskError(f"{type(task).__name__} could not read the output: {error}"))
