@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from plait.apps.common.problems import Problem, is_right
 
 if TYPE_CHECKING:
+    from plait.core.record import StepRecord
     from plait.core.task import Task
-    from plait.runtime.client.answer import Answer, StepNews
+    from plait.runtime.client.answer import Answer
 
 __all__ = [
     "Condition",
@@ -122,7 +123,7 @@ def circumstances(runs: Sequence[Record]) -> str:
 
 
 def record_of(
-    problem: Problem, answer: Answer, branches: Sequence[StepNews] | None, task: Task, steps: int = 0
+    problem: Problem, answer: Answer, branches: Sequence[StepRecord] | None, task: Task, steps: int = 0
 ) -> Record:
     """Return what is kept of one run.
 
@@ -152,7 +153,7 @@ def record_of(
         record["child_prompt"] = sum(row.usage.prompt for row in children)
         record["child_cached"] = sum(row.usage.cached for row in children)
     if branches is not None:
-        record["branches"] = [branch_of(problem, news, task, steps) for news in branches]
+        record["branches"] = [branch_of(problem, branch, task, steps) for branch in branches]
     return record
 
 
@@ -184,11 +185,11 @@ def _legal(label: str, problem: Problem) -> bool:
     return exact.get(words[1], False)
 
 
-def branch_of(problem: Problem, news: StepNews, task: Task, steps: int = 0) -> Record:
+def branch_of(problem: Problem, branch: StepRecord, task: Task, steps: int = 0) -> Record:
     """Return what is kept of one branch of a vote: its claim as text and as votes are counted, length and signals."""
-    text = news.value if isinstance(news.value, str) else ""
+    text = branch.value if isinstance(branch.value, str) else ""
     answer = task.extract(text)
-    signals, numbers = news.signals, None
+    signals, numbers = branch.signals, None
     if signals is not None:
         values = (signals.confidence, signals.tail, signals.bottom, signals.lowest, signals.entropy)
         numbers = [round(value, 5) for value in values]
@@ -198,8 +199,8 @@ def branch_of(problem: Problem, news: StepNews, task: Task, steps: int = 0) -> R
         "claim": None if answer is None else " ; ".join(map(str, answer)) if isinstance(answer, list) else str(answer),
         "key": None if answer is None else task.key(answer),
         "right": is_right(problem, answer),
-        "tokens": news.tokens,
-        "logprob": None if news.logprob is None else round(news.logprob, 5),
+        "tokens": branch.usage.completion,
+        "logprob": None if branch.logprob is None else round(branch.logprob, 5),
         "signals": numbers,
         "certainty": None if signals is None or signals.certainty is None else round(signals.certainty, 5),
     }

@@ -177,6 +177,7 @@ async def _condition(
     stopper: Stopper,
 ) -> None:
     from plait.core.plan import Plugin
+    from plait.core.record import StepRecord
     from plait.runtime.client.answer import AnswerNews, StepNews
 
     from .base import record_of
@@ -190,12 +191,14 @@ async def _condition(
             options: Any = {"task": "countdown", "seed": seed, **condition.request}
             handle = await orchestrator.submit(problem.text, watch=condition.branches, **options)
             revoke = stopper.then(handle.cancel)
-            branches: dict[str, StepNews] = {}
+            branches: dict[str, StepRecord] = {}
             try:
                 if condition.branches:
                     async for news in handle.news():
-                        if isinstance(news, StepNews) and news.state == "done" and news.name.startswith("sample-"):
-                            branches[news.name] = news
+                        if isinstance(news, StepNews):
+                            record = news.record
+                            if record.state == "done" and record.name.startswith("sample-"):
+                                branches[record.name] = record
                         elif isinstance(news, AnswerNews):
                             break
                 answer = await handle

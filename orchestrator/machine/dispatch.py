@@ -273,6 +273,7 @@ class Attempts(Lifecycle):
         attempt.leave()
         run.live -= 1
         run.meter.add(usage, read)
+        node.spent = usage if node.spent is None else node.spent + usage
         attempt.host.load -= attempt.left
         self.fleet.release(attempt.host)
         if node.kin is not None:

@@ -84,6 +84,8 @@ class Node:
     result: Result | None = None
     """Its value to others: its own, or that of its expansion."""
     failure: Failure | None = None
+    spent: Usage | None = None
+    """Of all its attempts that are gone."""
     merged_into: str | None = None
     """Id of the step in whose favour a policy gave it up."""
     cut: bool = False

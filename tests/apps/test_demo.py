@@ -9,13 +9,16 @@ from rich.console import Console
 
 from plait.apps.common.problems import draw
 from plait.apps.common.tree import StepTree
+from plait.core.record import StepRecord
 from plait.runtime.client.answer import StepNews, TextNews
 
 ROUND = "<parent> <spawn> {step} = {c} | {x} {y} <wait>"
 
 
-def step(name, state="waiting", owner=None, op="think", label="", **more):
-    return StepNews(at=0.0, step=f"r:{name}", name=name, owner=owner, op=op, label=label, state=state, **more)
+def step(name, state="waiting", owner=None, kind="think", label="", reason="", **more):
+    moves = () if state == "waiting" else ((0.0, state, reason),)
+    record = StepRecord(f"r:{name}", name, kind, label, owner=owner, state=state, moves=moves, **more)
+    return StepNews(at=0.0, record=record)
 
 
 def drawn(tree, width=80, height=None):
@@ -32,7 +35,7 @@ def tree():
         tree.take(
             step(f"child-{i}", "done", owner="r:round-1", label=f"{i} + {i} = {2 * i}", tokens=100, value="<none>")
         )
-    tree.take(step("join-1", "expanded", owner="r:round-1", op="join", label="join of 6"))
+    tree.take(step("join-1", "expanded", owner="r:round-1", kind="join", label="join of 6"))
     tree.take(step("round-2", "running", owner="r:join-1", label="round 2"))
     return tree
 

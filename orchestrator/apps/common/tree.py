@@ -1,34 +1,27 @@
-"""The steps of a run as a tree of threads, live while it runs.
-
-Takes a run's news (or its report) and decides how many lines there are, how they are indented, cut and folded. It does
-not know where the news come from, nor what the steps mean.
-"""
+"""The steps of a run as a tree of threads, live while it runs: how its lines are indented, cut and folded."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
 
+from pydantic import JsonValue
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from ...core.record import StepRecord
+from ...core.values import as_text
+from ...runtime.client.answer import News
+from ...runtime.client.report import Report
 from .terminal import safe
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
-
-    from ...runtime.client.answer import News, StepNews
-    from ...runtime.client.report import Report
 
 __all__ = ["StepTree", "following"]
 
-_ENDED = ("done", "failed", "cancelled")
 _MARKS = {
     "waiting": ("·", "dim"),
     "ready": ("○", "dim"),
@@ -45,32 +38,21 @@ _FRAMES = 10  # a second
 
 @dataclass(slots=True)
 class Line:
-    """One step."""
+    """One step as it is drawn."""
 
-    step: str
-    name: str
-    state: str
-    label: str = ""
-    tokens: int = 0
+    record: StepRecord
     text: str = ""
     """What it generated or ended in, as far as it is known."""
-    reason: str = ""
     facts: str = ""
     """How sure the model was and what the prefix cache served, where that is shown."""
-    join: bool = False
     under: Line | None = None
     """The step in whose place it is shown."""
     children: list[Line] = field(default_factory=list["Line"])
 
     @property
-    def ended(self) -> bool:
-        """Whether it and all that it expanded into will not move any more."""
-        return self.state in _ENDED
-
-    @property
     def stem(self) -> str:
-        """What it has in common with its like: `child-3` and `child-4` are both `child`."""
-        return re.sub(r"[-.]?\d+$", "", self.name)
+        """The name without its number: `child` for `child-3` and `child-4`."""
+        return re.sub(r"[-.]?\d+$", "", self.record.name)
 
 
 class StepTree:
@@ -91,9 +73,8 @@ class StepTree:
     def of_report(cls, report: Report, title: str = "") -> StepTree:
         """Return the tree of a run that is over."""
         tree = cls(title)
-        for row in report.steps:
-            line = tree._line(row.step, row.name, row.owner, row.label, row.kind == "join")
-            line.state, line.reason, line.tokens = row.state, row.reason, row.usage.completion
+        for record in report.steps:
+            tree._line(record)
         tree._tokens, tree._seconds = report.usage.completion, report.seconds
         return tree
 
@@ -101,23 +82,25 @@ class StepTree:
         """Take one piece of news. That of the answer ends the clock."""
         match news.kind:
             case "step":
-                line = self._line(news.step, news.name, news.owner, news.label, news.op == "join")
-                line.state, line.reason = news.state, news.reason or line.reason
-                line.tokens = max(line.tokens, news.tokens)
-                if news.value is not None:
-                    line.text = _as_line(news.value)
+                record = news.record
+                line = self._line(record)
+                if record.value is not None:
+                    line.text = _as_line(record.value)
                 if self._facts:
-                    line.facts = facts_of(news) or line.facts
+                    cached = f"{record.usage.cached} hit" if record.usage.cached else ""
+                    line.facts = "  ".join(filter(None, (record.sure, cached))) or line.facts
             case "text":
                 if news.step in self._lines:
                     line = self._lines[news.step]
-                    line.tokens = news.tokens
+                    line.record = replace(line.record, tokens=max(line.record.tokens, news.tokens))
                     line.text = (line.text + news.text)[-400:]
                     if self._facts and news.logprob is not None:
-                        line.facts = f"p={math.exp(min(0.0, news.logprob)):.2f}"
+                        line.facts = replace(line.record, logprob=news.logprob).sure
             case "answer":
                 self._seconds = news.answer.seconds
                 self._tokens = news.answer.total_tokens
+                for record in news.answer.trace:
+                    self._line(record)
 
     def renderable(self, width: int, height: int | None = None) -> RenderableType:
         """Return the tree in at most `width` columns; with `height`, groups of like steps that have ended are folded
@@ -128,8 +111,8 @@ class StepTree:
             if len(rows) + 1 > height:
                 keep = max(1, height - 2)
                 rows = [("", _more(len(rows) - keep)), *rows[-keep:]]
-        names = min(max((len(guide) + len(line.name) for guide, line in rows), default=0), max(12, width // 3))
-        labels = min(max((len(line.label) for _, line in rows), default=0), width // 4)
+        names = min(max((len(guide) + len(line.record.name) for guide, line in rows), default=0), max(12, width // 3))
+        labels = min(max((len(line.record.label) for _, line in rows), default=0), width // 4)
         facts = max((len(line.facts) for _, line in rows), default=0)
         drawn = [self._head(width), *(_drawn(guide, line, names, facts, labels, width) for guide, line in rows)]
         return Group(*drawn)
@@ -138,21 +121,22 @@ class StepTree:
         height = max(8, options.size.height - 4) if console.is_terminal else None
         yield self.renderable(options.max_width, height)
 
-    def _line(self, step: str, name: str, owner: str | None, label: str, join: bool) -> Line:
-        line = self._lines.get(step)
+    def _line(self, record: StepRecord) -> Line:
+        line = self._lines.get(record.step)
         if line is None:
-            above = self._lines.get(owner) if owner is not None else None
-            if above is not None and above.join:
+            above = self._lines.get(record.owner) if record.owner is not None else None
+            if above is not None and above.record.kind == "join":
                 # What a join goes on to is the next round of the line of reasoning, and stands beside the first.
                 above = above.under.under if above.under is not None else None
-            line = self._lines[step] = Line(step, name, "waiting", label, join=join, under=above)
+            line = self._lines[record.step] = Line(record, under=above)
             (self._roots if above is None else above.children).append(line)
+        line.record = record
         return line
 
     def _head(self, width: int) -> Text:
         seconds = time.monotonic() - self._began if self._seconds is None else self._seconds
-        tokens = self._tokens or sum(line.tokens for line in self._lines.values())
-        running = sum(line.state == "running" for line in self._lines.values())
+        tokens = self._tokens or sum(line.record.tokens for line in self._lines.values())
+        running = sum(line.record.state == "running" for line in self._lines.values())
         facts = f"  {seconds:.1f} s  {tokens} tokens" + (f"  {running} running" if running else "")
         facts += f"  {self.note}" if self.note else ""
         title = safe(self.title) or "a plan"
@@ -196,7 +180,7 @@ def _folded(lines: list[Line]) -> list[Line]:
     at = 0
     while at < len(lines):
         end = at
-        while end < len(lines) and lines[end].stem == lines[at].stem and lines[end].ended and not lines[end].children:
+        while end < len(lines) and _folds(lines[end], lines[at].stem):
             end += 1
         if end - at >= _FOLD_FROM:
             result.append(_summed(lines[at:end]))
@@ -207,46 +191,37 @@ def _folded(lines: list[Line]) -> list[Line]:
     return result
 
 
+def _folds(line: Line, stem: str) -> bool:
+    return line.stem == stem and line.record.ended and not line.children
+
+
 def _summed(alike: list[Line]) -> Line:
-    counts = {state: sum(line.state == state for line in alike) for state in _ENDED}
-    words = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    return Line(
-        step="",
-        name=f"{alike[0].stem}-*",
-        state="done" if counts["done"] else alike[0].state,
-        label=f"{len(alike)} steps",
-        tokens=sum(line.tokens for line in alike),
-        text=words,
-    )
+    counts = Counter(line.record.state for line in alike)
+    words = ", ".join(f"{counts[state]} {state}" for state in ("done", "failed", "cancelled") if counts[state])
+    state = "done" if counts["done"] else alike[0].record.state
+    tokens = sum(line.record.tokens for line in alike)
+    name, label = f"{alike[0].stem}-*", f"{len(alike)} steps"
+    return Line(StepRecord("", name, "think", label, state=state, tokens=tokens), words)
 
 
 def _more(count: int) -> Line:
-    return Line(step="", name="…", state="done", label=f"{count} more lines")
-
-
-def facts_of(news: StepNews) -> str:
-    """Return how sure the model was (the mean probability of its tokens, or DeepConf's confidence in nats) and how many
-    prompt tokens the prefix cache served, as far as it is known."""
-    sure = ""
-    if news.logprob is not None:
-        sure = f"p={math.exp(min(0.0, news.logprob)):.2f}"
-    elif news.signals is not None:
-        sure = f"c={news.signals.confidence:.1f}"
-    return "  ".join(filter(None, (sure, f"{news.cached} hit" if news.cached else "")))
+    return Line(StepRecord("", "…", "think", f"{count} more lines", state="done"))
 
 
 def _drawn(guide: str, line: Line, names: int, facts: int, labels: int, width: int) -> Text:
-    mark, style = _MARKS.get(line.state, ("?", ""))
-    name = line.name.ljust(max(0, names - len(guide)))
-    tokens = f"{line.tokens:>5} tok" if line.tokens else " " * 9
+    record = line.record
+    mark, style = _MARKS.get(record.state, ("?", ""))
+    name = safe(record.name).ljust(max(0, names - len(guide)))
+    tokens = f"{record.tokens:>5} tok" if record.tokens else " " * 9
     row = Text.assemble(
-        (guide, "dim"), (mark, style), " ", (name, "bold" if line.state == "running" else ""), (tokens, "dim"), "  "
+        (guide, "dim"), (mark, style), " ", (name, "bold" if record.state == "running" else ""), (tokens, "dim"), "  "
     )
     if facts:
         row.append(line.facts.ljust(facts) + "  ", "dim")
-    label, said = safe(line.label), safe(line.text)
-    if line.state in ("failed", "cancelled") and line.reason:
-        said = safe(line.reason)
+    label, said = safe(record.label), safe(line.text)
+    gone = record.state in ("failed", "cancelled")
+    if gone and record.reason:
+        said = safe(record.reason)
     room = width - row.cell_len
     if room <= 0:
         return _cut(row, width)
@@ -254,9 +229,9 @@ def _drawn(guide: str, line: Line, names: int, facts: int, labels: int, width: i
     room = width - row.cell_len - 2
     if said and room > 6:
         if len(said) > room:  # of what was generated the end says most, of all else the beginning
-            tail = line.state not in ("failed", "cancelled") and not line.join
+            tail = not gone and record.kind != "join"
             said = "…" + said[-(room - 1) :] if tail else said[: room - 1] + "…"
-        row.append("  ").append(said, "dim" if line.ended else "")
+        row.append("  ").append(said, "dim" if record.ended else "")
     return _cut(row, width)
 
 
@@ -268,6 +243,4 @@ def _cut(text: Text, width: int) -> Text:
 
 
 def _as_line(value: JsonValue) -> str:
-    from ...core.values import as_text
-
     return " ".join(as_text(value)[:2000].split())

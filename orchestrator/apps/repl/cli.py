@@ -214,7 +214,7 @@ class Repl:
         if answer is None:
             return
         screen = self.screen
-        if screen.styled and len(turn.strands) > 1:
+        if screen.styled and len(turn.steps) > 1:
             tree = StepTree(turn.title, facts=True)
             for news in turn.news():
                 tree.take(news)
@@ -231,9 +231,9 @@ class Repl:
             screen.print(answer.why, style="dim")
         if answer.failure is not None and answer.status != "cancelled":
             screen.error(safe(f"{answer.failure.message} ({answer.failure.kind})"))
-        elif answer.status == "cancelled" and turn.strands:
-            done = sum(each.state == "done" for each in turn.strands.values())
-            screen.print(f"{done} of {len(turn.strands)} steps were done; /branches shows them", style="dim")
+        elif answer.status == "cancelled" and turn.steps:
+            done = sum(each.state == "done" for each in turn.steps.values())
+            screen.print(f"{done} of {len(turn.steps)} steps were done; /branches shows them", style="dim")
 
     # -- what only some screens can -----------------------------------------------------------------------------------
 

@@ -119,13 +119,13 @@ class ReplCompleter(Completer):
         turn = self._repl.session.turn()
         if turn is None or " " in text:
             return
-        names = [each.name for each in turn.strands.values()]
-        for strand in turn.strands.values():
+        names = [each.name for each in turn.steps.values()]
+        for step in turn.steps.values():
             # The name alone is enough where no other step has it.
-            shown = strand.name if names.count(strand.name) == 1 else strand.path
-            if shown.startswith(text) or strand.path.startswith(text):
+            shown = step.name if names.count(step.name) == 1 else step.path
+            if shown.startswith(text) or step.path.startswith(text):
                 yield Completion(
-                    shown, -len(text), display=safe(shown), display_meta=f"{strand.state}, {strand.tokens} tok"
+                    shown, -len(text), display=safe(shown), display_meta=f"{step.state}, {step.tokens} tok"
                 )
 
     def _turns(self, word: str) -> Iterator[Completion]:

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .state import Asked, Strand, Turn
+from .state import Asked, Turn
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from ...core.plan import Plan
+    from ...core.record import StepRecord
     from ...core.tools.context import Question
     from ...runtime.client.answer import Answer, News
     from ...runtime.client.client import AsyncOrchestrator, Handle
@@ -236,10 +237,10 @@ class ReplSession:
         if not asked.answer.done():
             asked.answer.set_result(value)
 
-    def prune(self, strand: Strand, reason: str) -> None:
+    def prune(self, step: StepRecord, reason: str) -> None:
         """Give one step of the run under way up."""
         if self._handle is not None:
-            self._handle.prune(strand.step, reason)
+            self._handle.prune(step.step, reason)
 
     def pause(self, on: bool) -> None:
         """Have nothing more start of the run under way, or have it go on."""

@@ -1,28 +1,27 @@
-"""What a REPL session remembers: how requests are made, each question with its steps' stories and answer.
+"""What a REPL session remembers: how requests are made, each question with its steps and answer.
 
-Plain data and its two written forms (JSON, which can be loaded again, and Markdown). It runs nothing, and does not know
-how anything is shown.
+Plain data and its two written forms: JSON, which can be loaded again, and Markdown.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import json
-import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydantic import JsonValue, ValidationError
+
+from ...core.errors import PluginError, UsageError
+from ...core.plan import Budget, Plugin
+from ...core.record import StepRecord
+from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
+from ...runtime.plugins.spec import parse_plugin
 from ..common.terminal import safe
 
-if TYPE_CHECKING:
-    from pydantic import JsonValue
-
-    from ...core.plan import Budget, Plugin
-    from ...runtime.client.answer import Answer, News, StepNews
-
-__all__ = ["Asked", "Strand", "Turn", "as_markdown", "dump", "load", "spelled"]
+__all__ = ["Asked", "Turn", "as_markdown", "dump", "load", "spelled"]
 
 FORMAT = 1
 
@@ -76,9 +75,6 @@ class Asked:
     @classmethod
     def read(cls, written: dict[str, Any]) -> Asked:
         """Return what `written` was made of. Raises `PluginError`, `ValidationError`, `TypeError`."""
-        from ...core.plan import Budget
-        from ...runtime.plugins.spec import parse_plugin
-
         given = dict(written)
         for name in ("task", "planner", "merge"):
             if name in given:
@@ -91,93 +87,19 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Strand:
-    """One step of a run and its story."""
-
-    step: str
-    name: str
-    op: str
-    owner: str | None = None
-    label: str = ""
-    state: str = "waiting"
-    moves: list[tuple[float, str, str]] = field(default_factory=list[tuple[float, str, str]])
-    """Seconds after the run began, the new state, why."""
-    tokens: int = 0
-    prompt: int = 0
-    cached: int = 0
-    logprob: float | None = None
-    """Mean, nats."""
-    confidence: float | None = None
-    """DeepConf's, nats."""
-    value: JsonValue = None
-    text: str = ""
-    """What it has generated so far."""
-    _heard: int = 0
-
-    @property
-    def path(self) -> str:
-        """Its id without that of the run."""
-        return self.step.partition(":")[2]
-
-    @property
-    def ended(self) -> bool:
-        """Whether it will not move any more."""
-        return self.state in ("done", "failed", "cancelled")
-
-    @property
-    def reason(self) -> str:
-        """Why it is in the state that it is in."""
-        return self.moves[-1][2] if self.moves else ""
-
-    @property
-    def sure(self) -> str:
-        """How sure the model was, in words, if that is known."""
-        if self.logprob is not None:
-            return f"p={math.exp(min(0.0, self.logprob)):.2f}"
-        return "" if self.confidence is None else f"c={self.confidence:.1f}"
-
-    def span(self) -> tuple[float | None, float | None]:
-        """Return when it was first on a worker, and when it ended."""
-        began = next((at for at, state, _ in self.moves if state == "running"), None)
-        return began, self.moves[-1][0] if self.moves and self.ended else None
-
-    def take(self, news: StepNews) -> None:
-        """Take news of a move."""
-        if news.state != "waiting" or self.moves:  # it enters the plan waiting, which is no move
-            self.moves.append((news.at, news.state, news.reason))
-        self.state, self.label = news.state, news.label
-        self.tokens = max(self.tokens, news.tokens)
-        self.prompt, self.cached = max(self.prompt, news.prompt), max(self.cached, news.cached)
-        if news.value is not None:
-            self.value = news.value
-        if news.logprob is not None:
-            self.logprob = news.logprob
-        if news.signals is not None:
-            self.confidence = news.signals.confidence
-
-    def hear(self, text: str, tokens: int, logprob: float | None) -> None:
-        """Take news of generated text; `tokens` is how many it has generated in all."""
-        if tokens < self._heard:  # a new attempt
-            self.text, self._heard = "", 0
-        more = tokens - self._heard
-        if logprob is not None and more > 0:
-            before = self.logprob if self.logprob is not None and self._heard else logprob
-            self.logprob = (before * self._heard + logprob * more) / tokens
-        self.text += text
-        self._heard, self.tokens = tokens, tokens
-
-
-@dataclass(slots=True)
 class Turn:
     """One question, what became of it, and how it was asked."""
 
     question: str
-    asked: dict[str, JsonValue] = field(default_factory=dict[str, "JsonValue"])
+    asked: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     run: str = ""
-    strands: dict[str, Strand] = field(default_factory=dict[str, Strand])
+    steps: dict[str, StepRecord] = field(default_factory=dict[str, StepRecord])
+    """By id, in the order in which they entered the plan."""
     answer: Answer | None = None
     planned: bool = False
     """It ran a plan from a file."""
+    _heard: dict[str, int] = field(default_factory=dict[str, int])
+    """Tokens of a step's text that were heard."""
 
     @property
     def task(self) -> str:
@@ -193,63 +115,56 @@ class Turn:
         """Take one piece of the run's news."""
         match news.kind:
             case "step":
-                strand = self.strands.get(news.step)
-                if strand is None:
-                    strand = Strand(news.step, news.name, news.op, news.owner)
-                    self.strands[news.step] = strand
-                strand.take(news)
+                self._note(news.record)
             case "text":
-                if news.step in self.strands:
-                    self.strands[news.step].hear(news.text, news.tokens, news.logprob)
+                if news.step in self.steps:
+                    self._hear(self.steps[news.step], news)
             case "answer":
                 self.answer = news.answer
+                for record in news.answer.trace:
+                    self._note(record)
+
+    def _note(self, record: StepRecord) -> None:
+        """Keep a step as it now is, with the text that was heard of it."""
+        before = self.steps.get(record.step)
+        if before is not None:
+            logprob = before.logprob if record.logprob is None else record.logprob
+            record = replace(record, text=before.text, logprob=logprob, tokens=max(before.tokens, record.tokens))
+        self.steps[record.step] = record
+
+    def _hear(self, record: StepRecord, news: TextNews) -> None:
+        heard, logprob = self._heard.get(news.step, 0), news.logprob
+        if news.tokens < heard:  # a new attempt
+            record.text, heard = "", 0
+        more = news.tokens - heard
+        if logprob is not None and more > 0:
+            before = record.logprob if record.logprob is not None and heard else logprob
+            record.logprob = (before * heard + logprob * more) / news.tokens
+        record.text += news.text
+        record.tokens, self._heard[news.step] = max(record.tokens, news.tokens), news.tokens
 
     def news(self) -> list[News]:
-        """Return news that tell how it all ended, for whoever draws it."""
-        from ...core.result import Signals
-        from ...runtime.client.answer import AnswerNews, StepNews
-
+        """Return news that tell how it all ended, for the tree."""
         told: list[News] = []
-        for each in self.strands.values():
-            signals = None
-            if each.confidence is not None:
-                value = each.confidence
-                signals = Signals(k=0, confidence=value, tail=value, bottom=value, lowest=value, entropy=0.0)
-            told.append(
-                StepNews(
-                    at=each.moves[-1][0] if each.moves else 0.0,
-                    step=each.step,
-                    name=each.name,
-                    owner=each.owner,
-                    op=each.op,  # pyright: ignore[reportArgumentType]: it was read from one
-                    label=each.label,
-                    state=each.state,
-                    reason=each.reason,
-                    tokens=each.tokens,
-                    value=each.value if each.value is not None else each.text or None,
-                    prompt=each.prompt,
-                    cached=each.cached,
-                    logprob=each.logprob,
-                    signals=signals,
-                )
-            )
+        for each in self.steps.values():
+            record = replace(each, value=each.text or None) if each.value is None else each
+            told.append(StepNews(at=each.moves[-1][0] if each.moves else 0.0, record=record))
         if self.answer is not None:
             told.append(AnswerNews(at=self.answer.seconds, answer=self.answer))
         return told
 
-    def find(self, pattern: str) -> list[Strand]:
+    def find(self, pattern: str) -> list[StepRecord]:
         """Return the steps that are meant by a name, an id with or without its run, the end of one, or a pattern with
         `*` and `?`."""
-        if pattern in self.strands:
-            return [self.strands[pattern]]
-        strands = list(self.strands.values())
+        if pattern in self.steps:
+            return [self.steps[pattern]]
         for same in (
             lambda each: each.path == pattern,
             lambda each: each.name == pattern,
             lambda each: each.path.endswith("/" + pattern),
             lambda each: fnmatch.fnmatchcase(each.name, pattern) or fnmatch.fnmatchcase(each.path, pattern),
         ):
-            found = [each for each in strands if same(each)]
+            found = [each for each in self.steps.values() if same(each)]
             if found:
                 return found
         return []
@@ -268,10 +183,7 @@ def dump(turns: Iterable[Turn], asked: Asked) -> str:
                     "run": turn.run,
                     "planned": turn.planned,
                     "answer": None if turn.answer is None else turn.answer.model_dump(mode="json"),
-                    "steps": [
-                        {key: value for key, value in asdict(each).items() if key[0] != "_"}
-                        for each in turn.strands.values()
-                    ],
+                    "steps": [each.written() for each in turn.steps.values()],
                 }
                 for turn in turns
             ],
@@ -282,11 +194,6 @@ def dump(turns: Iterable[Turn], asked: Asked) -> str:
 
 def load(path: Path) -> tuple[list[Turn], Asked]:
     """Read what `dump` wrote. Raises `UsageError` for a file that cannot be read or is none of its kind."""
-    from pydantic import ValidationError
-
-    from ...core.errors import PluginError, UsageError
-    from ...runtime.client.answer import Answer
-
     remedy = "give a file that /save wrote with a name ending in .json"
     try:
         written = json.loads(path.expanduser().read_text(encoding="utf-8"))
@@ -299,17 +206,22 @@ def load(path: Path) -> tuple[list[Turn], Asked]:
     try:
         turns: list[Turn] = []
         for each in written["turns"]:
-            strands = [
-                Strand(**{**step, "moves": [(move[0], move[1], move[2]) for move in step["moves"]]})
-                for step in each["steps"]
-            ]
+            steps = {step["step"]: StepRecord.read(_renamed(step)) for step in each["steps"]}
             answer = None if each["answer"] is None else Answer.model_validate(each["answer"])
-            by_id = {strand.step: strand for strand in strands}
-            turns.append(Turn(each["question"], each["asked"], each["run"], by_id, answer, each["planned"]))
+            turns.append(Turn(each["question"], each["asked"], each["run"], steps, answer, each["planned"]))
         return turns, Asked.read(written["settings"])
     except (ValidationError, PluginError, KeyError, IndexError, TypeError, AttributeError) as error:
         said = str(error).partition("\n")[0]
         raise UsageError(f"{path} is damaged ({type(error).__name__}: {said}): {remedy}") from None
+
+
+def _renamed(step: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved step with the names of today: until 0.1 `op` was its kind."""
+    if "op" not in step:
+        return step
+    usage = {"prompt": step["prompt"], "cached": step["cached"], "completion": step["tokens"]}
+    kept = {key: value for key, value in step.items() if key not in ("op", "prompt", "cached", "confidence")}
+    return {**kept, "kind": step["op"], "usage": usage}
 
 
 def as_markdown(turns: Iterable[Turn], model: str, worded: Iterable[str]) -> str:
@@ -327,7 +239,7 @@ def as_markdown(turns: Iterable[Turn], model: str, worded: Iterable[str]) -> str
             usage = turn.answer.usage
             lines += [
                 f"{turn.answer.status.capitalize()} in {turn.answer.seconds:.2f} s, {usage.completion} tokens, "
-                f"{usage.cached} of {usage.prompt} prompt tokens cached, {len(turn.strands)} steps"
+                f"{usage.cached} of {usage.prompt} prompt tokens cached, {len(turn.steps)} steps"
                 + (f" (run `{turn.run}`)." if turn.run else "."),
                 "",
             ]

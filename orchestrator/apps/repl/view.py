@@ -1,7 +1,6 @@
 """How a REPL session looks: the consoles it is printed on, the live tree, the table of branches, one step's story.
 
-Decides layout only: nothing is wider than the screen, and nothing is asked of the engine. All text goes through
-`terminal.CleanOutput`, whoever said it.
+Nothing is wider than the screen. All text goes through `terminal.CleanOutput`, whoever said it.
 """
 
 from __future__ import annotations
@@ -10,17 +9,18 @@ import io
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...core import graph
+from ...core.plan import Plan
+from ...core.record import StepRecord
+from ...core.values import as_text
 from ..common.terminal import CleanOutput, safe
-
-if TYPE_CHECKING:
-    from ...core.plan import Plan
-    from .state import Strand, Turn
+from .state import Turn
 
 __all__ = ["Screen", "branches", "plan_tree", "story"]
 
@@ -108,8 +108,8 @@ _LAST = len(_HEADS) - 1
 def branches(turn: Turn, width: int) -> RenderableType:
     """Return the table of a run's steps in at most `width` columns, a line a step; columns with nothing in them are
     left out."""
-    strands = [strand for strand, _ in _nested(turn.strands.values())]
-    rows = [_cells(strand, depth) for strand, depth in _nested(turn.strands.values())]
+    nested = _nested(turn.steps.values())
+    rows = [_cells(step, depth) for step, depth in nested]
     if not rows:
         return Text("no steps yet")
     shown = [at for at in range(_LAST) if at < 2 or any(row[at] for row in rows)]
@@ -120,115 +120,96 @@ def branches(turn: Turn, width: int) -> RenderableType:
     for at in shown:
         table.add_column(_HEADS[at], no_wrap=True, width=sizes[at], justify="right" if at in _RIGHT else "left")
     table.add_column(_HEADS[_LAST], no_wrap=True, overflow="ellipsis", width=room)
-    for strand, row in zip(strands, rows, strict=True):
+    for (step, _), row in zip(nested, rows, strict=True):
         cells = [Text(safe(row[at]), style=_STYLES.get(row[1], "") if at == 1 else "") for at in shown]
-        table.add_row(*cells, Text(_said(strand, turn, room)))
+        table.add_row(*cells, Text(_said(step, room)))
     return table
 
 
-def _cells(strand: Strand, depth: int) -> tuple[str, ...]:
-    began, ended = strand.span()
+def _cells(step: StepRecord, depth: int) -> tuple[str, ...]:
+    began = next((at for at, state, _ in step.moves if state == "running"), None)
+    ended = step.ended_at
     return (
-        "  " * depth + strand.name,
-        strand.state,
-        str(strand.tokens or ""),
-        f"{strand.cached}/{strand.prompt}" if strand.cached else "",
-        strand.sure,
+        "  " * depth + step.name,
+        step.state,
+        str(step.tokens or ""),
+        f"{step.usage.cached}/{step.usage.prompt}" if step.usage.cached else "",
+        step.sure,
         "" if began is None or ended is None else f"{ended - began:.2f}",
     )
 
 
-def _said(strand: Strand, turn: Turn, room: int) -> str:
+def _said(step: StepRecord, room: int) -> str:
     """Return what one line can say of a step: why it ended badly, a join's verdict, or what it said."""
-    from ...core.values import as_text
-
-    if strand.state in ("failed", "cancelled"):
-        return cut(strand.reason, room)
-    if strand.op == "join":
-        return cut(_verdict(strand, turn) or strand.label, room)
+    if step.state in ("failed", "cancelled"):
+        return cut(step.reason, room)
+    if step.kind == "join":
+        return cut(step.reason or step.label, room)
     # A label that only says the name in other words (`sample 1 of 6`) says nothing here.
-    stem = strand.name.rstrip("0123456789").rstrip("-.")
-    label = "" if stem and strand.label.startswith(stem) else cut(strand.label, room)
-    said = " ".join(safe((as_text(strand.value) if strand.value is not None else strand.text)[-2000:]).split())
+    stem = step.name.rstrip("0123456789").rstrip("-.")
+    label = "" if stem and step.label.startswith(stem) else cut(step.label, room)
+    said = " ".join(safe((as_text(step.value) if step.value is not None else step.text)[-2000:]).split())
     left = room - (len(label) + 2 if label else 0)
     if len(said) > left:  # of what was generated the end says most
         said = "…" + said[len(said) - left + 1 :] if left > 6 else ""
     return "  ".join(filter(None, (label, said)))
 
 
-def _verdict(strand: Strand, turn: Turn) -> str:
-    row = _row(strand, turn)
-    return str(row.reason) if row is not None and strand.op == "join" else ""
-
-
-def _row(strand: Strand, turn: Turn) -> Any:
-    rows = turn.answer.report.steps if turn.answer is not None else ()
-    return next((each for each in rows if each.step == strand.step), None)
-
-
-def _nested(strands: Iterable[Strand]) -> list[tuple[Strand, int]]:
+def _nested(steps: Iterable[StepRecord]) -> list[tuple[StepRecord, int]]:
     """Return the steps with how deep they stand, each after the step that expanded into it."""
-    below: dict[str | None, list[Strand]] = {}
-    for strand in strands:
-        below.setdefault(strand.owner, []).append(strand)
-    order: list[tuple[Strand, int]] = []
+    below: dict[str | None, list[StepRecord]] = {}
+    for step in steps:
+        below.setdefault(step.owner, []).append(step)
+    order: list[tuple[StepRecord, int]] = []
     stack = [(each, 0) for each in reversed(below.get(None, []))]
     while stack:
-        strand, depth = stack.pop()
-        order.append((strand, depth))
-        stack += [(each, depth + 1) for each in reversed(below.get(strand.step, []))]
+        step, depth = stack.pop()
+        order.append((step, depth))
+        stack += [(each, depth + 1) for each in reversed(below.get(step.step, []))]
     return order
 
 
-def story(strand: Strand, turn: Turn, full: bool = False) -> RenderableType:
+def story(step: StepRecord, full: bool = False) -> RenderableType:
     """Return what is known of one step: what it is, its moves, its verdict or failure, and what it said; of a long text
     the beginning and the end, unless `full`."""
-    from ...core.values import as_text
-
     lines: list[Text] = []
-    kind = {"think": "a call of the model", "call": "a call of a tool", "join": "a join"}.get(strand.op, strand.op)
-    head = Text.assemble((safe(strand.path), "bold"), f"  {kind}, ", (strand.state, _STYLES.get(strand.state, "")))
+    kind = {"think": "a call of the model", "call": "a call of a tool", "join": "a join"}.get(step.kind, step.kind)
+    head = Text.assemble((safe(step.path), "bold"), f"  {kind}, ", (step.state, _STYLES.get(step.state, "")))
     lines.append(head)
 
     def fact(name: str, said: str, style: str = "") -> None:
         if said:
             lines.append(Text.assemble((f"  {name:<9}", "dim"), (safe(said), style)))
 
-    fact("label", strand.label)
-    fact("within", strand.owner.partition(":")[2] if strand.owner else "")
-    row = _row(strand, turn)
-    if row is not None:
-        fact("reads", ", ".join(need.partition(":")[2] for need in row.needs))
-        fact("worker", f"{row.worker}" + (f", {row.tries} tries" if row.tries > 1 else "") if row.worker else "")
-    cost = [f"{strand.tokens} tokens"] if strand.tokens else []
-    if strand.prompt:
-        cost.append(f"{strand.cached} of {strand.prompt} prompt tokens cached")
+    fact("label", step.label)
+    fact("within", step.owner.partition(":")[2] if step.owner else "")
+    fact("reads", ", ".join(need.partition(":")[2] for need in step.needs))
+    fact("worker", f"{step.worker}" + (f", {step.tries} tries" if step.tries > 1 else "") if step.worker else "")
+    cost = [f"{step.tokens} tokens"] if step.tokens else []
+    if step.usage.prompt:
+        cost.append(f"{step.usage.cached} of {step.usage.prompt} prompt tokens cached")
     fact("cost", ", ".join(cost))
-    fact("sure", strand.sure)
-    for at, state, reason in strand.moves:
+    fact("sure", step.sure)
+    for at, state, reason in step.moves:
         on = "on " if state == "running" and reason else ""
-        lines.append(
-            Text.assemble((f"  {at:>8.3f} s  ", "dim"), (f"{state:<10}", _STYLES.get(state, "")), safe(f"{on}{reason}"))
-        )
-    fact("verdict", _verdict(strand, turn), "bold")
-    if strand.state == "failed":
-        fact("failure", strand.reason, "red")
-    elif strand.state == "cancelled":
-        fact("given up", strand.reason, "yellow")
-    said = as_text(strand.value) if strand.value is not None else strand.text
+        said = "" if step.ended and reason == step.reason else f"{on}{reason}"  # it is said below
+        lines.append(Text.assemble((f"  {at:>8.3f} s  ", "dim"), (f"{state:<10}", _STYLES.get(state, "")), safe(said)))
+    if step.ended:
+        names = {"failed": ("failure", "red"), "cancelled": ("given up", "yellow")}
+        name, style = names.get(step.state, ("verdict", "bold") if step.kind == "join" else ("why", ""))
+        fact(name, step.reason, style)
+    said = as_text(step.value) if step.value is not None else step.text
     if len(said) > _LONG and not full:
         cut_out = f" … {len(said) - _LONG} characters more, with --full … "
         said = said[: _LONG // 3] + cut_out + said[-(_LONG - _LONG // 3) :]
     if said:
-        fact("said" if strand.op != "call" else "returned", said.strip("\n"))
+        fact("said" if step.kind != "call" else "returned", said.strip("\n"))
     return Text("\n").join(lines)
 
 
 def plan_tree(plan: Plan) -> str:
     """Return a plan as a tree in plain text: the output first, under each step what it needs. Runs of like steps that
     need the same become one line."""
-    from ...core import graph
-
     steps = {step.name: step for step in plan.steps}
     lines: list[str] = []
     shown: set[str] = set()

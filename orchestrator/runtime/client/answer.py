@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import InstanceOf, JsonValue
 
 from ...core.errors import OutcomeUnknown, RunFailed
 from ...core.events import Status
-from ...core.plan import Kind, Plan
-from ...core.result import Failure, Signals, Usage
+from ...core.plan import Plan
+from ...core.record import StepRecord
+from ...core.result import Failure, Usage
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text
-from .report import Report, StepRow
+from .report import Report
 
 
 class Answer(Frozen):
@@ -39,7 +40,7 @@ class Answer(Frozen):
     """The first plan, as the planner made it. What steps expanded into stands in `trace`."""
 
     @property
-    def trace(self) -> tuple[StepRow, ...]:
+    def trace(self) -> tuple[StepRecord, ...]:
         """What became of every step, expansions included, in the order in which they entered the plan: where it ran and
         when, what it cost, how it ended and why. `plait view` draws it."""
         return self.report.steps
@@ -62,14 +63,15 @@ class Answer(Frozen):
         found = f"answer {as_text(self.answer)!r}{verdict}" if self.answer is not None else "no answer"
         lines = [f"run {self.run}: {self.status}, {found}"]
         lines += [self.why] if self.why else []
-        lines += [f"{self.failure.kind}: {self.failure.message}"] if self.failure is not None else []
+        failed = f"{self.failure.kind}: {self.failure.message}" if self.failure is not None else ""
+        lines += [failed] if failed else []
         lines += [f"unknown whether it took effect: {step}" for step in self.unknown]
         depth: dict[str, int] = {}
         for row in self.trace:
             depth[row.step] = 1 if row.owner is None else depth.get(row.owner, 0) + 1
-            tokens = f", {row.usage.completion} tokens" if row.usage.completion else ""
+            tokens = f", {row.tokens} tokens" if row.tokens else ""
             tries = f", {row.tries} tries" if row.tries > 1 else ""
-            reason = f": {row.reason}" if row.reason else ""
+            reason = f": {row.reason}" if row.reason not in ("", self.why, failed) else ""
             lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
         reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
         cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
@@ -144,26 +146,8 @@ class StepNews(Frozen):
     kind: Literal["step"] = "step"
     at: float
     """Seconds after the run began."""
-    step: str
-    name: str
-    owner: str | None
-    """Id of the step that expanded into it."""
-    op: Kind
-    label: str
-    state: str
-    reason: str = ""
-    tokens: int = 0
-    """Generated so far."""
-    value: JsonValue = None
-    """Its own value, once it has one."""
-    prompt: int = 0
-    """Prompt tokens of the attempt that made the value; 0 until then."""
-    cached: int = 0
-    """How many of them the prefix cache served."""
-    logprob: float | None = None
-    """Mean log-probability (nats) of its tokens, if asked for."""
-    signals: Signals | None = None
-    """How sure the model was, if asked for."""
+    record: InstanceOf[StepRecord]
+    """The step as it then was."""
 
 
 class TextNews(Frozen):

@@ -16,11 +16,11 @@ from pydantic import JsonValue
 from ...core.errors import TaskError, UsageError, as_failure
 from ...core.events import Action, Event, Finish, Progressed, Submitted
 from ...core.plan import Plan
-from ...core.states import State
 from ...core.task import Task
 from ...core.tools.context import Question
 from ...machine.machine import Machine
 from ...machine.records import Node, Run
+from ...machine.snapshot import moved, step_record
 from ..driver.driver import Driver
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews
 from .questions import Asker
@@ -57,7 +57,7 @@ class Handle:
         if self._news is not None:
             driver.watchers.append(self._watch)
             for node in nodes:  # of a run that is taken up again: where they stand
-                self._news.put_nowait(_step_news(node, 0.0, node.state.value))
+                self._news.put_nowait(StepNews(at=0.0, record=step_record(node, self._began)))
         self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
 
     def __await__(self) -> Any:
@@ -143,14 +143,9 @@ class Handle:
         if run is None:
             return
         at = event.at - self._began
-        for node in run.nodes[self._seen :]:
-            self._news.put_nowait(_step_news(node, at, State.WAITING.value))  # its moves since follow below
+        for record in moved(machine, run, self._seen, self._began):
+            self._news.put_nowait(StepNews(at=at, record=record))
         self._seen = len(run.nodes)
-        nodes = machine.nodes if run.id in machine.runs else {node.id: node for node in run.nodes}
-        for _, step, _, state, reason in machine.moves:
-            node = nodes.get(step)
-            if node is not None and node.run is run:
-                self._news.put_nowait(_step_news(node, at, state, reason))
         if isinstance(event, Progressed):
             attempt = machine.attempts.get(event.attempt)
             if attempt is not None and attempt.node.run is run and attempt.node.extra is not attempt:
@@ -179,26 +174,6 @@ class Questions:
         self._handle = handle
         for question in self._early:
             handle.asked(question)
-
-
-def _step_news(node: Node, at: float, state: str, reason: str = "") -> StepNews:
-    owner = node.scope.owner
-    return StepNews(
-        at=at,
-        step=node.id,
-        name=node.step.name,
-        owner=owner.id if owner is not None else None,
-        op=node.step.op.kind,
-        label=node.step.label,
-        state=state,
-        reason=reason,
-        tokens=node.attempt.generated if node.attempt else node.own.usage.completion if node.own else 0,
-        value=node.own.value if node.own is not None else None,
-        prompt=node.own.usage.prompt if node.own is not None else 0,
-        cached=node.own.usage.cached if node.own is not None else 0,
-        logprob=node.own.logprob if node.own is not None else None,
-        signals=node.own.signals if node.own is not None else None,
-    )
 
 
 def read_answer(

@@ -1,45 +1,27 @@
-"""What a finished run cost and where its time went, read off its steps' stories.
-
-A snapshot in plain data: it can be printed, written and sent. Decides nothing about the run and does not know how it is
-shown.
-"""
+"""What a finished run cost and where its time went: plain data that can be printed, written and sent."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import JsonValue, PlainSerializer, PlainValidator
+
 from ...core.events import Finish
 from ...core.plan import Kind
+from ...core.record import StepRecord
 from ...core.result import Usage
-from ...core.states import State
 from ...core.values import Frozen
-from ...machine.records import Node, Run
+from ...machine.records import Run
+from ...machine.snapshot import step_records
 
 
-class StepRow(Frozen):
-    """One step of a finished run."""
+def _read(rows: Iterable[StepRecord | Mapping[str, Any]]) -> tuple[StepRecord, ...]:
+    return tuple([row if isinstance(row, StepRecord) else StepRecord.read(row) for row in rows])
 
-    step: str
-    """Step id."""
-    name: str
-    kind: Kind
-    label: str = ""
-    owner: str | None = None
-    """Id of the step that expanded into it."""
-    needs: tuple[str, ...] = ()
-    """Ids of the steps it read, the continued one included."""
-    state: str
-    reason: str = ""
-    """Why it failed or was cancelled; for a join, why it chose what it chose."""
-    worker: str | None = None
-    """Who ran it last."""
-    tries: int = 0
-    ready_at: float | None = None
-    """Seconds after the run began, as all times here."""
-    started_at: float | None = None
-    ended_at: float | None = None
-    usage: Usage = Usage()
-    """Of the attempt whose result it kept."""
-    path_tokens: int = 0
-    """Most generated tokens along any chain that its value was made from."""
+
+def _rows(steps: tuple[StepRecord, ...]) -> list[dict[str, JsonValue]]:
+    return [step.row() for step in steps]
 
 
 class Spell(Frozen):
@@ -63,7 +45,7 @@ class Report(Frozen):
     """Wall-clock from submission to the end."""
     waited_for: tuple[Spell, ...] = ()
     """The chain of steps that the end waited for, first to last; its times add up to nearly `seconds`."""
-    steps: tuple[StepRow, ...] = ()
+    steps: Annotated[tuple[StepRecord, ...], PlainValidator(_read), PlainSerializer(_rows)] = ()
 
     def time_by(self) -> dict[str, float]:
         """Return where the wall-clock went, in seconds: model, tools, queue, and the rest (planning, transport)."""
@@ -75,84 +57,52 @@ class Report(Frozen):
 
 
 def report(finish: Finish, run: Run | None, began: float, ended: float) -> Report:
-    """Return the report of a run that ended with `finish`; `run` is `None` for one that was refused at once."""
-    if run is None:
-        return Report(usage=finish.usage, seconds=ended - began)
-    output = run.root.output if run.root is not None else None
+    """Return the report of a run that ended with `finish`; `run` is `None` for one that was refused at once. Times are
+    the machine's."""
+    steps = step_records(run, began) if run is not None else ()
+    output = run.root.output if run is not None and run.root is not None else None
     return Report(
         usage=finish.usage,
         critical_path_tokens=finish.critical_path_tokens,
         seconds=ended - began,
-        waited_for=_waited_for(output) if output is not None else (),
-        steps=tuple(_row(node, began) for node in run.nodes),
+        waited_for=_waited_for(steps, output.id) if output is not None else (),
+        steps=steps,
     )
 
 
-def _when(node: Node, state: State, last: bool = True) -> float | None:
-    times = [at for at, _, _, finish, _ in node.story if finish == state]
-    return (times[-1] if last else times[0]) if times else None
-
-
-def _after(at: float | None, began: float) -> float | None:
-    return None if at is None else at - began
-
-
-def _row(node: Node, began: float) -> StepRow:
-    worker = next((reason for _, _, _, finish, reason in reversed(node.story) if finish == State.RUNNING), None)
-    why = node.own.why if node.own is not None else ""
-    after = [node.after] if node.after is not None and node.after not in node.deps else []
-    return StepRow(
-        step=node.id,
-        name=node.step.name,
-        kind=node.step.op.kind,
-        label=node.step.label,
-        owner=node.scope.owner.id if node.scope.owner is not None else None,
-        needs=tuple(dep.id for dep in [*node.deps, *after]),
-        state=node.state.value,
-        reason=why or (node.story[-1][4] if node.story and node.ended else ""),
-        worker=worker,
-        tries=node.tries,
-        ready_at=_after(_when(node, State.READY), began),
-        started_at=_after(_when(node, State.RUNNING), began),
-        ended_at=_after(node.story[-1][0] if node.ended else None, began),
-        usage=node.own.usage if node.own is not None else Usage(),
-        path_tokens=node.path or node.path_own,
-    )
-
-
-def _waited_for(output: Node) -> tuple[Spell, ...]:
-    """Walk back from the output along whatever ended last before each step could go on."""
+def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[Spell, ...]:
+    """Walk back from the output along the steps that ended last before each could go on."""
+    known = {step.step: step for step in steps}
+    expanded = {step.owner for step in steps}
     spells: list[Spell] = []
     seen: set[str] = set()
     entered: set[str] = set()
-    node: Node | None = output
-    while node is not None and node.id not in seen:
-        inner = node.inner.output if node.inner is not None else None
-        if inner is not None and node.id not in entered and inner.result is not None and inner.result is node.result:
-            entered.add(node.id)  # its own attempt may come yet, before what it expanded into
-            node = inner
+    step = known.get(output)
+    while step is not None and step.step not in seen:
+        if step.source is not None and step.step not in entered:
+            entered.add(step.step)  # its own attempt may come yet, before what it expanded into
+            step = known[step.source]
             continue
-        seen.add(node.id)
-        ready, started = _when(node, State.READY), _when(node, State.RUNNING)
+        seen.add(step.step)
+        ready, started = step.ready_at, step.started_at
         if ready is not None and started is not None:
-            spells.append(
-                Spell(
-                    step=node.id, waited=started - ready, ran=_own_end(node, started) - started, kind=node.step.op.kind
-                )
-            )
-        node = _last_before(node, seen)
+            ran = _own_end(step, started) - started
+            spells.append(Spell(step=step.step, waited=started - ready, ran=ran, kind=step.kind))
+        own = step.after if step.after_own else None
+        needs = [known[need] for need in step.needs]
+        before = [need for need in needs if need.step == own or (need.state == "done" and need.step not in seen)]
+        if not before and step.owner is not None:
+            step = known[step.owner]
+        else:
+            step = max(before, key=lambda need: _end(need, need.step in expanded), default=None)
     return tuple(reversed(spells))
 
 
-def _own_end(node: Node, started: float) -> float:
+def _end(step: StepRecord, expanded: bool) -> float:
+    return _own_end(step, 0.0) if expanded else step.moves[-1][0]
+
+
+def _own_end(step: StepRecord, started: float) -> float:
     """Return when the step's own attempt ended (before what it expanded into)."""
-    return next((at for at, _, start, _, _ in node.story if at >= started and start == State.RUNNING), started)
-
-
-def _last_before(node: Node, seen: set[str]) -> Node | None:
-    before = [dep for dep in node.deps if dep.state is State.DONE and dep.id not in seen]
-    if node.after is not None and node.after_own:
-        before.append(node.after)
-    if not before and node.scope.owner is not None:
-        return node.scope.owner
-    return max(before, key=lambda dep: dep.story[-1][0] if not dep.inner else _own_end(dep, 0.0), default=None)
+    left = (move[0] for before, move in zip(step.moves, step.moves[1:], strict=False) if before[1] == "running")
+    return next((at for at in left if at >= started), started)

@@ -19,9 +19,11 @@ from plait.apps.common.terminal import CleanOutput, safe
 from plait.apps.repl.cells import Cells
 from plait.apps.repl.cli import started
 from plait.apps.repl.completion import ReplCompleter
-from plait.apps.repl.state import Asked, Strand, Turn, spelled
+from plait.apps.repl.state import Asked, Turn, spelled
 from plait.apps.repl.view import Screen, plan_tree
 from plait.core.plan import Join, Plan, Plugin, Step, Text as Part, Think
+from plait.core.record import StepRecord
+from plait.runtime.client.answer import StepNews, TextNews
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.spec import parse_plugin
 
@@ -103,7 +105,7 @@ def test_files_steps_and_runs_are_offered(complete, tmp_path):
     assert complete("/load ta") == ["lk.json"]
     turn = Turn("q", run="r1")
     for name, step in (("child-1", "r1:child-1"), ("a", "r1:child-1/a"), ("a", "r1:a")):
-        turn.strands[step] = Strand(step, name, "think")
+        turn.steps[step] = StepRecord(step, name, "think")
     complete.repl.session.turns.append(turn)
     assert complete("/why chi") == ["child-1", "child-1/a"]
     assert complete("/why a") == ["a"]
@@ -159,7 +161,7 @@ def test_a_step_is_found_by_what_people_call_it():
         "r:round-1/child-1/leaf",
         "r:round-1/child-2/leaf",
     ):
-        turn.strands[step] = Strand(step, step.rpartition("/")[2].rpartition(":")[2], "think")
+        turn.steps[step] = StepRecord(step, step.rpartition("/")[2].rpartition(":")[2], "think")
 
     def found(pattern):
         return [each.path for each in turn.find(pattern)]
@@ -173,13 +175,19 @@ def test_a_step_is_found_by_what_people_call_it():
 
 
 def test_confidence_is_the_mean_over_all_tokens_heard_of():
-    strand = Strand("r:a", "a", "think")
-    strand.hear("one", 1, -1.0)
-    strand.hear(" two three", 3, -0.25)
-    assert strand.logprob == pytest.approx((-1.0 + 2 * -0.25) / 3)
-    assert strand.sure == "p=0.61"
-    strand.hear("again", 1, -2.0)  # a new attempt begins at its first token
-    assert (strand.text, strand.logprob) == ("again", -2.0)
+    turn = Turn("q", run="r")
+
+    def heard(text, tokens, logprob):
+        turn.take(TextNews(at=0.0, step="r:a", text=text, tokens=tokens, logprob=logprob))
+        return turn.steps["r:a"]
+
+    turn.take(StepNews(at=0.0, record=StepRecord("r:a", "a", "think")))
+    heard("one", 1, -1.0)
+    step = heard(" two three", 3, -0.25)
+    assert step.logprob == pytest.approx((-1.0 + 2 * -0.25) / 3)
+    assert step.sure == "p=0.61"
+    step = heard("again", 1, -2.0)  # a new attempt begins at its first token
+    assert (step.text, step.logprob, step.tokens) == ("again", -2.0, 3)
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------

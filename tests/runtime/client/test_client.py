@@ -100,7 +100,7 @@ async def test_news_tell_the_whole_story_and_end_in_the_answer(make: Make) -> No
     plan = Plan(steps=(Step(name="t", op=Think(prompt="say", stream=True)),), output="t")
     orchestrator = make(Reply(text="one two three"))
     news = [item async for item in orchestrator.stream(plan=plan)]
-    states = [item.state for item in news if isinstance(item, StepNews)]
+    states = [item.record.state for item in news if isinstance(item, StepNews)]
     assert states == ["waiting", "ready", "running", "done"]
     assert "".join(item.text for item in news if isinstance(item, TextNews)) == "one two three"
     assert isinstance(news[-1], AnswerNews) and news[-1].answer.value == "one two three"

@@ -144,7 +144,7 @@ async def test_each_step_goes_to_its_model_again(tmp_path: Path) -> None:
         handle = await orchestrator.submit(plan=plan, watch=True)
         running = 0
         async for news in handle.news(["step"]):
-            running += isinstance(news, StepNews) and news.state == "running"
+            running += isinstance(news, StepNews) and news.record.state == "running"
             if running == len(models):
                 break
         for suffix in ("", "-wal", "-shm"):
@@ -227,7 +227,7 @@ async def test_what_is_half_written_is_written_again_once(work: Work, crash: Cra
         answer = await handle
     assert answer.value == replies[0].text
     assert answer.usage.completion >= 10 and answer.critical_path_tokens == 10
-    states = [item.state for item in news if isinstance(item, StepNews)]
+    states = [item.record.state for item in news if isinstance(item, StepNews)]
     assert states[0] == "running" and states[-1] == "done", "it is told where the steps stand, then what moves"
 
 
@@ -389,7 +389,7 @@ async def test_a_side_effect_waits_until_the_text_that_plans_it_is_whole(work: W
         handle = await orchestrator.submit("q", planner=Hasty, watch=True)
         made: list[str] | None = None
         async for news in handle.news():
-            if isinstance(news, StepNews) and news.name == "t" and news.state == "expanding":
+            if isinstance(news, StepNews) and news.record.name == "t" and news.record.state == "expanding":
                 made = list(work.made)
         answer = await handle
     assert made == ["look 1", "look 9"], "what changes nothing starts at once"

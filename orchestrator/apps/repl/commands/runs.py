@@ -79,8 +79,8 @@ async def _why(repl: Repl, rest: str) -> None:
             break
     else:
         raise UsageError(f"there is no step {rest!r}: /branches lists them")
-    for strand in found[:8]:
-        repl.screen.print(story(strand, each, full=bool(found_flags)))
+    for step in found[:8]:
+        repl.screen.print(story(step, full=bool(found_flags)))
     if len(found) > 8:
         repl.screen.print(f"and {len(found) - 8} more: name one of {', '.join(one.path for one in found[8:14])}")
 
@@ -91,13 +91,15 @@ def _why_answer(repl: Repl, turn: Turn) -> None:
     answer = turn.answer
     if answer is None:
         raise UsageError("there is no answer yet: name a step, as in /why child-3")
-    lines = [f"{answer.status}: {answer.why or 'one line of reasoning, nothing was chosen among'}"]
+    chose = any(step.kind == "join" for step in turn.steps.values())
+    none = "nothing was chosen" if chose else "one line of reasoning, nothing was chosen among"
+    lines = [f"{answer.status}: {answer.why or none}"]
     if answer.failure is not None:
         lines.append(f"{answer.failure.kind}: {answer.failure.message}")
     given_up: dict[str, int] = {}
-    for strand in turn.strands.values():
-        if strand.state in ("cancelled", "failed"):
-            given_up[strand.reason] = given_up.get(strand.reason, 0) + 1
+    for step in turn.steps.values():
+        if step.state in ("cancelled", "failed"):
+            given_up[step.reason] = given_up.get(step.reason, 0) + 1
     lines += [f"{counted(count, 'step')} given up: {reason}" for reason, count in given_up.items()]
     spent = where_time_went(answer)
     if spent != "time: ":
@@ -122,8 +124,8 @@ async def _prune(repl: Repl, rest: str) -> None:
     live = [each for each in found if not each.ended]
     if not live:
         raise UsageError(f"{', '.join(f'{each.path} is {each.state}' for each in found[:6])}: too late to prune")
-    for strand in live:
-        repl.session.prune(strand, reason.strip() or "pruned by the user")
+    for step in live:
+        repl.session.prune(step, reason.strip() or "pruned by the user")
     repl.screen.print(f"pruned {', '.join(each.path for each in live[:6])}{' …' if len(live) > 6 else ''}", style="dim")
 
 
