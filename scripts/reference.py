@@ -90,11 +90,10 @@ def pages() -> dict[str, str]:
 
 
 def _commands() -> str:
-    import typer
-
     from plait.apps.main import build
 
-    root = typer.main.get_command(build())
+    root = build()
+    root.load_all()
     parts = [
         "# Commands\n",
         "Exit codes: 0 an answer; 1 none, or something is wrong; 2 the caller's mistake; 130 Ctrl-C. With `--json` one "

@@ -4,7 +4,8 @@ import sys
 
 import typer
 
-from plait.apps.common.output import cancellable, guarded
+from plait.apps.common.guard import guarded
+from plait.apps.common.output import cancellable
 
 from .command import study
 

@@ -1,20 +1,78 @@
-"""The command `plait`: puts the groups of commands together, and leaves with an exit code.
+"""The command `plait`: the table of its commands, and the exit code that the process leaves with.
 
-0: an answer; 1: none, or something is wrong; 2: the caller's mistake; 130: Ctrl-C. It knows no command: each group has
-a module of its own. Nothing is imported before it is needed, so that `plait --help` is quick.
+Exit codes: 0: an answer; 1: none, or something is wrong; 2: the caller's mistake; 130: Ctrl-C. The module of a command
+is imported when that command is called, so that `plait --help` is quick.
 """
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Annotated, Any
 
-if TYPE_CHECKING:
-    import typer
+import typer
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["build", "main", "run"]
+from .. import __version__
+from .common.guard import guarded
+from .common.output import cancellable
+
+__all__ = ["COMMANDS", "build", "main", "run"]
+
+COMMANDS = {
+    "demo": (".commands.demo", "demo", "Solve a few Countdown puzzles serially, by a vote and by spawned threads."),
+    "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
+    "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
+    "batch": (".batch.command", "batch", "Run every row of a file; killed, it goes on where it was."),
+    "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
+    "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
+    "replay": (".commands.replay", "replay", "Feed a journal's events to a new machine and compare what it does."),
+    "view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
+    "trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans or as plain JSON."),
+    "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
+    "names": (".commands.names", "names", "List planners, policies, merges, tasks and workers."),
+    "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
+    "version": (".commands.names", "version", "Print the versions of plait and of the libraries below it."),
+    "job": (".jobs.command", "app", "Run plait commands as jobs on a Ray cluster."),
+    "runs": (".commands.runs", "app", "List, show, resume and delete the runs that were written down."),
+}
+"""Name of a command: its module, the function (or group of commands) there, and what `plait --help` says of it."""
+
+
+class _Unloaded(TyperCommand):
+    """A command as the list of commands shows it; its module is not imported yet."""
+
+    def loaded(self) -> Any:
+        """Import the module and return the command itself."""
+        assert self.name is not None
+        module, attribute, _ = COMMANDS[self.name]
+        found = getattr(importlib.import_module(module, __package__), attribute)
+        if not isinstance(found, typer.Typer):
+            single = _new_app()
+            single.command(self.name)(cancellable(found))
+            found = single
+        command = typer.main.get_command(found)
+        command.name = self.name
+        return command
+
+
+class LazyGroup(TyperGroup):
+    """A group that imports the module of a command when the command is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that the words name, and the words after it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if isinstance(command, _Unloaded):
+            command = command.loaded()
+        return name, command, rest
+
+    def load_all(self) -> None:
+        """Import every command, for a listing of all their options."""
+        for name, command in self.commands.items():
+            if isinstance(command, _Unloaded):
+                self.commands[name] = command.loaded()
 
 
 def main() -> None:
@@ -31,52 +89,46 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code."""
-    from .common.output import guarded
+    command = build()
+    return guarded(lambda: command.main(list(words), prog_name="plait", standalone_mode=False), "--json" in words)
 
-    return guarded(lambda: build()(args=list(words), prog_name="plait", standalone_mode=False), "--json" in words)
+
+def build() -> LazyGroup:
+    """Return the group of all commands."""
+    app = _new_app(cls=LazyGroup)
+    app.callback()(_root)
+    group = typer.main.get_command(app)
+    assert isinstance(group, LazyGroup)
+    for name, (_, _, about) in COMMANDS.items():
+        group.add_command(_Unloaded(name, help=about))
+    return group
 
 
-def build() -> typer.Typer:
-    """Return the application with all its commands."""
-    import typer
-
-    from .batch import command as batch
-    from .commands import demo, eval as evaluate, names as listing, plan, replay, run as running, runs, simulate
-    from .common.output import cancellable
-    from .doctor import command as doctor
-    from .jobs import command as jobs
-    from .repl import cli as repl
-    from .trace import command as trace
-    from .viewer import command as view
-
-    app = typer.Typer(
-        name="plait",
-        help="Braids parallel lines of model reasoning into one answer.",
+def _new_app(**options: Any) -> typer.Typer:
+    return typer.Typer(
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        **options,
     )
-    app.callback()(listing.root)
-    for name, command in {
-        "demo": demo.demo,
-        "run": running.run,
-        "eval": evaluate.evaluate,
-        "batch": batch.batch,
-        "plan": plan.plan,
-        "simulate": simulate.simulate,
-        "replay": replay.replay,
-        "view": view.view,
-        "trace": trace.trace,
-        "repl": repl.repl,
-        "names": listing.names,
-        "doctor": doctor.doctor,
-        "version": listing.version,
-    }.items():
-        app.command(name)(cancellable(command))
-    app.add_typer(jobs.group(), name="job")
-    app.add_typer(runs.group(), name="runs")
-    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"plait {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Braids parallel lines of model reasoning into one answer.
+
+    Try `plait demo`, then `plait run "3 5 7 11 -> 24" --task countdown --planner threads -v`.
+    """
 
 
 if __name__ == "__main__":

@@ -11,10 +11,15 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ...core.errors import ConfigError, PlaitError, TaskError, WorkerError
+from ...runtime.client.answer import Answer
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
 from ..commands.plan import asked
 from ..common.concurrently import for_each
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
@@ -22,11 +27,6 @@ from ..common.options import Common, Count, Json, Merge, Planner, Policies, Seco
 from ..common.output import Output, opened
 from ..common.session import opened_session
 from .rows import Log, Row, count_rows, read_rows, write_output
-
-if TYPE_CHECKING:
-    from ...runtime.client.answer import Answer
-    from ...runtime.client.client import AsyncOrchestrator
-    from ...runtime.client.config import Config
 
 __all__ = ["batch"]
 
@@ -53,8 +53,6 @@ def batch(
     common: Common,
 ) -> None:
     """Run every row of a file; killed, it goes on where it was."""
-    from ...core.errors import ConfigError
-
     if out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: that says which of them is written")
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
@@ -106,8 +104,6 @@ def batch(
 
 def _check(config: Config, rows: Path, **options: Any) -> None:
     """Raise what is wrong with the command's own options, which would make every row invalid."""
-    from ...core.errors import TaskError
-
     text = next((row.fields["text"] for row in read_rows(rows) if not row.fault), "")
     with contextlib.suppress(TaskError):  # that is about the row
         asked(config, text, **options)
@@ -145,8 +141,6 @@ async def _outcome(
     orchestrator: AsyncOrchestrator, row: Row, options: dict[str, Any], stopper: Stopper
 ) -> dict[str, Any] | None:
     """Run one row and return its outcome; `None` if the user gave it up."""
-    from ...core.errors import PlaitError, WorkerError
-
     fields = dict(row.fields)
     name = fields.pop("id", None)
     head = {"row": row.number, "id": None if name is None else str(name)}
@@ -202,8 +196,6 @@ def _progress(output: Output, total: int, log: Log) -> Iterator[Callable[[], Non
 
         yield say
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("rows", total=total, completed=found)

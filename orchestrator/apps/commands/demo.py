@@ -9,24 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from ...core.plan import Plugin
+from ...runtime.client.answer import Answer, AnswerNews
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.problems import Problem, draw
 from ..common.session import opened_session
+from ..common.tree import following
 from .eval import Tally
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ...core.plan import Plugin
-    from ...runtime.client.answer import Answer
-    from ...runtime.client.client import AsyncOrchestrator
-    from ...runtime.client.config import Config
 
 __all__ = ["demo"]
 
@@ -47,8 +48,6 @@ class Way:
 
     def plugin(self) -> Plugin:
         """Return the planner with its options."""
-        from ...core.plan import Plugin
-
         return Plugin(name=self.planner, options=self.options)
 
 
@@ -128,9 +127,6 @@ async def _solve(
     orchestrator: AsyncOrchestrator, way: Way, place: int, problem: Problem, console: Console, stopper: Stopper
 ) -> None:
     """Solve one puzzle one way, with its tree shown while it runs."""
-    from ...runtime.client.answer import AnswerNews
-    from ..common.tree import following
-
     handle = await orchestrator.submit(problem.text, task="countdown", planner=way.plugin(), policies=[], watch=True)
     revoke = stopper.then(handle.cancel)
     with following(console, problem.text, keep=False) as tree:
@@ -150,8 +146,6 @@ async def _solve(
 
 def _say(problem: Problem, answer: Answer, solved: bool, console: Console) -> None:
     """Print a puzzle's end in one line."""
-    from rich.text import Text
-
     said = "no answer" if answer.answer is None else _pretty(answer.answer) + ("" if solved else "  (wrong)")
     mark = ("✓", "green") if solved else ("✗", "red")
     cost = f"{answer.total_tokens:>5} tok {answer.seconds:>5.1f} s"
@@ -171,9 +165,6 @@ def _close(
     compared: Sequence[Way], puzzles: int, start: float, seconds: float, cancelled: bool, console: Console
 ) -> None:
     """Print the table."""
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("")
     for name in ("solved", "critical path", "total tokens", "cached", "seconds"):

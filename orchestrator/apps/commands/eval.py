@@ -9,10 +9,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ...core.errors import ConfigError, UsageError
+from ...runtime.client.answer import Answer
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
+from ...runtime.client.parallelism import parallelism
 from ..common.concurrently import for_each
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Count, Json, Merge, Planner, Policies, Seconds, Tokens, common_options
@@ -20,11 +26,6 @@ from ..common.output import Output, opened
 from ..common.problems import Problem, draw, is_right, read_problems
 from ..common.session import opened_session
 from .run import model_warnings
-
-if TYPE_CHECKING:
-    from ...runtime.client.answer import Answer
-    from ...runtime.client.client import AsyncOrchestrator
-    from ...runtime.client.config import Config
 
 __all__ = ["Tally", "evaluate", "wilson"]
 
@@ -57,8 +58,6 @@ class Tally:
 
     def add(self, place: int, problem: Problem, answer: Answer) -> bool:
         """Count one answer and return whether it solves the problem."""
-        from ...runtime.client.parallelism import parallelism
-
         solved = is_right(problem, answer.answer)
         usage = answer.usage
         self.n += 1
@@ -152,8 +151,6 @@ def evaluate(
     common: Common,
 ) -> None:
     """Solve many problems and count how many are right, by exact arithmetic."""
-    from ...core.errors import UsageError
-
     if task != "countdown":
         raise UsageError(f"there is nothing to evaluate {task!r} with: only countdown has problems and a check")
     config = common.load()
@@ -205,8 +202,6 @@ def _spelled(planner: Any) -> str:
 @contextlib.contextmanager
 def _writable(path: Path | None) -> Iterator[TextIO | None]:
     """Open the file for answers before anything is run, or raise `ConfigError`."""
-    from ...core.errors import ConfigError
-
     if path is None:
         yield None
         return
@@ -278,8 +273,6 @@ def _counting(output: Output, total: int, tally: Tally) -> Iterator[Any]:
 
         yield say
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("solving", total=total)

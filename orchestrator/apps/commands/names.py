@@ -4,46 +4,28 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
+from ... import __version__
+from ...core.errors import PluginError, UsageError
+from ...runtime.plugins.loader import Plugins
 from ..common.options import Json
 from ..common.output import opened
+from ..doctor.packages import versions
 
-if TYPE_CHECKING:
-    from ...runtime.plugins.loader import Plugins
-
-__all__ = ["names", "root", "version"]
+__all__ = ["names", "version"]
 
 _KINDS = ("planner", "policy", "merge", "task", "worker")
 _PLURALS = {"planner": "planners", "policy": "policies", "merge": "merges", "task": "tasks", "worker": "workers"}
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from ... import __version__
-
-        typer.echo(f"plait {__version__}")
-        raise typer.Exit
-
-
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Braids parallel lines of model reasoning into one answer.
-
-    Try `plait demo`, then `plait run "3 5 7 11 -> 24" --task countdown --planner threads -v`.
-    """
-
-
 def version(as_json: Json = False) -> None:
     """Print the versions of plait and of what it stands on."""
-    from ... import __version__
-    from ..doctor.packages import versions
-
     with opened(as_json) as output:
         found = {"plait": __version__, **versions()}
         if as_json:
@@ -59,9 +41,6 @@ def names(
     as_json: Json = False,
 ) -> None:
     """List planners, policies, merges, tasks and workers."""
-    from ...core.errors import UsageError
-    from ...runtime.plugins.loader import Plugins
-
     if kind is not None:
         singular = next((one for one, many in _PLURALS.items() if kind in (one, many)), None)
         if singular is None:
@@ -81,10 +60,6 @@ def names(
 
 
 def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool, wide: int) -> None:
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=wide, no_wrap=True)
     table.add_column()
@@ -113,8 +88,6 @@ def _listed(plugins: Plugins, kind: Any) -> dict[str, dict[str, Any]]:
 
 def _options(plugins: Plugins, kind: Any, name: str) -> dict[str, dict[str, Any]]:
     """Return a plugin's options with their defaults (as they are written on a command line) and descriptions."""
-    from ...core.errors import PluginError
-
     try:
         cls = plugins.class_of(kind, name)
     except PluginError:

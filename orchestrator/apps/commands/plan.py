@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ...core import graph
+from ...core.errors import UsageError
+from ...core.interfaces import Brief
+from ...core.messages import counted
+from ...core.plan import Plan, Plugin
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
+from ...runtime.plugins.spec import parse_plugin
 from ..common.options import Common, Count, Dialect, Json, Merge, Planner, Task, common_options
 from ..common.output import opened
-
-if TYPE_CHECKING:
-    from ...core.interfaces import Brief
-    from ...core.plan import Plan
-    from ...runtime.client.config import Config
 
 __all__ = ["asked", "first_plan", "plan", "planned", "runs_without_model"]
 
@@ -38,10 +42,6 @@ def plan(
     common: Common,
 ) -> None:
     """Show the first plan for a request: its steps by wave, its width, its critical path."""
-    from ...core import graph
-    from ...core.errors import UsageError
-    from ...core.messages import counted
-
     if mermaid + dot + as_json > 1:
         raise UsageError("--mermaid, --dot and --json exclude each other: choose one")
     if plan_text is not None:
@@ -76,9 +76,6 @@ def plan(
 def _show_written(config: Config, planner: str, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:
     """Show a plan that a model has written, as its planner reads it. Tools that are not there may be called, unless
     there are `--tools`."""
-    from ...core import graph
-    from ...core.plan import Plan
-
     made = _read_written(config, planner, path)
     with opened(as_json) as output:
         if as_json:
@@ -96,12 +93,6 @@ def _show_written(config: Config, planner: str, path: Path, mermaid: bool, dot: 
 def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
     """Return what a planner makes of a written plan. Raises `UsageError` for a file that cannot be read and a planner
     that reads none."""
-    import sys
-
-    from ...core.errors import UsageError
-    from ...runtime.client.client import AsyncOrchestrator
-    from ...runtime.plugins.loader import parse_plugin
-
     try:
         text = sys.stdin.read() if str(path) == "-" else path.expanduser().read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -118,10 +109,6 @@ def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
 def planned(planner: str | None, plan: Path | None, dialect: str | None = None) -> Any:
     """Return the planner that a command was given by `--planner` (and `--dialect`, which is an option of it and means
     the planner `threads` by itself) or `--plan`. Raises `UsageError` for both at once."""
-    from ...core.errors import UsageError
-    from ...core.plan import Plugin
-    from ...runtime.plugins.spec import parse_plugin
-
     if dialect is not None:
         if plan is not None:
             raise UsageError("--dialect and --plan exclude each other: a plan from a file spawns no threads")
@@ -136,17 +123,12 @@ def planned(planner: str | None, plan: Path | None, dialect: str | None = None) 
 
 def first_plan(config: Config, text: str, **options: Any) -> Plan:
     """Return the first plan for a request; options, and what is raised, as for `AsyncOrchestrator.submit`."""
-    from ...runtime.client.client import AsyncOrchestrator
-
     return AsyncOrchestrator(config=config, workers=[]).plan(text, **options)
 
 
 def asked(config: Config, text: str, **options: Any) -> Brief:
     """Return what a planner would be told of a request, starting nothing; options as for `AsyncOrchestrator.submit`.
     Raises `UsageError` for a request that makes no sense."""
-    from ...core.plan import Plugin
-    from ...runtime.client.client import AsyncOrchestrator
-
     client = AsyncOrchestrator(config=config, workers=[])
     brief = client.brief(text, **options)
     merge = getattr(client.plugins.planner(brief.request.planner), "merge", None)

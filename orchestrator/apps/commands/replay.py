@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from ...core.messages import counted
+from ...runtime.journal.replay import replay as replayed
+from ...runtime.plugins.loader import Plugins
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
 
@@ -29,10 +32,6 @@ def replay(
 
     No worker is started, whatever the options and the configuration name.
     """
-    from ...core.messages import counted
-    from ...runtime.journal.replay import replay as replayed
-    from ...runtime.plugins.loader import Plugins
-
     common.load()
     with opened(as_json) as output:
         report = replayed(file, Plugins(), until=until, check=check)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from ...core.messages import counted
+from ...runtime.client.answer import Answer, AnswerNews
+from ...runtime.client.config import Config
+from ...runtime.client.parallelism import parallelism
+from ...runtime.plugins.loader import Plugins, parse_plugin
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import (
     Common,
@@ -24,12 +30,10 @@ from ..common.options import (
     common_options,
 )
 from ..common.output import Output, opened
+from ..common.preflight import preflight
 from ..common.session import opened_session
+from ..common.tree import StepTree, following
 from .plan import asked, planned, runs_without_model
-
-if TYPE_CHECKING:
-    from ...runtime.client.answer import Answer
-    from ...runtime.client.config import Config
 
 __all__ = ["run"]
 
@@ -85,9 +89,6 @@ def run(
 
 def model_warnings(config: Config, text: str, request: dict[str, Any]) -> tuple[str, ...] | None:
     """Return what the planner has against the model; `None` for a planner whose model need not be trained for it."""
-    from ...runtime.plugins.loader import Plugins
-    from ..common.preflight import preflight
-
     planner = Plugins().planner(asked(config, text, **request).request.planner)
     if not hasattr(planner, "preflight"):
         return None
@@ -96,8 +97,6 @@ def model_warnings(config: Config, text: str, request: dict[str, Any]) -> tuple[
 
 def _spawning(answer: Answer, warnings: tuple[str, ...] | None) -> dict[str, Any]:
     """Return how much ran side by side, for a planner that leaves that to the model."""
-    from ...runtime.client.parallelism import parallelism
-
     if warnings is None:
         return {}
     return {"parallelism": parallelism(answer.report).summary(), "warnings": list(warnings)}
@@ -106,9 +105,6 @@ def _spawning(answer: Answer, warnings: tuple[str, ...] | None) -> dict[str, Any
 async def _run(
     config: Config, text: str, request: dict[str, Any], alone: bool, stream: bool, output: Output, stopper: Stopper
 ) -> Answer:
-    from ...runtime.client.answer import Answer, AnswerNews
-    from ..common.tree import following
-
     try:
         async with opened_session(config, output, stopper, [] if alone else None) as session:
             handle = await session.orchestrator.submit(text, watch=stream, **request)
@@ -133,14 +129,8 @@ def exit_code(answer: Answer) -> int:
 
 def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> None:
     """Print an answer for people: what it is, how it ended, what it took, and with `steps` all it was made of."""
-    from rich.text import Text
-
-    from ...core.messages import counted
-
     console = output.people
     if steps:
-        from ..common.tree import StepTree
-
         console.print(StepTree.of_report(answer.report, title=text).renderable(console.width))
     words = worded(answer, text, task)
     if words:
@@ -175,8 +165,6 @@ def worded(answer: Answer, text: str, task: str) -> str:
 
 
 def _bound(task: str, text: str) -> Any:
-    from ...runtime.plugins.loader import Plugins, parse_plugin
-
     return Plugins().task(parse_plugin(task), text)
 
 

@@ -10,23 +10,31 @@ import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
+from ...core.errors import UsageError
+from ...core.events import Finish
+from ...core.messages import counted
+from ...core.result import Usage
+from ...runtime.client.answer import Answer
+from ...runtime.client.client import read_answer
+from ...runtime.client.config import Config
+from ...runtime.journal.directory import RunEntry, entries, find, sweep
+from ...runtime.journal.resume import Rebuilt, rebuild
+from ...runtime.journal.sessions import place, settings_of
+from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, cancellable, opened
 from ..common.session import opened_session
+from ..common.tree import StepTree
 from .run import exit_code, show as show_answer
 
-if TYPE_CHECKING:
-    from ...runtime.client.answer import Answer
-    from ...runtime.client.config import Config
-    from ...runtime.journal.directory import RunEntry
-    from ...runtime.journal.resume import Rebuilt
-
-__all__ = ["group"]
+__all__ = ["app"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
@@ -38,19 +46,6 @@ Place = Annotated[
 ]
 
 
-def group() -> typer.Typer:
-    """Return the commands `plait runs …`."""
-    app = typer.Typer(
-        help="List, show, resume and throw away the runs that were written down.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-    )
-    for name, command in {"list": listing, "show": show, "resume": resume, "gc": gc}.items():
-        wrapped: Callable[..., None] = command
-        app.command(name)(cancellable(wrapped))
-    return app
-
-
 def listing(
     place: Place = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Of the newest.")] = 20,
@@ -58,8 +53,6 @@ def listing(
     as_json: Json = False,
 ) -> None:
     """List the newest runs: id, when, how they ended, planner, tokens, what was asked."""
-    from ...runtime.journal.directory import entries
-
     where = _place(place)
     with opened(as_json) as output:
         found: list[RunEntry] = []
@@ -79,10 +72,6 @@ def listing(
 
 def show(run: Id, place: Place = None, as_json: Json = False) -> None:
     """Show a run: its steps and, if it has ended, its answer. Starts nothing."""
-    from ...runtime.journal.directory import find
-    from ...runtime.journal.resume import rebuild
-    from ...runtime.plugins.loader import Plugins
-
     entry = find(_place(place), run)
     with opened(as_json) as output:
         rebuilt = rebuild(entry.path, entry.run, Plugins())
@@ -95,8 +84,6 @@ def show(run: Id, place: Place = None, as_json: Json = False) -> None:
         if rebuilt.finish is not None:
             show_answer(answer, request.text, request.task.name, output, steps=True)
             return
-        from ..common.tree import StepTree
-
         output.people.print(
             StepTree.of_report(answer.report, title=request.text).renderable(output.people.width), soft_wrap=True
         )
@@ -125,11 +112,6 @@ def resume(
 
     Model, worker and tools are those of the run unless others are given.
     """
-    from ...runtime.journal.directory import find
-    from ...runtime.journal.resume import rebuild
-    from ...runtime.journal.sessions import settings_of
-    from ...runtime.plugins.loader import Plugins
-
     entry = find(_place(place), run)
     stored = dict(settings_of(entry))
     if on_unknown is not None:
@@ -166,10 +148,6 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Delete journals that nobody works on: by age, by number, or both."""
-    from ...core.errors import UsageError
-    from ...core.messages import counted
-    from ...runtime.journal.directory import sweep
-
     if older_than is None and keep is None:
         raise UsageError("say which journals may go: --older-than 30d, --keep 100, or both")
     seconds = None if older_than is None else _seconds(older_than)
@@ -182,8 +160,6 @@ def gc(
 
 
 async def _resume(config: Config, entry: RunEntry, alone: bool, output: Output, stopper: Stopper) -> Answer:
-    from ...runtime.client.answer import Answer
-
     try:
         async with opened_session(config, output, stopper, [] if alone else None, start=False) as session:
             handle = await session.orchestrator.reopen(entry.run, path=entry.path)
@@ -195,10 +171,6 @@ async def _resume(config: Config, entry: RunEntry, alone: bool, output: Output, 
 
 def _answer(rebuilt: Rebuilt) -> Answer:
     """Return the answer of a run that has ended, or what there is of it."""
-    from ...core.events import Finish
-    from ...core.result import Usage
-    from ...runtime.client.client import read_answer
-
     record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
     finish = rebuilt.finish
     if finish is None:
@@ -209,8 +181,6 @@ def _answer(rebuilt: Rebuilt) -> Answer:
 
 
 def _task(rebuilt: Rebuilt) -> Any:
-    from ...runtime.plugins.loader import Plugins
-
     request = rebuilt.submitted.request
     return Plugins().task(request.task, request.text)
 
@@ -220,18 +190,12 @@ def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
 
 
 def _place(given: Path | None) -> Path:
-    from ...core.errors import UsageError
-    from ...runtime.client.config import Config
-    from ...runtime.journal.sessions import place
-
     if given is not None and not given.exists():
         raise UsageError(f"{given} does not exist: name a journal or a folder of journals")
     return given or place(Config.load())
 
 
 def _seconds(text: str) -> float:
-    from ...core.errors import UsageError
-
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
     if found is None:
         raise UsageError(f"--older-than {text!r} is no length of time: write 90m, 12h, 30d or 4w")
@@ -253,9 +217,6 @@ def _about(entry: RunEntry) -> dict[str, Any]:
 
 
 def _table(found: list[RunEntry], output: Output) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False)
     for name, options in {
         "run": {"no_wrap": True, "min_width": 8},
@@ -276,3 +237,13 @@ def _table(found: list[RunEntry], output: Output) -> None:
             Text(entry.text or "-", style="dim"),
         )
     output.people.print(table)
+
+
+app = typer.Typer(
+    help="List, show, resume and delete the runs that were written down.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+_COMMANDS: dict[str, Callable[..., None]] = {"list": listing, "show": show, "resume": resume, "gc": gc}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(cancellable(_command))

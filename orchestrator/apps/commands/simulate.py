@@ -5,20 +5,22 @@ Decides what is compared and how it is shown; time, hosts and outcomes are `runt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.table import Table
 
+from ...core.errors import UsageError
+from ...core.messages import counted
+from ...runtime.plugins.loader import parse_plugin
+from ...runtime.simulation.latency import Fault, Host, LatencyModel, Throttle
+from ...runtime.simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from ..common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from ..common.output import Output, opened
 from .plan import asked, planned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...runtime.simulation.latency import Fault, Host, Throttle
-    from ...runtime.simulation.simulator import SimReport
 
 __all__ = ["simulate"]
 
@@ -81,10 +83,6 @@ def simulate(
     common: Common,
 ) -> None:  # fmt: skip
     """Run a plan in virtual time and compare policies: seconds, waiting, how busy the engines are."""
-    from ...core.errors import UsageError
-    from ...runtime.simulation.latency import Host, LatencyModel
-    from ...runtime.simulation.simulator import simulate as simulated, synthetic, varied, whole
-
     brief = asked(common.load(), text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens)
     rates: dict[str, Any] = {} if rate is None else {"decode_rate": rate}
     rates |= {"cache_tokens": cache, "block": block, "tells_ids": True}
@@ -119,15 +117,11 @@ def simulate(
 
 
 def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> list[Fault | Throttle]:
-    from ...runtime.simulation.latency import Fault, Throttle
-
     strikes: list[Fault | Throttle] = [] if slow is None else [Throttle(0.0, cluster[-1].name, slow)]
     return strikes if die is None else [*strikes, Fault(die, cluster[0].name)]
 
 
 def _together(variant: str) -> tuple[Any, ...]:
-    from ...runtime.plugins.loader import parse_plugin
-
     return tuple(parse_plugin(each) for each in variant.split("+"))
 
 
@@ -151,11 +145,6 @@ def _summary(report: SimReport) -> dict[str, Any]:
 
 
 def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: Output) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from ...core.messages import counted
-
     some = next(iter(summaries.values()))
     output.people.print(f"{counted(some['steps'], 'step')} on {hosts} × {slots} slots, in virtual time")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

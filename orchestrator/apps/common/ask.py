@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pydantic import JsonValue
+from pydantic import JsonValue
 
-    from ...core.tools.context import Question
+from ...core.errors import Unanswered
+from ...core.tools.context import Question
 
 __all__ = ["ask_on_terminal"]
 
@@ -19,8 +18,6 @@ def ask_on_terminal(question: Question) -> JsonValue:
     Blocks until a line is there that answers the question. Raises `Unanswered` where there is no terminal, or its input
     ends.
     """
-    from ...core.errors import Unanswered
-
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         raise Unanswered(
             f"{question.text!r}: nobody can be asked, as this is no terminal; run the command in one, or answer "

@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import logging
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from ...runtime.client.config import Config
+from ...runtime.client.config import Config
 
 __all__ = [
     "Common",
@@ -120,10 +120,6 @@ class Common:
 
     def load(self, **settings: Any) -> Config:
         """Return the configuration: these flags over environment and file. Raises `ConfigError`."""
-        import logging
-
-        from ...runtime.client.config import Config
-
         given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "config"}
         if self.script is not None and self.worker is None:
             given["worker"] = "scripted"

@@ -1,7 +1,7 @@
-"""The shell's side of a command: where results and progress go, and what becomes of errors.
+"""Where the results and the progress of a command go.
 
 Results go to standard output, all else to standard error. While a command works, standard output is turned aside, so
-that a library that prints cannot spoil the one JSON object. It knows no command.
+that a library that prints cannot spoil the one JSON object.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, TextIO
+from typing import Any, ParamSpec, TextIO
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console
 
-__all__ = ["Cancelled", "Output", "cancellable", "guarded", "opened", "worded_error"]
+__all__ = ["DEBUG", "Cancelled", "Output", "cancellable", "opened"]
 
 P = ParamSpec("P")
 
@@ -55,8 +52,6 @@ class Output:
 
     def _console(self, out: bool) -> Console:
         if out not in self._consoles:
-            from rich.console import Console
-
             self._consoles[out] = Console(file=self.stream if out else sys.stderr, highlight=False, soft_wrap=False)
         return self._consoles[out]
 
@@ -108,78 +103,3 @@ def cancellable(command: Callable[P, None]) -> Callable[P, None]:
             raise Cancelled from None
 
     return watched
-
-
-def guarded(work: Callable[[], object], as_json: bool) -> int:
-    """Do a command's work and return its exit code; errors are one line on standard error (and `{"error": …}` on
-    standard output with `as_json`), never a traceback unless `PLAIT_DEBUG` is set."""
-    _log_to_stderr()
-    try:
-        code = work()
-        return code if isinstance(code, int) else 0
-    except (KeyboardInterrupt, Cancelled):
-        return _said("cancelled", 130, as_json, status="cancelled")
-    except BrokenPipeError:  # the reader of our output has gone, as in `plait … | head`
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
-    except Exception as error:
-        if os.environ.get(DEBUG):
-            traceback.print_exc()
-        message, code = worded_error(error)
-        return _said(f"error: {message}", code, as_json, error=message)
-
-
-def _said(line: str, code: int, as_json: bool, **fields: str) -> int:
-    sys.stderr.write(line + "\n")
-    if as_json:
-        sys.stdout.write(json.dumps(fields, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
-    return code
-
-
-def worded_error(error: Exception) -> tuple[str, int]:
-    """Return what to say of an error in one line, and the exit code it leads to."""
-    from pydantic import ValidationError
-    from typer import TyperException
-
-    from ...core.errors import PlaitError, UsageError
-    from ...core.messages import explain, first_line, first_of_each, json_path
-
-    match error:
-        case TyperException():  # the command line itself
-            context = getattr(error, "ctx", None)
-            command = context.command_path if context is not None else "plait"
-            return f"{error.format_message().rstrip('. ')} (see {command} --help)", 2
-        case PlaitError():
-            return " ".join(str(error).split()), 2 if isinstance(error, UsageError) else 1
-        case ValidationError():
-            details = first_of_each(error)
-            return "; ".join(explain(json_path(each["loc"]) or error.title, each) for each in details), 2
-        case MemoryError():
-            return "out of memory: close something, or give the engine less (`plait doctor` says how much there is)", 1
-        case OSError():
-            where = f"{error.filename}: " if error.filename else ""
-            return f"{where}{error.strerror or error}", 1
-        case _:
-            said = f"{type(error).__name__}: {first_line(error)[:300]}"
-            return f"{said} (a bug of plait's: set {DEBUG}=1 to see where it comes from)", 1
-
-
-class _OneLine(logging.Formatter):
-    """Log lines without the traceback that came with them."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = f"{record.name}: {record.levelname.lower()}: {record.getMessage()}"
-        return line + (
-            "\n" + self.formatException(record.exc_info) if record.exc_info and os.environ.get(DEBUG) else ""
-        )
-
-
-def _log_to_stderr() -> None:
-    log = logging.getLogger("plait")
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(_OneLine())
-        log.addHandler(handler)
-        log.propagate = False

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ...core.interfaces import Planner
+from ...core.interfaces import Planner
 
 __all__ = ["preflight"]
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ...core.errors import ConfigError
+
 __all__ = ["Problem", "draw", "held_out", "is_held_out", "is_right", "is_solvable", "read_problems"]
 
 NUMBERS = (1, 25)
@@ -124,8 +126,6 @@ def read_problems(path: Path) -> list[Problem]:
 
     Raises `ConfigError` that names the lines that are no problems.
     """
-    from ...core.errors import ConfigError
-
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -9,15 +9,13 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...core.interfaces import Worker
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
+from .ask import ask_on_terminal
 from .interrupt import Stopper
 from .output import Output
-
-if TYPE_CHECKING:
-    from ...core.interfaces import Worker
-    from ...runtime.client.client import AsyncOrchestrator
-    from ...runtime.client.config import Config
 
 __all__ = ["Session", "opened_session"]
 
@@ -47,9 +45,6 @@ async def opened_session(
 
     Raises `Interrupted` when the user gives up before they are ready.
     """
-    from ...runtime.client.client import AsyncOrchestrator
-    from .ask import ask_on_terminal
-
     orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal)
     began = time.monotonic()
     try:

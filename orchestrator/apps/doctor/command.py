@@ -6,18 +6,22 @@ import dataclasses
 import importlib.util
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
+from ...core.errors import ConfigError, PlaitError
+from ...runtime.client.config import Config
+from ...runtime.plugins.loader import Plugins
+from ...runtime.plugins.spec import parse_plugin
+from ..commands.plan import planned
 from ..common.interrupt import Stopper, run_stoppable
 from ..common.options import Common, Dialect, Json, Planner, common_options
 from ..common.output import Output, opened
+from ..common.preflight import preflight
 from ..common.session import opened_session
 from .checks import Check, all_checks
-
-if TYPE_CHECKING:
-    from ...runtime.client.config import Config
 
 __all__ = ["doctor"]
 
@@ -39,8 +43,6 @@ def doctor(
         checks = [configuration(common)]
         config = None if checks[0].grade == "fail" else common.load()
         if config is None:
-            from ...runtime.client.config import Config
-
             config = Config()
         _say(checks[0], output)
         for check in all_checks(config.model, config.engines, config.worker, quick):
@@ -63,8 +65,6 @@ def doctor(
 
 def configuration(common: Common) -> Check:
     """Check that the settings can be read."""
-    from ...core.errors import ConfigError
-
     try:
         config = common.load()
     except ConfigError as error:
@@ -74,12 +74,6 @@ def configuration(common: Common) -> Check:
 
 def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
     """Check that the model's tokenizer and chat template are what a planner needs."""
-    from ...core.errors import PlaitError
-    from ...runtime.plugins.loader import Plugins
-    from ...runtime.plugins.spec import parse_plugin
-    from ..commands.plan import planned
-    from ..common.preflight import preflight
-
     try:
         chosen = planned(planner, None, dialect)
         spec = parse_plugin(chosen) if isinstance(chosen, str) else chosen
@@ -97,8 +91,6 @@ def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
 
 async def trial(config: Config, output: Output, stopper: Stopper) -> Check:
     """Start the workers and have them generate something."""
-    from ...core.errors import PlaitError
-
     began = time.monotonic()
     try:
         async with opened_session(config, output, stopper) as session:
@@ -120,8 +112,6 @@ def worst(checks: Sequence[Check]) -> str:
 
 
 def _say(check: Check, output: Output) -> None:
-    from rich.text import Text
-
     console = output.people
     line = Text.assemble(
         (f"{check.grade:<4}", _STYLES[check.grade]), "  ", (f"{check.name:<15}", "bold"), " ", check.found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import platform
 
 __all__ = ["version_of", "versions"]
 
@@ -20,8 +21,6 @@ def version_of(distribution: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of the libraries, by distribution; of the engine's two builds only the one that is there."""
-    import platform
-
     engines = {name: found for name in _ENGINES if (found := version_of(name)) is not None}
     return {
         "python": platform.python_version(),

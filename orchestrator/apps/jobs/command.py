@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 
 import typer
 
+from ...core.errors import UsageError, WorkerError
 from ..common.options import Json
 from ..common.output import Output, cancellable, opened
-from .entry import split_log
+from .log_files import split_log
 
-__all__ = ["group"]
+__all__ = ["app"]
 
 DEFAULT = "http://127.0.0.1:8265"
 _OVER = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -37,18 +38,6 @@ Address = Annotated[
     typer.Option(metavar="URL", help=f"Of the cluster's dashboard; RAY_API_SERVER_ADDRESS or {DEFAULT} if left out."),
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="What `plait job submit` printed.")]
-
-
-def group() -> typer.Typer:
-    """Return the commands `plait job …`."""
-    app = typer.Typer(
-        help="Run plait commands as jobs on a Ray cluster.", no_args_is_help=True, pretty_exceptions_enable=False
-    )
-    extra = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("submit", context_settings=extra)(cancellable(submit))
-    for name, command in {"status": status, "logs": logs, "result": result, "cancel": cancel, "list": listing}.items():
-        app.command(name)(cancellable(command))
-    return app
 
 
 def submit(
@@ -69,8 +58,6 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Submit a command: `plait job submit -- eval countdown --count 200 --engines 2 --json`."""
-    from ...core.errors import UsageError
-
     words = list(context.args)
     if not words:
         raise UsageError("there is no command to submit: plait job submit -- run 'What is asked'")
@@ -101,8 +88,6 @@ def submit(
 
 def _submitted(client: Any, options: dict[str, Any]) -> str:
     """Submit a job and return its id. A cluster that has only just started has nobody yet to run it on."""
-    from ...core.errors import WorkerError
-
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -228,8 +213,6 @@ def _python(address: str) -> str:
 @contextlib.contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
     """Yield a client of the cluster's Jobs API; what goes wrong becomes a `WorkerError` that says what to do."""
-    from ...core.errors import UsageError, WorkerError
-
     where = _address(address)
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -264,3 +247,12 @@ def _cluster(address: str | None) -> Iterator[Any]:
 def _last_line(text: str) -> str:
     lines: Sequence[str] = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip(" .\"'}")]
     return lines[-1] if lines else "without a reason"
+
+
+app = typer.Typer(
+    help="Run plait commands as jobs on a Ray cluster.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+_SUBMITTED = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command("submit", context_settings=_SUBMITTED)(cancellable(submit))
+for _name, _command in {"status": status, "logs": logs, "result": result, "cancel": cancel, "list": listing}.items():
+    app.command(_name)(cancellable(_command))

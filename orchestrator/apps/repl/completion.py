@@ -14,17 +14,18 @@ import rlcompleter
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 
+from ...core.errors import PlaitError, PluginError
+from ...core.plan import Budget
+from ...runtime.client.config import Config
+from ...runtime.plugins.loader import PluginKind
 from ..common.terminal import safe
 from .commands import COMMANDS, find
-
-if TYPE_CHECKING:
-    from ...runtime.plugins.loader import PluginKind
-    from .cli import Repl
+from .conversation import Repl
 
 __all__ = ["ReplCompleter"]
 
@@ -48,8 +49,6 @@ class ReplCompleter(Completer):
             yield from self._after(name, rest, document, complete_event) if space else _commands(name)
 
     def _after(self, name: str, rest: str, document: Document, event: CompleteEvent) -> Iterator[Completion]:
-        from ...core.errors import PlaitError
-
         try:
             command = find(name)
         except PlaitError:
@@ -92,8 +91,6 @@ class ReplCompleter(Completer):
                 if each.startswith(name):
                     yield Completion(each, -len(name), display_meta=_short(about))
             return
-        from ...core.errors import PluginError
-
         try:
             cls = plugins.class_of(kind, name)
         except PluginError:
@@ -134,8 +131,6 @@ class ReplCompleter(Completer):
                 yield Completion(turn.run, -len(word), display_meta=f"{number}: {_short(turn.title)}")
 
     def _model(self, word: str) -> Iterator[Completion]:
-        from ...runtime.client.config import Config
-
         name, equals, value = word.partition("=")
         if equals and name == "worker":
             known = [
@@ -168,8 +163,6 @@ def _commands(name: str) -> Iterator[Completion]:
 
 
 def _budget(word: str) -> Iterator[Completion]:
-    from ...core.plan import Budget
-
     for each, field in Budget.model_fields.items():
         if f"{each}=".startswith(word):
             yield Completion(f"{each}=", -len(word), display_meta=_short(" ".join((field.description or "").split())))

@@ -11,17 +11,15 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
+from ...core.errors import Unanswered
+from ...runtime.client.config import Config
 from ..common.output import opened
 from .cells import is_complete
-from .cli import ended, started
+from .conversation import Repl, ended, started
+from .state import Asked
 from .view import Screen
-
-if TYPE_CHECKING:
-    from ...runtime.client.config import Config
-    from .cli import Repl
-    from .state import Asked
 
 __all__ = ["converse_plainly"]
 
@@ -74,8 +72,6 @@ def _answer_questions(repl: Repl, lines: AsyncIterator[str], screen: Screen) -> 
     tasks: set[asyncio.Task[None]] = set()
 
     async def answer() -> None:
-        from ...core.errors import Unanswered
-
         while repl.session.questions:
             asked = repl.session.questions[0]
             choices = f" ({', '.join(map(str, asked.question.choices))})" if asked.question.choices else ""

@@ -1,7 +1,4 @@
-"""How commands of the REPL are entered in its table and found there, and how what follows them is cut up.
-
-Decides no command. What each does stands in `repl_runs`, `repl_settings` and `repl_talk`.
-"""
+"""The table of the REPL's commands, and how the words after a command are cut up. The commands stand in `commands/`."""
 
 from __future__ import annotations
 
@@ -9,13 +6,10 @@ import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from ...core.errors import UsageError
-
-if TYPE_CHECKING:
-    from .cli import Repl
-    from .state import Turn
+from ...core.messages import did_you_mean
 
 __all__ = [
     "COMMANDS",
@@ -23,12 +17,12 @@ __all__ = [
     "command",
     "cut_words",
     "find",
-    "last_question",
     "path_of",
     "take_flags",
-    "turn_of",
 ]
 
+Do = Callable[[Any, str], Awaitable[None]]
+"""What a command does, given the conversation (`Repl`) and the words after the command."""
 Kind = Literal["", "text", "planner", "policy", "task", "merge", "model", "step", "turn", "file", "budget", "command"]
 
 
@@ -39,7 +33,7 @@ class Command:
     name: str
     usage: str
     about: str
-    do: Callable[[Repl, str], Awaitable[None]]
+    do: Do
     takes: Kind = ""
     """What its argument is, for completion."""
     idle: bool = False
@@ -52,8 +46,6 @@ _ALIASES = {"exit": "quit", "q": "quit", "?": "help"}
 
 def find(name: str) -> Command:
     """Return a command by its name, another name of it, or a beginning that no other has. Raises `UsageError`."""
-    from ...core.messages import did_you_mean
-
     name = _ALIASES.get(name, name)
     if name in COMMANDS:
         return COMMANDS[name]
@@ -65,12 +57,10 @@ def find(name: str) -> Command:
     raise UsageError(f"there is no command /{name}{did_you_mean(name, COMMANDS)} (/help lists them)")
 
 
-def command(
-    name: str, usage: str, about: str, takes: Kind = "", *, idle: bool = False
-) -> Callable[[Callable[[Repl, str], Awaitable[None]]], Callable[[Repl, str], Awaitable[None]]]:
+def command(name: str, usage: str, about: str, takes: Kind = "", *, idle: bool = False) -> Callable[[Do], Do]:
     """Enter a function in the table as what a command does."""
 
-    def enter(do: Callable[[Repl, str], Awaitable[None]]) -> Callable[[Repl, str], Awaitable[None]]:
+    def enter(do: Do) -> Do:
         COMMANDS[name] = Command(name, usage, about, do, takes, idle)
         return do
 
@@ -125,19 +115,3 @@ def path_of(text: str) -> Path:
     except ValueError:
         parts = [text]
     return Path(parts[0] if len(parts) == 1 else text).expanduser()
-
-
-def turn_of(repl: Repl, which: str) -> Turn:
-    """Return what is under way or was last, or the turn with that number or run id. Raises `UsageError`."""
-    turn = repl.session.turn(which)
-    if turn is None:
-        raise UsageError(f"there is no run {which!r}: /history lists them" if which else "nothing has been asked yet")
-    return turn
-
-
-def last_question(repl: Repl) -> str:
-    """Return the question asked last. Raises `UsageError` if there was none."""
-    turn = next((each for each in reversed(repl.session.turns) if not each.planned), None)
-    if turn is None:
-        raise UsageError("nothing has been asked yet: write the question behind the command")
-    return turn.question

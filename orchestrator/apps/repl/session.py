@@ -12,20 +12,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydantic import JsonValue
+
+from ...core.plan import Plan
+from ...core.record import StepRecord
+from ...core.tools.context import Question
+from ...runtime.client.answer import Answer, News
+from ...runtime.client.client import AsyncOrchestrator, Handle
+from ...runtime.client.config import Config
+from ...runtime.plugins.loader import Plugins
 from .state import Asked, Turn
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
-
-    from ...core.plan import Plan
-    from ...core.record import StepRecord
-    from ...core.tools.context import Question
-    from ...runtime.client.answer import Answer, News
-    from ...runtime.client.client import AsyncOrchestrator, Handle
-    from ...runtime.client.config import Config
-    from ...runtime.plugins.loader import Plugins
 
 __all__ = ["GivenUp", "ReplSession", "state_dir"]
 
@@ -83,8 +81,6 @@ class ReplSession:
     def orchestrator(self) -> AsyncOrchestrator:
         """The orchestrator of this session, started or not."""
         if self._orchestrator is None:
-            from ...runtime.client.client import AsyncOrchestrator
-
             self._orchestrator = AsyncOrchestrator(config=self.config, on_ask=self._put)
         return self._orchestrator
 
@@ -133,9 +129,6 @@ class ReplSession:
 
         Raises `ValidationError` or `PluginError` for settings that make no sense; the workers are then kept.
         """
-        from ...runtime.client.client import AsyncOrchestrator
-        from ...runtime.client.config import Config
-
         changed = self.config.model_dump(exclude_unset=True) | settings
         given = Config(**{key: value for key, value in changed.items() if value is not None})
         AsyncOrchestrator(config=given)

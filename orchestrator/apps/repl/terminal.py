@@ -13,7 +13,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
@@ -25,19 +25,17 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import StdoutProxy
 from prompt_toolkit.styles import Style
 
+from ...core.errors import Unanswered
+from ...core.plan import Plan
+from ...runtime.client.answer import News
+from ...runtime.client.config import Config
 from ..common.tree import StepTree
 from .cells import is_complete
-from .cli import ended, started
 from .completion import ReplCompleter
+from .conversation import Repl, ended, started
 from .session import state_dir
+from .state import Asked, spelled
 from .view import Screen, cut
-
-if TYPE_CHECKING:
-    from ...core.plan import Plan
-    from ...runtime.client.answer import News
-    from ...runtime.client.config import Config
-    from .cli import Repl
-    from .state import Asked
 
 __all__ = ["Conversation", "converse", "wants_more"]
 
@@ -150,8 +148,6 @@ class Conversation:
         await self.repl.take(line)
 
     def _reply(self, line: str) -> None:
-        from ...core.errors import Unanswered
-
         try:
             self.session.reply(line.strip())
         except Unanswered as error:
@@ -242,8 +238,6 @@ class Conversation:
         return [*above, ("class:prompt", _PROMPT)]
 
     def _toolbar(self) -> StyleAndTextTuples:
-        from .state import spelled
-
         session = self.session
         asked, config = session.asked, session.config
         policies = config.standing_policies if asked.policies is None else asked.policies

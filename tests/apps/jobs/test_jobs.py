@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.apps.common.interrupt import descendants
-from plait.apps.jobs.entry import packed, split_log
+from plait.apps.jobs.log_files import packed, split_log
 
 from ..conftest import Plait
 

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from plait.apps.common.terminal import CleanOutput, safe
 from plait.apps.repl.cells import Cells
-from plait.apps.repl.cli import started
 from plait.apps.repl.completion import ReplCompleter
+from plait.apps.repl.conversation import started
 from plait.apps.repl.state import Asked, Turn, spelled
 from plait.apps.repl.view import Screen, plan_tree
 from plait.core.plan import Join, Plan, Plugin, Step, Text as Part, Think

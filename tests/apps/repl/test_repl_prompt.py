@@ -14,7 +14,7 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from plait.apps.repl.cli import started
+from plait.apps.repl.conversation import started
 from plait.apps.repl.state import Asked
 from plait.apps.repl.terminal import Conversation, wants_more
 from plait.apps.repl.view import Screen

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ....core.errors import UsageError
 from ....core.messages import counted
+from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
-from ..registry import COMMANDS, command, find, path_of, take_flags, turn_of
-from ..state import as_markdown, dump, load
+from ...commands.run import worded
+from ...trace.find import find as journal_of
+from ...trace.read import default_name, read_trace
+from ...viewer.page import page
+from ..conversation import Repl
+from ..registry import COMMANDS, command, find, path_of, take_flags
+from ..state import Turn, as_markdown, dump, load
 from ..view import Text
-
-if TYPE_CHECKING:
-    from ..cli import Repl
-    from ..state import Turn
 
 __all__: list[str] = []
 
@@ -31,16 +33,10 @@ async def _trace(repl: Repl, rest: str) -> None:
     if "--out" in words:
         words, _, name = words.partition("--out")
         out = path_of(name.strip("= "))
-    turn = turn_of(repl, words.strip())
+    turn = repl.turn_of(words.strip())
     if turn.answer is None:
         raise UsageError("that run is not over: /trace it when it is")
     journal, run = _recorded(repl, turn)
-    try:
-        from ...trace.read import default_name, read_trace
-        from ...viewer.page import page
-    except ImportError:
-        repl.screen.print(f"plait view {journal} --run {run}")
-        return
     trace = await asyncio.to_thread(read_trace, journal, Plugins(), run)
     out = out or Path(default_name(trace, ".html"))
     try:
@@ -49,15 +45,11 @@ async def _trace(repl: Repl, rest: str) -> None:
         raise UsageError(f"{out} cannot be written ({error.strerror})") from None
     repl.screen.print(f"{out}: run {run}, {counted(len(trace.steps), 'step')}")
     if "--open" in flags:
-        import webbrowser
-
         webbrowser.open(out.absolute().as_uri())
 
 
 def _recorded(repl: Repl, turn: Turn) -> tuple[Path, str]:
     """Return the journal that holds a turn's run. Raises `UsageError`."""
-    from ...trace.find import find as journal_of
-
     if repl.session.config.journal == "off":
         raise UsageError("nothing of this session is written down (journal=off): start it with --journal FILE")
     place = repl.session.config.journal
@@ -69,9 +61,7 @@ def _recorded(repl: Repl, turn: Turn) -> tuple[Path, str]:
 
 @command("replay", "[FILE]", "Feed the journal to a new machine and compare what it does.", "file")
 async def _replay(repl: Repl, rest: str) -> None:
-    from ....runtime.journal.replay import replay
-
-    path = path_of(rest) if rest else _recorded(repl, turn_of(repl, ""))[0]
+    path = path_of(rest) if rest else _recorded(repl, repl.turn_of(""))[0]
     if not path.is_file():
         raise UsageError(f"there is no journal {path}: give a file, or nothing for this session's own")
     report = await asyncio.to_thread(replay, path, Plugins())
@@ -112,8 +102,6 @@ async def _history(repl: Repl, rest: str) -> None:
 
 @command("save", "FILE.md|FILE.json", "Write the conversation, for people or to be loaded again.", "file")
 async def _save(repl: Repl, rest: str) -> None:
-    from ...commands.run import worded
-
     if not rest:
         raise UsageError("/save needs a file: /save talk.md, or /save talk.json to load it again")
     path = path_of(rest)

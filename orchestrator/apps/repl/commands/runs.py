@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pydantic import ValidationError
 
+from ....core import graph
 from ....core.errors import UsageError
-from ....core.messages import counted
-from ..registry import command, last_question, path_of, take_flags, turn_of
+from ....core.messages import counted, explain, first_of_each, json_path
+from ....core.plan import Plan
+from ...commands.run import where_time_went
+from ..conversation import Repl
+from ..registry import command, path_of, take_flags
+from ..state import Turn
 from ..view import Text, branches, plan_tree, story
-
-if TYPE_CHECKING:
-    from ..cli import Repl
-    from ..state import Turn
 
 __all__: list[str] = []
 
@@ -20,10 +21,8 @@ __all__: list[str] = []
     "plan", "[--mermaid|--dot] [QUESTION]", "The first plan for a question (the last), without running it.", "text"
 )
 async def _plan(repl: Repl, rest: str) -> None:
-    from ....core import graph
-
     flags, text = take_flags(rest, ("--mermaid", "--dot"))
-    text = text or last_question(repl)
+    text = text or repl.last_question()
     made = repl.session.plan(text)
     if "--mermaid" in flags or "--dot" in flags:
         repl.screen.print((graph.mermaid(made) if "--mermaid" in flags else graph.dot(made)).rstrip())
@@ -39,11 +38,6 @@ async def _plan(repl: Repl, rest: str) -> None:
 
 @command("run", "[QUESTION | --plan FILE]", "Ask a question (the last one again), or run a plan from a file.", "text")
 async def _run(repl: Repl, rest: str) -> None:
-    from pydantic import ValidationError
-
-    from ....core.messages import explain, first_of_each, json_path
-    from ....core.plan import Plan
-
     if rest.startswith("--plan"):
         path = path_of(rest.removeprefix("--plan").lstrip("= "))
         try:
@@ -55,12 +49,12 @@ async def _run(repl: Repl, rest: str) -> None:
             raise UsageError(f"{path}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
         await repl.ask(f"the plan of {path.name}", plan)
         return
-    await repl.ask(rest or last_question(repl))
+    await repl.ask(rest or repl.last_question())
 
 
 @command("branches", "[RUN]", "The steps of a run: tokens, cache hits, confidence, times, why given up.", "turn")
 async def _branches(repl: Repl, rest: str) -> None:
-    turn = turn_of(repl, rest)
+    turn = repl.turn_of(rest)
     repl.screen.print(Text(f"run {turn.run or '-'}  {turn.title}", style="dim", no_wrap=True, overflow="ellipsis"))
     repl.screen.print(branches(turn, repl.screen.width))
 
@@ -68,7 +62,7 @@ async def _branches(repl: Repl, rest: str) -> None:
 @command("why", "[STEP] [--full]", "One step's story, verdict or failure; without a step, the answer's.", "step")
 async def _why(repl: Repl, rest: str) -> None:
     found_flags, rest = take_flags(rest, ("--full",))
-    turn = turn_of(repl, "")
+    turn = repl.turn_of("")
     if not rest:
         _why_answer(repl, turn)
         return
@@ -86,8 +80,6 @@ async def _why(repl: Repl, rest: str) -> None:
 
 
 def _why_answer(repl: Repl, turn: Turn) -> None:
-    from ...commands.run import where_time_went
-
     answer = turn.answer
     if answer is None:
         raise UsageError("there is no answer yet: name a step, as in /why child-3")

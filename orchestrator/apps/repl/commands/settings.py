@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from ....core.errors import UsageError
+from ....core.messages import did_you_mean, explain, first_of_each
+from ....core.plan import Budget
+from ....runtime.client.config import BUNDLED_MODEL, Config
+from ....runtime.plugins.loader import parse_plugin
+from ..conversation import Repl
 from ..registry import command, cut_words
 from ..state import spelled
-
-if TYPE_CHECKING:
-    from ..cli import Repl
 
 __all__: list[str] = []
 
@@ -18,11 +22,6 @@ __all__: list[str] = []
     "budget", "[tokens=N seconds=S attempts=N width=N cost=C steps=N | none]", "Hard limits of each run.", "budget"
 )
 async def _budget(repl: Repl, rest: str) -> None:
-    from pydantic import ValidationError
-
-    from ....core.messages import did_you_mean, explain, first_of_each
-    from ....core.plan import Budget
-
     asked = repl.session.asked
     if rest == "none":
         asked.budget = None
@@ -54,9 +53,6 @@ async def _budget(repl: Repl, rest: str) -> None:
     idle=True,
 )
 async def _model(repl: Repl, rest: str) -> None:
-    from ....core.messages import did_you_mean
-    from ....runtime.client.config import BUNDLED_MODEL, Config
-
     settings: dict[str, Any] = {}
     for word in cut_words(rest):
         name, equals, value = word.partition("=")
@@ -80,8 +76,6 @@ async def _model(repl: Repl, rest: str) -> None:
 
 def _setter(name: str, kind: Literal["planner", "task", "merge"], about: str) -> None:
     async def do(repl: Repl, rest: str) -> None:
-        from ....runtime.plugins.loader import parse_plugin
-
         asked = repl.session.asked
         if rest in ("none", "default"):
             setattr(asked, name, None)
@@ -107,8 +101,6 @@ _setter("merge", "merge", "How branches become one answer.")
 
 @command("policy", "[NAME[:k=v,…] … | +NAME | -NAME | none]", "What orders, places and prunes steps.", "policy")
 async def _policy(repl: Repl, rest: str) -> None:
-    from ....runtime.plugins.loader import parse_plugin
-
     asked = repl.session.asked
     now = list(repl.session.config.standing_policies if asked.policies is None else asked.policies)
     words = cut_words(rest)

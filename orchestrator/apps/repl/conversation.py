@@ -1,0 +1,189 @@
+"""One conversation of the REPL: what a line of input is (a question, a command, a cell), and what is said of its end.
+
+Lines come from `terminal.py`, which reads a terminal, or from `plain.py`, which reads a pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rich.text import Text
+
+from ...core.errors import UsageError
+from ...core.plan import Plan
+from ...runtime.client.config import BUNDLED_MODEL, Config
+from ..commands.run import cost, worded
+from ..common.failures import worded_error
+from ..common.terminal import safe
+from ..common.tree import StepTree
+from .cells import Cells
+from .registry import find
+from .session import GivenUp, ReplSession
+from .state import Asked, Turn
+from .view import Screen
+
+__all__ = ["Repl", "ended", "started"]
+
+_TREE_ROWS = 12
+"""Most lines of a finished run's tree that stay on the screen; /branches has them all."""
+
+
+class Repl:
+    """One conversation: takes lines, and says on its screen what became of them."""
+
+    def __init__(self, session: ReplSession, screen: Screen) -> None:
+        self.session = session
+        self.screen = screen
+        self.over = False
+        """The user wants to leave."""
+        self.failed = 0
+        """Lines that led to an error, or to a run without an answer."""
+        self.asker: Callable[[str, Plan | None], Awaitable[object]] = self.ask_now
+        """What a question is given to: asked at once, or one after another in the background."""
+        self.warm_up: Callable[[], object] = lambda: None
+        """Starts the workers in the background, where somebody is there to see that, for the next question."""
+        self.cells = Cells({}, screen.print, screen.stream)
+        self.renamed()
+
+    @property
+    def model(self) -> str:
+        """The model in a word."""
+        config = self.session.config
+        if config.worker == "scripted":
+            return f"the script {config.script.name}" if config.script else "a script"
+        if config.worker == "http" and "model" not in config.model_fields_set:
+            return f"the model of {config.base_url}"
+        if config.model == str(BUNDLED_MODEL):
+            return "countdown (bundled)"
+        return Path(config.model).name if Path(config.model).exists() else config.model
+
+    def renamed(self) -> None:
+        """Give cells the names of what the session now has."""
+        answers = self.session.answers
+        self.cells.namespace.update(
+            orchestrator=self.session.orchestrator, answers=answers, answer=answers[-1] if answers else None
+        )
+
+    # -- lines --------------------------------------------------------------------------------------------------------
+
+    async def take(self, line: str) -> None:
+        """Take one line (or several that belong together). What goes wrong is said, never raised."""
+        try:
+            if line.startswith("/"):
+                await self._command(line)
+            elif line.startswith("!"):
+                await self._cell(line[1:].strip("\n"))
+            elif line.strip():
+                await self.ask(line.strip())
+        except Exception as error:
+            self.fail(error)
+
+    async def _command(self, line: str) -> None:
+        name, _, rest = line[1:].strip().partition(" ")
+        command = find(name)
+        if command.idle and self.session.busy:
+            raise UsageError(f"/{command.name} has to wait until the run is over; Ctrl-C gives it up")
+        await command.do(self, rest.strip())
+
+    async def _cell(self, source: str) -> None:
+        if not source.strip():
+            return
+        self.renamed()
+        trouble = await self.cells.run(source.strip(" "))
+        if trouble is not None:
+            self.failed += 1
+            self.screen.error(trouble) if trouble == "interrupted" else self.screen.print(trouble, style="red")
+
+    def fail(self, error: Exception) -> None:
+        """Say what went wrong."""
+        if isinstance(error, GivenUp):
+            self.screen.print("given up before anything ran", style="yellow")
+            return
+        self.failed += 1
+        self.screen.error(worded_error(error)[0])
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    async def ask(self, text: str, plan: Plan | None = None) -> None:
+        """Have a question asked, or a plan run."""
+        await self.asker(text, plan)
+
+    async def ask_now(self, text: str, plan: Plan | None = None) -> None:
+        """Ask a question, wait for its answer and show it."""
+        try:
+            turn = await self.session.ask(text, plan)
+        except Exception as error:
+            self.fail(error)
+            return
+        self.renamed()
+        if turn.answer is not None and turn.answer.status != "cancelled" and turn.answer.value is None:
+            self.failed += 1
+        self.show(turn)
+
+    def show(self, turn: Turn) -> None:
+        """Show a finished turn: its tree if there was more than one step, the answer, what it took."""
+        answer = turn.answer
+        if answer is None:
+            return
+        screen = self.screen
+        if screen.styled and len(turn.steps) > 1:
+            tree = StepTree(turn.title, facts=True)
+            for news in turn.news():
+                tree.take(news)
+            screen.print(tree.renderable(screen.width, _TREE_ROWS))
+        words = worded(answer, turn.question, turn.task)
+        if words:
+            screen.print(words)
+        verdict = {True: ", verified", False: ", wrong", None: ""}[
+            answer.verified if answer.answer is not None else None
+        ]
+        style = {"done": "green", "failed": "red"}.get(answer.status, "yellow")
+        screen.print(Text.assemble((answer.status + verdict, style), (f" · {cost(answer)}", "dim")))
+        if answer.why:
+            screen.print(answer.why, style="dim")
+        if answer.failure is not None and answer.status != "cancelled":
+            screen.error(safe(f"{answer.failure.message} ({answer.failure.kind})"))
+        elif answer.status == "cancelled" and turn.steps:
+            done = sum(each.state == "done" for each in turn.steps.values())
+            screen.print(f"{done} of {len(turn.steps)} steps were done; /branches shows them", style="dim")
+
+    # -- what was said ------------------------------------------------------------------------------------------------
+
+    def turn_of(self, which: str) -> Turn:
+        """Return what is under way or was last, or the turn with that number or run id. Raises `UsageError`."""
+        turn = self.session.turn(which)
+        if turn is None:
+            raise UsageError(
+                f"there is no run {which!r}: /history lists them" if which else "nothing has been asked yet"
+            )
+        return turn
+
+    def last_question(self) -> str:
+        """Return the question asked last. Raises `UsageError` if there was none."""
+        turn = next((each for each in reversed(self.session.turns) if not each.planned), None)
+        if turn is None:
+            raise UsageError("nothing has been asked yet: write the question behind the command")
+        return turn.question
+
+    # -- what only some screens can -----------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Clear the screen, if it is one."""
+        if self.screen.styled:
+            stream = self.screen.stream or sys.stdout
+            stream.write("\x1b[2J\x1b[H")
+            stream.flush()
+
+
+def started(config: Config, asked: Asked, screen: Screen) -> Repl:
+    """Return a conversation that has not begun. Raises `UsageError` for settings that make no sense."""
+    return Repl(ReplSession(config, asked), screen)
+
+
+async def ended(repl: Repl) -> int:
+    """Free all that a conversation holds and return the exit code of what went wrong in it."""
+    await asyncio.shield(repl.session.close())
+    return 1 if repl.failed else 0
