@@ -77,7 +77,7 @@ def show(run: Id, place: Place = None, as_json: Json = False) -> None:
         rebuilt = rebuild(entry.path, entry.run, Plugins())
         answer = _answer(rebuilt)
         if as_json:
-            steps = [row.model_dump(mode="json") for row in answer.report.steps]
+            steps = [row.row() for row in answer.report.steps]
             output.result({**answer.summary(), "status": _status(rebuilt, entry), **_about(entry), "steps": steps})
             return
         request = rebuilt.submitted.request
