@@ -104,9 +104,9 @@ def test_commands_work_as_written(script: str, tmp_path: Path) -> None:
     environment |= {
         "PATH": f"{command.parent}:{Path(sys.executable).parent}:{environment['PATH']}",
         "XDG_STATE_HOME": str(tmp_path / "state"),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(ROOT / "src"),
     }
-    script = script.replace("PYTHONPATH=examples", f"PYTHONPATH={ROOT}:{ROOT / 'examples'}")
+    script = script.replace("PYTHONPATH=examples", f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'examples'}")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110, check=False,

@@ -59,7 +59,7 @@ def output(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
         done = subprocess.run(
             [sys.executable, root / "examples" / name],
             cwd=tmp_path_factory.mktemp("example"),
-            env={**env, "PYTHONPATH": str(root)},
+            env={**env, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
             capture_output=True,
             text=True,
             timeout=110,
@@ -95,7 +95,7 @@ def test_the_readmes_ten_lines(root: Path, tmp_path: Path):
     code = (root / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
     script = tmp_path / "ten_lines.py"
     script.write_text(code, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110
     )

@@ -75,7 +75,7 @@ def process(root: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
         started.append(running)

@@ -193,7 +193,7 @@ def test_a_tool_that_asks_on_a_terminal(root, tools, tmp_path):
         stderr=theirs,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root), "TERM": "dumb"},
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "TERM": "dumb"},
     )
     os.close(theirs)
     seen = b""

@@ -22,7 +22,10 @@ def apart(root: Path, part: str) -> tuple[dict[str, Any], str]:
     child = subprocess.Popen(
         [sys.executable, CHILD, part],
         cwd=root,
-        env={**{k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}, "PYTHONPATH": str(root)},
+        env={
+            **{k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"},
+            "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -388,7 +388,7 @@ def test_ctrl_c_gives_up_the_run_and_not_the_session(script, root):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
     )
     with running:
         assert running.stdin is not None and running.stdout is not None

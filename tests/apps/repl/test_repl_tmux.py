@@ -65,7 +65,11 @@ def terminal(tmp_path):
 def test_a_conversation_on_a_real_terminal(terminal, script, root, tmp_path):
     replies = script(SLOW, EVIL, "answer: 42")
     words = [sys.executable, "-m", "plait.apps.main", "repl", "--script", str(replies), "--planner", "sample:n=3"]
-    env = {"PYTHONPATH": str(root), "XDG_STATE_HOME": str(tmp_path / "state"), "LANG": "C.UTF-8"}
+    env = {
+        "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "LANG": "C.UTF-8",
+    }
     terminal.start(f"{shlex.join(words)}; echo left with $?; sleep 60", env)
     begun = terminal.until(r"^plait>\n\s*^the script .* · sample:n=3$")  # what is in use stands in the last line
     assert "Ask, or /help; Ctrl-D leaves." in begun

@@ -52,7 +52,7 @@ def child(root: Path, folder: Path, what: str, on_unknown: str) -> subprocess.Po
         return subprocess.Popen(
             [sys.executable, CHILD, what, folder, on_unknown],
             cwd=root,
-            env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{CHILD.parent}"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root, CHILD.parent)))},
             stdout=out,
             stderr=err,
             start_new_session=True,

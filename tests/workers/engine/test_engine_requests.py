@@ -401,7 +401,7 @@ async def test_forms_adapters_and_half_characters(tmp_path: Path, root: Path) ->
         BYTES,
         *map(str, (model, *adapters, bad)),
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
