@@ -116,6 +116,15 @@ def imports(path: str) -> Iterator[tuple[str, int]]:
                 yield f"{stem}.{alias.name}", node.lineno
 
 
+MODULES = frozenset(module_name(path) for path in sources())
+"""Names of all modules of the checkout."""
+
+
+def is_name(dotted: str) -> bool:
+    """Whether a dotted name is something in a module, and no module."""
+    return dotted not in MODULES
+
+
 def is_within(module: str, package: str) -> bool:
     """Whether a dotted name is a package or inside it."""
     return module == package or module.startswith(package + ".")
@@ -255,6 +264,31 @@ def test_plugins_import_only_the_core_of_ours(path: str) -> None:
         if module.split(".")[0] == "plait":
             allowed = is_within(module, "plait.core") or is_within(module, own)
             assert allowed, f"{path}:{line} imports {module}; a plugin may import plait.core only"
+
+
+@pytest.mark.parametrize("path", sources(*SHIPPED))
+def test_what_begins_with_an_underscore_is_seen_by_its_siblings_only(path: str) -> None:
+    """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._asking` for `plait.policies.merge`."""
+    for module, line in imports(path):
+        folders = module.split(".")[:-1] if is_name(module) else module.split(".")
+        for depth, part in enumerate(folders):
+            if part.startswith("_") and folders[0] == "plait":
+                home = ".".join(folders[:depth])
+                assert is_within(module_name(path), home), f"{path}:{line} imports {module}, private to {home}"
+
+
+@pytest.mark.parametrize("path", sources("planners", "policies", "workers", "orchestrator/tasks"))
+def test_a_plugins_package_is_private_to_it(path: str) -> None:
+    """Another plugin may import the names of a package's `__init__.py`, but none of the modules in it."""
+    packages = {module_name(each) for each in plugin_files() if each.endswith("/__init__.py")}
+    for module, line in imports(path):
+        home = module if module in packages else next((each for each in packages if is_within(module, each)), None)
+        if home is None or is_within(module_name(path), home):
+            continue
+        inside = module.removeprefix(home).strip(".")
+        assert inside.count(".") == 0 and f"{home}.{inside}" not in MODULES, (
+            f"{path}:{line} imports {module}, the inside of another plugin: import it from {home}, or move it to _shared"
+        )
 
 
 @pytest.mark.parametrize("path", sources(*SHIPPED))

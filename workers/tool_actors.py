@@ -18,9 +18,7 @@ from plait.core.plan import Call
 from plait.core.result import Failure, Result
 
 from .ray import RayWorker
-from .tools import Tools
-from .tools.loading import AnyTool, load_tools
-from .tools.mcp import McpServer
+from .tools import AnyTool, McpServer, Tools, load_tools
 
 __all__ = ["ToolActors"]
 

@@ -17,8 +17,7 @@ from plait.core.result import Result
 from .._shared.drafts import Draft, drafts_of, ranked, verified
 from .._shared.seeds import derive
 from .._shared.steps import Asker, OnResult, through
-from ..decompose import Decompose
-from ..decompose.rules import signals
+from ..decompose import Decompose, signals
 from ..refine import Refine
 from ..threads import Threads
 from .rules import Limits, Signs, counterfactual, decide

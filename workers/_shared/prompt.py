@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from plait.core.plan import Text, Think, Tokens
 
-from ..tools.function_calls import function
+from .function_calls import function
 
 TAIL = 16
 """Tokens of a prompt that are decoded with what follows, to see how the latter's text begins."""

@@ -22,11 +22,11 @@ from plait.core.events import Job
 from plait.core.plan import Think
 from plait.core.result import Failure, Result
 
+from .._shared import resources
 from .._shared.confidence import Trace, measure
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop
 from .._shared.streams import Checkpoint, Stream
-from . import resources
 from .parameters import Abilities, engine_arguments, lora_rank
 from .process import INSTALL, environment, explain, first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up

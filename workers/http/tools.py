@@ -12,7 +12,7 @@ from typing import Any
 
 from plait.core.plan import Think
 
-from ..tools.function_calls import function
+from .._shared.function_calls import function
 from .wire import ServerError
 
 log = logging.getLogger("plait.http")

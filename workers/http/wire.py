@@ -16,7 +16,7 @@ from plait.core.plan import Think
 from plait.core.result import Finish, Result, Usage
 
 from .._shared.confidence import Trace, add_position
-from ..tools.function_calls import Calls
+from .._shared.function_calls import Calls
 
 Endpoint = Literal["completions", "chat/completions"]
 

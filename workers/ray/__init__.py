@@ -20,8 +20,8 @@ from plait.core.interfaces import Progress, Worker
 from plait.core.plan import Kind
 from plait.core.result import Failure, Result
 
+from .._shared.resources import default_threads, local_model, usable_cores
 from .._shared.streams import Checkpoint, Stream
-from ..engine.resources import default_threads, local_model, usable_cores
 from . import cluster
 from .actor import EngineOutputs, Host, load
 from .token_pipe import Told

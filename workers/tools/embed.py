@@ -16,8 +16,7 @@ from typing import Any
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
 
-from ..http.connection import Link
-from ..http.wire import ServerError
+from ..http import Link, ServerError
 
 __all__ = ["embedder"]
 

@@ -16,9 +16,9 @@ from tokenizers.decoders import DecodeStream
 from plait.core import Progress, Ref, Result, Text, Think, Tokens
 from plait.core.errors import EngineError
 from plait.core.result import Failure
+from plait.workers._shared import resources
 from plait.workers._shared.prompt import Prompter
 from plait.workers._shared.streams import Inbox, Stream
-from plait.workers.engine import resources
 
 GIB = 1 << 30
 

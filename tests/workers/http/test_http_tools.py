@@ -18,8 +18,8 @@ from plait.core.interfaces import Progress
 from plait.core.plan import Function, Sampling, Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.llmcompiler.tool_calls import NativeCalls
+from plait.workers._shared.function_calls import Calls
 from plait.workers.http import Http
-from plait.workers.tools.function_calls import Calls
 
 from .fake_server import FakeServer
 from .http_kit import serving
