@@ -287,7 +287,7 @@ def test_a_plugins_package_is_private_to_it(path: str) -> None:
             continue
         inside = module.removeprefix(home).strip(".")
         assert inside.count(".") == 0 and f"{home}.{inside}" not in MODULES, (
-            f"{path}:{line} imports {module}, the inside of another plugin: import it from {home}, or move it to _shared"
+            f"{path}:{line} imports {module}, inside another plugin: import it from {home}, or move it to _shared"
         )
 
 
