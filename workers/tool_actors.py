@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from plait.core.errors import WorkerError, WorkerLost, as_failure
+from plait.core.errors import WorkerError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.plan import Call
-from plait.core.result import Failure, Result
+from plait.core.result import Failure, Result, as_failure
 
 from .ray import RayWorker
 from .tools import AnyTool, McpServer, Tools, load_tools

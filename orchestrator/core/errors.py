@@ -2,6 +2,7 @@
 
     PlaitError
     ├── UsageError               the caller's mistake: nothing was run
+    │   ├── FieldError           a field that is not known, missing, or of the wrong kind; also a ValueError
     │   ├── PlanError            a cycle, an unknown step, a step that leads nowhere
     │   ├── PluginError          no such planner, policy, merge, task or worker; wrong options; a plugin that raised
     │   ├── ToolSchemaError      a function that cannot be a tool
@@ -12,7 +13,6 @@
     │   │   ├── EngineError      the model engine: no model, no memory, a rejected request
     │   │   ├── WorkerLost       it went away while it held work
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
-    │   │   │       └── NeverMade    before the attempt had reached its worker, so it may be made again
     │   │   └── NoWorker         nothing serves this kind of step
     │   ├── ToolError            a tool raised, hung, or returned something that is not JSON
     │   │   ├── OutcomeUnknown   it changes the world, and the process ended before it had said how it went
@@ -32,7 +32,7 @@ Inside a run a failed step is data (`plait.core.result.Failure`, whose `kind` is
 
 from __future__ import annotations
 
-from .result import Failure
+from typing import Protocol
 
 
 class PlaitError(Exception):
@@ -43,6 +43,10 @@ class PlaitError(Exception):
 
 class UsageError(PlaitError):
     """The caller's mistake; nothing was run."""
+
+
+class FieldError(UsageError, ValueError):
+    """Fields of a plan, an option or a budget that are not known, missing or of the wrong kind."""
 
 
 class PlanError(UsageError):
@@ -88,11 +92,6 @@ class Interrupted(WorkerLost):
     among the losses that a step is allowed."""
 
 
-class NeverMade(Interrupted):
-    """The attempt had not reached its worker when the process ended, or may be made twice: even a call with side
-    effects is made again."""
-
-
 class NoWorker(WorkerError):
     """No worker serves this kind of step, and none is coming back."""
 
@@ -125,10 +124,24 @@ class DependencyFailed(WorldError):
     """A step that this one needs did not end in a value."""
 
 
+class FailedRun(Protocol):
+    """The part of a `plait.core.result.Failure` that its exception reads."""
+
+    @property
+    def kind(self) -> str:
+        """Class of the error."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """The cause and, where there is one, the remedy."""
+        ...
+
+
 class RunFailed(WorldError):
     """The run ended without an answer. `failure` says why."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: FailedRun) -> None:
         super().__init__(failure)
         self.failure = failure
 
@@ -161,10 +174,3 @@ class ReplayDiverged(InvariantError):
 
     def __str__(self) -> str:
         return f"first divergence at event {self.index}:\n  recorded {self.recorded}\n  replayed {self.replayed}"
-
-
-def as_failure(error: BaseException) -> Failure:
-    """Turn an exception into the data that a failed step carries."""
-    message = str(error) or repr(error)
-    lost = isinstance(error, WorkerLost)
-    return Failure(kind=type(error).__name__, message=message, retryable=getattr(error, "retryable", False), lost=lost)

@@ -180,14 +180,6 @@ class Paused(Frozen):
     """`False`: go on."""
 
 
-class Elsewhere(Frozen):
-    """Something happened in a run that another journal holds. Written where steps of this journal's runs started
-    because of it; says nothing to a machine."""
-
-    kind: Literal["elsewhere"] = "elsewhere"
-    at: float
-
-
 Event = (
     Submitted
     | Expanded
@@ -201,7 +193,6 @@ Event = (
     | Cancelled
     | Pruned
     | Paused
-    | Elsewhere
 )
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from .errors import WorkerLost
 from .plan import Plan
 from .values import Frozen, as_text
 
@@ -127,3 +128,10 @@ class Result(Frozen):
         'The answer: forty-two.'
         """
         return self.prior + as_text(self.value)
+
+
+def as_failure(error: BaseException) -> Failure:
+    """Turn an exception into the data that a failed step carries."""
+    message = str(error) or repr(error)
+    lost = isinstance(error, WorkerLost)
+    return Failure(kind=type(error).__name__, message=message, retryable=getattr(error, "retryable", False), lost=lost)

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from .errors import FieldError
+from .messages import did_you_mean, explain, first_of_each, json_path
 
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
 
 
-class Frozen(BaseModel):
-    """Base of every written-down type: immutable, closed, documented by its fields' docstrings."""
+class _Worded(type(BaseModel)):
+    """Has `Step(name=3)` raise a `FieldError` in words. Reading data (`model_validate`) raises pydantic's error, which
+    the reader puts into words of its own."""
+
+    if not TYPE_CHECKING:  # a type checker looks at the fields
+
+        def __call__(cls, *args: object, **fields: object) -> object:
+            try:
+                return super().__call__(*args, **fields)
+            except ValidationError as error:
+                raise FieldError(_complaints(cls, error)) from None
+
+
+def _complaints(cls: type[BaseModel], error: ValidationError) -> str:
+    known = [field.alias or name for name, field in cls.model_fields.items()]
+    said: list[str] = []
+    for each in first_of_each(error):
+        subject = f"`{json_path(each['loc'])}`" if each["loc"] else "it"
+        near = did_you_mean(str(each["loc"][0]), known) if each["type"] == "extra_forbidden" else ""
+        said.append(explain(subject, each) + near)
+    return f"{cls.__name__}: {'; '.join(said)}"
+
+
+class Frozen(BaseModel, metaclass=_Worded):
+    """Base of every written-down type: immutable, closed, documented by its fields' docstrings.
+
+    A constructor raises `FieldError` for fields that are not known, missing or of the wrong kind.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from plait.core import errors
-from plait.core.errors import InvalidTransition, PlaitError, as_failure
+from plait.core.errors import InvalidTransition, PlaitError
 from plait.core.events import Dispatch, Job
 from plait.core.plan import Budget, Call, Retries, Text, Think
-from plait.core.result import Failure
+from plait.core.result import Failure, as_failure
 from plait.core.states import MOVES, State
 from plait.machine.records import Node
 from plait.machine.trusted import dispatch

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
+from plait.core.errors import FieldError
 from plait.core.plan import Plan, Ref, Step
 from tests.machine.kit import World, call, join, plan, think
 
@@ -65,7 +65,7 @@ def test_a_quorum_of_more_than_there_are_is_refused() -> None:
 
 
 def test_two_steps_of_one_name_are_no_plan() -> None:
-    with pytest.raises(ValidationError, match="two steps are named 'a'"):
+    with pytest.raises(FieldError, match="two steps are named 'a'"):
         Plan(steps=(call("a"), call("a")), output="a")
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
-from plait.core.errors import PluginError
+from plait.core.errors import FieldError, PluginError
 from plait.core.plan import Budget, Plugin, Request, Think
 from plait.core.result import Result
 from plait.core.sampling_theory import branches_needed, majority_probability
@@ -183,7 +182,7 @@ def test_options_for_what_is_chosen() -> None:
     step = planner.start(brief()).steps[-1]
     (patch,) = read(planner, step, Result(value=records), brief())
     assert patch.steps[0].name == "distill-1"
-    with pytest.raises(ValidationError):
+    with pytest.raises(FieldError):
         Auto(agreement=0.4)
 
 

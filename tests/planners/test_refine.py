@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
+from plait.core.errors import FieldError
 from plait.core.plan import Join, Plan, Plugin, Step, Think
 from plait.core.result import Result
 from plait.planners.refine import Refine
@@ -51,7 +51,7 @@ def test_ways_to_write_rounds(given: object, rounds: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("given", [[], [8, 0, 1], "8xx1", "many", 0, -1, [1.5], True])
 def test_rounds_that_are_none(given: object) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(FieldError):
         Refine.model_validate({"rounds": given})
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
 from plait import AsyncOrchestrator
-from plait.core.errors import PluginError
+from plait.core.errors import FieldError, PluginError
 from plait.core.plan import Join, Plugin, Structured, Text, Think
 from plait.core.result import Result
 from plait.planners.skeleton import Skeleton
@@ -173,7 +172,7 @@ def test_seeds_follow_the_request_and_the_point() -> None:
 def test_options_that_make_no_sense() -> None:
     with pytest.raises(PluginError, match="fewest points"):
         Skeleton(least=5, most=3)
-    with pytest.raises(ValidationError):
+    with pytest.raises(FieldError):
         Skeleton(point_tokens=0)
 
 

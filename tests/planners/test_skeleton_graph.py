@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
+from plait.core.errors import FieldError
 from plait.core.plan import Plan, Text, Think
 from plait.core.result import Result
 from plait.planners.skeleton_graph import SkeletonGraph
@@ -160,7 +160,7 @@ def test_the_model_for_a_difficulty() -> None:
     planner = SkeletonGraph.model_validate({"models": {"2": "small", "5": "large"}})
     assert [planner.model_for(level) for level in range(1, 6)] == ["small", "small", "large", "large", "large"]
     assert SkeletonGraph().model_for(1) is None
-    with pytest.raises(ValidationError, match="difficulties are 1 to 5"):
+    with pytest.raises(FieldError, match="difficulties are 1 to 5"):
         SkeletonGraph(models={6: "x"})
 
 

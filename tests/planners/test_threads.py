@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, strategies as st
-from pydantic import ValidationError
 
-from plait.core.errors import PlannerError, PluginError
+from plait.core.errors import FieldError, PlannerError, PluginError
 from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.plan import Join, Plan, Plugin, Ref, Request, Step, Text, Think
@@ -235,7 +234,7 @@ def test_a_dialect_that_cannot_be_fresh() -> None:
 
 
 def test_a_table_with_a_broken_expression() -> None:
-    with pytest.raises(ValidationError, match="not a regular expression"):
+    with pytest.raises(FieldError, match="not a regular expression"):
         Dialect(fork="<go>", item="(")
 
 

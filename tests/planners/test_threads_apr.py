@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from pydantic import ValidationError
 
-from plait.core.errors import TaskError
+from plait.core.errors import FieldError, TaskError
 from plait.core.plan import Think
 from plait.core.result import Failure
 from plait.planners.threads.dialects import load
@@ -232,7 +231,7 @@ def test_stops_and_prompt() -> None:
 
 
 def test_before_says_how_far_a_continued_context_counts() -> None:
-    with pytest.raises(ValidationError, match="give `after` too"):
+    with pytest.raises(FieldError, match="give `after` too"):
         Think(prompt="x", before="<call>")
 
 

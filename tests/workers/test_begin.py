@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
+from plait.core.errors import FieldError
 from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers._shared.prompt import Prompter
@@ -54,7 +54,7 @@ def test_a_server_that_takes_more_than_openais_fields_goes_on_from_it() -> None:
 
 
 def test_only_a_chat_begins_so() -> None:
-    with pytest.raises(ValidationError, match="goes with `chat`"):
+    with pytest.raises(FieldError, match="goes with `chat`"):
         Think(prompt="x", begin="1.")
 
 

@@ -13,11 +13,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
-from plait.core.errors import EngineError, WorkerLost, as_failure
+from plait.core.errors import EngineError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.plan import Kind, Think
-from plait.core.result import Failure, Result
+from plait.core.result import Failure, Result, as_failure
 
 from .._shared.streams import Checkpoint, Inbox
 from .process import first_line

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plait.core.errors import EngineError, as_failure
+from plait.core.errors import EngineError
 from plait.core.events import Job
 from plait.core.plan import Think
-from plait.core.result import Failure, Result
+from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
 from .._shared.confidence import Trace, measure

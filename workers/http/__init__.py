@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 
 import stamina
 
-from plait.core.errors import ConfigError, EngineError, WorkerLost, as_failure
+from plait.core.errors import ConfigError, EngineError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.plan import Kind, Think
-from plait.core.result import Failure, Result, Usage
+from plait.core.result import Failure, Result, Usage, as_failure
 
 from .._shared.streams import Stream, together
 from .connection import Link

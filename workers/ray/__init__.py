@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from plait.core.errors import EngineError, WorkerError, WorkerLost, as_failure
+from plait.core.errors import EngineError, WorkerError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.plan import Kind
-from plait.core.result import Failure, Result
+from plait.core.result import Failure, Result, as_failure
 
 from .._shared.resources import default_threads, local_model, usable_cores
 from .._shared.streams import Checkpoint, Stream

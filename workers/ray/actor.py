@@ -14,10 +14,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from plait.core.errors import PlaitError, WorkerError, as_failure
+from plait.core.errors import PlaitError, WorkerError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.result import Failure, Result
+from plait.core.result import Failure, Result, as_failure
 
 from .._shared.streams import Checkpoint, together
 from .token_pipe import IdsOut

@@ -14,12 +14,12 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from plait.core.errors import ConfigError, EngineError, WorkerLost, as_failure
+from plait.core.errors import ConfigError, EngineError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
 from plait.core.plan import Kind, Text, Think
-from plait.core.result import Failure, Result, Usage
+from plait.core.result import Failure, Result, Usage, as_failure
 from plait.core.values import Frozen
 
 from .words import PrefixCache, generated, words_of

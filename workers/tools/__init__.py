@@ -19,11 +19,11 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from plait.core.errors import ToolError, ToolSchemaError, WorkerLost, as_failure
+from plait.core.errors import ToolError, ToolSchemaError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.plan import Call, Kind
-from plait.core.result import Failure, Result
+from plait.core.result import Failure, Result, as_failure
 from plait.core.tools.context import Context, Question
 from plait.core.tools.tool import Tool, ToolSpec, tool
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ...core.errors import TaskError, UsageError, as_failure
+from ...core.errors import TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
 from ...core.plan import Plan
+from ...core.result import as_failure
 from ...core.task import Task
 from ...core.tools.context import Question
 from ...machine.machine import Machine

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import repeat
 from typing import Any, assert_never
 
-from ...core.errors import WorkerError, as_failure
+from ...core.errors import WorkerError
 from ...core.events import (
     Action,
     Cancel,
@@ -37,7 +37,7 @@ from ...core.events import (
     WorkerUp,
 )
 from ...core.interfaces import Progress, Worker, offer
-from ...core.result import Failure, Result, Usage
+from ...core.result import Failure, Result, Usage, as_failure
 from ...machine.machine import Machine
 from ...machine.records import Run
 from ..journal.journal import Journal

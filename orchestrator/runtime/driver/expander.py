@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...core.errors import PlaitError, PlannerError, as_failure
+from ...core.errors import PlaitError, PlannerError
 from ...core.events import Expand, Expanded, Submitted
 from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan
+from ...core.result import as_failure
 from ...machine.machine import Machine
 from ...machine.views import View
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import JsonValue
 
-from ...core.errors import ConfigError, Interrupted, OutcomeUnknown, as_failure
+from ...core.errors import ConfigError, Interrupted, OutcomeUnknown
 from ...core.events import (
     Cancelled,
     Dispatch,
@@ -33,7 +33,7 @@ from ...core.events import (
 )
 from ...core.interfaces import Plugins, Worker
 from ...core.plan import Plan
-from ...core.result import Result
+from ...core.result import Result, as_failure
 from ...core.states import State
 from ...core.tools.context import Question
 from ...machine.machine import Machine

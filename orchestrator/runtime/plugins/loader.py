@@ -75,7 +75,7 @@ class Plugins:
         if "text" in spec.options:
             raise PluginError(f"task {spec.name!r}: `text` is the request's text, not an option")
         try:
-            return cls(text=text, **cast("dict[str, Any]", spec.options))
+            return cls.model_validate({"text": text, **spec.options})
         except ValidationError as error:
             about_text = [each for each in error.errors(include_url=False) if each["loc"][:1] in ((), ("text",))]
             if about_text:
@@ -165,7 +165,7 @@ class Plugins:
     def _make(self, kind: PluginKind, spec: Plugin) -> object:
         cls = self.class_of(kind, spec.name)
         try:
-            return cls(**spec.options)
+            return cast("type[BaseModel]", cls).model_validate(spec.options)
         except ValidationError as error:
             raise _bad_options(kind, spec.name, cls, error) from None
         except PlaitError:
