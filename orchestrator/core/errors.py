@@ -13,6 +13,7 @@
     │   │   ├── EngineError      the model engine: no model, no memory, a rejected request
     │   │   ├── WorkerLost       it went away while it held work
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
+    │   │   │       └── NeverMade    before the attempt had reached its worker, so it may be made again
     │   │   └── NoWorker         nothing serves this kind of step
     │   ├── ToolError            a tool raised, hung, or returned something that is not JSON
     │   │   ├── OutcomeUnknown   it changes the world, and the process ended before it had said how it went
@@ -90,6 +91,11 @@ class WorkerLost(WorkerError):
 class Interrupted(WorkerLost):
     """The process that ran the step ended; the run was resumed. Says nothing of step or worker, so it is not counted
     among the losses that a step is allowed."""
+
+
+class NeverMade(Interrupted):
+    """The attempt had not reached its worker when the process ended, or may be made twice: even a call with side
+    effects is made again."""
 
 
 class NoWorker(WorkerError):

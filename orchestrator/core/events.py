@@ -180,6 +180,14 @@ class Paused(Frozen):
     """`False`: go on."""
 
 
+class Elsewhere(Frozen):
+    """Something happened in a run that another journal holds. Written where steps of this journal's runs started
+    because of it; says nothing to a machine."""
+
+    kind: Literal["elsewhere"] = "elsewhere"
+    at: float
+
+
 Event = (
     Submitted
     | Expanded
@@ -193,6 +201,7 @@ Event = (
     | Cancelled
     | Pruned
     | Paused
+    | Elsewhere
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 
-from ..core.errors import Interrupted, NoWorker, PluginError
+from ..core.errors import Interrupted, NeverMade, NoWorker, PluginError
 from ..core.events import PRIORITY_STEP, Cancel
 from ..core.interfaces import Hedge, Hold, Place
 from ..core.plan import Text
@@ -17,9 +17,10 @@ from ..core.states import State
 from ..core.view import Ended
 from . import budgets, prefix_groups
 from .assemble import resolve
+from .follow import Refused, Sent, grant_of, startable
 from .outcome import retry_delay
 from .records import Attempt, Host, Kept, Node, Queued, Run, is_current, lane_of
-from .steps import Lifecycle
+from .steps import Lifecycle, raised
 from .trusted import dispatch
 from .views import StepView, View
 
@@ -36,6 +37,9 @@ class Attempts(Lifecycle):
             for behind in run.parked:
                 self._let_next(run, behind)
         self._stirred.clear()
+        if self._orders is not None:
+            self._follow(hedges=False)
+            return
         while True:
             while (taken := self.fleet.take()) is not None:
                 self._consider(*taken)
@@ -52,7 +56,7 @@ class Attempts(Lifecycle):
                 self._passed_on(node)
             return
         if host is None:
-            self._fail(node, as_failure(NoWorker(self._nobody(node))))
+            self._refuse(node, as_failure(NoWorker(self._nobody(node))))
             return
         tokens = 0
         if op.kind == "think":
@@ -79,7 +83,42 @@ class Attempts(Lifecycle):
                     node.woken = None
                 self._passed_on(node)
             case budgets.Refusal(message):
-                self._fail(node, Failure(kind="BudgetExceeded", message=message))
+                self._refuse(node, Failure(kind="BudgetExceeded", message=message))
+
+    def _refuse(self, node: Node, failure: Failure) -> None:
+        self.refused.append((len(self._out), Refused(node.id, failure)))
+        self._fail(node, failure)
+
+    def _follow(self, hedges: bool) -> None:
+        """Follow the recorded orders in turn, as far as that can be done now."""
+        while self._orders:
+            order = self._orders[0]
+            if isinstance(order, Refused) and order.run:
+                self._orders.popleft()
+                run = self.runs.get(order.run)
+                if run is not None and run.broken is None:
+                    self._break_with(run, order.failure)
+                continue
+            node = self.nodes.get(order.step)
+            if node is None:
+                return
+            again = hedges and node.attempt is not None and not node.hedged and isinstance(order, Sent)
+            if not again and not startable(node, order):
+                return
+            if isinstance(order, Refused):
+                self._orders.popleft()
+                self._refuse(node, order.failure)
+                continue
+            host, grant = self.fleet.hosts.get(order.worker), grant_of(node, self.now)
+            if host is None or grant is None:
+                return
+            self._orders.popleft()
+            self.last_attempt = order.attempt - 1
+            if again and node.attempt is not None:
+                node.hedged = True
+                node.extra = self._begin(node, host, grant, node.attempt.known(), order.priority, order.reason)
+            else:
+                self._send(node, host, grant, order.priority, order.reason)
 
     def _nobody(self, node: Node) -> str:
         op = node.step.op
@@ -129,7 +168,9 @@ class Attempts(Lifecycle):
                     there = ", ".join(self.fleet.hosts) or "none"
                     raise PluginError(f"it places a step on {name!r}, and there is no such worker (there are: {there})")
             except Exception as error:
-                self._break(node.run, policy, error)
+                failure = raised(policy, error)
+                self.refused.append((len(self._out), Refused(node.id, failure, node.run.id)))
+                self._break_with(node.run, failure)
                 return default, ""
             if chosen is None and host is not None and host.free > 0 and lane_of(node.step) in host.lanes:
                 chosen = host, reason
@@ -177,7 +218,7 @@ class Attempts(Lifecycle):
 
     def _hedge(self, wish: Hedge, run: Run) -> None:
         """Make a second attempt at a running step, if that can be done at once and within its budgets."""
-        node = self.nodes.get(wish.step)
+        node = self.nodes.get(wish.step) if self._orders is None else None
         if node is None or node.run is not run or node.attempt is None or node.hedged or run.paused:
             return
         step, first = node.step, node.attempt
@@ -199,11 +240,14 @@ class Attempts(Lifecycle):
     # -- their lives ---------------------------------------------------------------------------------------------------
 
     def _dispatch(self, node: Node, host: Host, grant: budgets.Grant, rank: tuple[float, ...], reason: str) -> None:
-        node.tries += 1
-        self._move(node, State.RUNNING, host.name)
         priority = node.step.priority * PRIORITY_STEP
         if rank and rank[0] == rank[0]:  # it may be no number
             priority += int(max(-_MOST_RANK, min(_MOST_RANK, rank[0])))
+        self._send(node, host, grant, priority, reason)
+
+    def _send(self, node: Node, host: Host, grant: budgets.Grant, priority: int, reason: str) -> None:
+        node.tries += 1
+        self._move(node, State.RUNNING, host.name)
         attempt = self._begin(node, host, grant, node.kept, priority, reason)
         node.attempt, node.generation = attempt, attempt.id
         if node.held or node.asked is not None:
@@ -328,7 +372,7 @@ class Attempts(Lifecycle):
                 self._move(node, State.WAITING, f"try {node.tries}: {failure.kind}: {failure.message}")
                 if failure.lost:
                     node.lost += 1
-                    node.interrupted += failure.kind == Interrupted.__name__
+                    node.interrupted += failure.kind in (Interrupted.__name__, NeverMade.__name__)
                     self._ready(node)
                 else:
                     self.timers.add(self.now + delay, "retry", node)

@@ -36,6 +36,7 @@ planner will say next.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -43,6 +44,7 @@ from ..core.errors import BudgetExceeded, PlaitError, PluginError, WorkerLost
 from ..core.events import (
     Action,
     Cancelled,
+    Elsewhere,
     Event,
     Expand,
     Expanded,
@@ -66,6 +68,7 @@ from ..core.states import State
 from . import budgets
 from .assemble import prior
 from .dispatch import Attempts
+from .follow import Order, take_over
 from .joins import judge_at_deadline
 from .link import insert, repeats
 from .outcome import finish, is_over
@@ -94,7 +97,7 @@ class Machine(Attempts):
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and return what to do about it, in order."""
-        self._out, self.moves, self.retired, self._wishes = [], [], [], []
+        self._renew()
         self.now = max(self.now, event.at)
         subject: Node | None = None
         match event:
@@ -122,14 +125,48 @@ class Machine(Attempts):
                 self._on_pruned(event)
             case Paused():
                 self._on_paused(event)
+            case Elsewhere():
+                pass
             case _:
                 assert_never(event)
         self._spread()
         if subject is not None and subject.run.reviewers and not is_over(subject.run):
             self._review(event, subject.run, subject)  # before slots are filled: what it stops must not start
         self._advance()
+        if self._orders is not None:
+            self._follow(hedges=True)
         for run, hedge in self._wishes:  # after: a step's second attempt takes no slot from another's first
             self._hedge(hedge, run)
+        return self._close_up()
+
+    def follow(self, event: Event, orders: Sequence[Order]) -> list[Action]:
+        """Take an event as `handle` does, but send out what `orders` say in place of what this machine would choose.
+
+        An order that cannot be followed is dropped with those after it: the actions returned lack it then.
+        """
+        self._orders = deque(orders)
+        try:
+            return self.handle(event)
+        finally:
+            self._orders = None
+
+    def adopt(self, other: Machine, run: str, at: float) -> list[Action]:
+        """Go on with a run of another machine, of which no attempt is left; return what to do about it.
+
+        Its attempts are numbered from above the last of both machines. Times of its records move by as much as `at`
+        lies after the other machine's present: the time in between does not count for it.
+        """
+        self._renew()
+        self.now = max(self.now, at)
+        for node in take_over(self, other, other.runs.pop(run), at):
+            self._queue(node)
+        self._advance()
+        return self._close_up()
+
+    def _renew(self) -> None:
+        self._out, self.moves, self.retired, self._wishes, self.refused = [], [], [], [], []
+
+    def _close_up(self) -> list[Action]:
         while self._closing:
             self._finish_if_over(self._closing.pop())
         wake = self.timers.arm()

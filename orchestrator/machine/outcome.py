@@ -5,7 +5,7 @@ Pure functions of the records; they change nothing.
 
 from __future__ import annotations
 
-from ..core.errors import Interrupted
+from ..core.errors import Interrupted, NeverMade
 from ..core.events import Finish, Status
 from ..core.result import Failure
 from .records import Node, Run
@@ -25,6 +25,8 @@ def retry_delay(node: Node, failure: Failure) -> float | Failure:
     and however often our own process ended; else its kind's retries count, with exponential backoff.
     """
     retries = node.run.request.retries
+    if failure.kind == NeverMade.__name__:
+        return 0.0
     if node.step.side_effects:
         if failure.lost:
             message = f"{failure.message}; whether it took effect is unknown, so it is not tried again"

@@ -13,6 +13,7 @@ from ..core.events import Action, Cancel, Expand
 from ..core.interfaces import Merge, Plugins, Policy
 from ..core.result import Failure, Result
 from ..core.states import Move, State
+from .follow import Order, Refused
 from .joins import WAIT, Ruling, conclude, dependency_failed, judge
 from .outcome import is_cut
 from .ready_queue import Fleet
@@ -44,6 +45,10 @@ class Lifecycle:
         self.peers = Peers()
         self._holding: dict[str, Run] = {}
         """Runs of which policies may hold steps back."""
+        self._orders: deque[Order] | None = None
+        """What is left to follow of recorded orders; `None`: this machine decides itself."""
+        self.refused: list[tuple[int, Refused]] = []
+        """Steps of the last `handle` that were refused an attempt, each with how many actions came before."""
         self._stirred: dict[str, Run] = {}
         """Those of which something has ended since steps were last sent out."""
 
@@ -122,6 +127,9 @@ class Lifecycle:
         if node.after_own and node.after is not None:
             node.path_before = max(node.path_before, node.after.path_own)
         self._move(node, State.READY)
+        self._queue(node)
+
+    def _queue(self, node: Node) -> None:
         rank: tuple[float, ...] = ()
         for policy in node.run.rankers:
             try:
@@ -234,8 +242,11 @@ class Lifecycle:
 
     def _break(self, run: Run, plugin: Policy | Merge | None, error: Exception) -> None:
         """End a run whose policy raised."""
+        self._break_with(run, raised(plugin, error))
+
+    def _break_with(self, run: Run, failure: Failure) -> None:
         if run.broken is None:
-            run.broken = raised(plugin, error)
+            run.broken = failure
             self._cancel_all(run, run.broken.message)
 
     def _cancel_all(self, run: Run, reason: str) -> None:

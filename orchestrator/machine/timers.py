@@ -72,6 +72,12 @@ class Timers:
         self._armed = self._heap[0].at
         return self._armed
 
+    def of(self, run: Run) -> Iterator[Timer]:
+        """Yield a run's timers that are not stale, in the order in which they were set."""
+        yield from sorted(
+            (timer for timer in self._heap if not timer.stale and _run_of(timer) is run), key=lambda timer: timer.order
+        )
+
     def pending(self, run: Run) -> bool:
         """Whether a timer that is not stale will move a run (a policy's review is only a look at it)."""
         return any(not timer.stale and timer.kind != "review" and _run_of(timer) is run for timer in self._heap)

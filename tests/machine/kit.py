@@ -40,6 +40,7 @@ from plait.core.result import Failure, Finish as FinishReason, Result, Usage
 from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch
+from plait.machine.follow import Order, orders_of
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.machine.records import Node
@@ -226,6 +227,8 @@ class World:
         self.events: list[Event] = []
         self.answers: list[list[Action]] = []
         """What the machine said to each event."""
+        self.orders: list[list[Order]] = []
+        """What another machine has to be told to say the same."""
         self.jobs: dict[int, Dispatch] = {}
         """By attempt, what workers have been given and have not answered."""
         self.stopping: list[int] = []
@@ -242,6 +245,7 @@ class World:
         actions = self.machine.handle(event)
         self.events.append(event)
         self.answers.append(actions)
+        self.orders.append(orders_of(actions, self.machine.refused))
         for action in actions:
             self._take(action)
         if self.checked:

@@ -38,6 +38,9 @@ def replayed(world: Chaos) -> Machine:
     machine = Machine(Registry(POLICIES), grace=world.machine._grace, lease=world.machine._lease)
     answers = [machine.handle(event_adapter.validate_json(line)) for line in journal]
     assert as_json(answers) == as_json(world.answers)
+    follower = Machine(Registry(POLICIES), grace=world.machine._grace, lease=world.machine._lease)
+    told = [follower.follow(*each) for each in zip(world.events, world.orders, strict=True)]
+    assert as_json(told) == as_json(world.answers)
     return machine
 
 
