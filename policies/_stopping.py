@@ -93,7 +93,7 @@ def tolerant_joins(step: StepView) -> list[StepView]:
     joins: list[StepView] = []
     at: StepView | None = step
     while at is not None:
-        for reader in at.readers:
+        for reader in at.consumers:
             op = reader.plan.op
             if isinstance(op, Join) and op.tolerate == "best-effort" and reader not in joins:
                 joins.append(reader)
@@ -112,4 +112,4 @@ def rest(join: StepView, branches: Sequence[Branch], reason: str, view: View) ->
 def only_for(join: StepView, branch: Branch, view: View) -> bool:
     """Whether a join alone reads a branch."""
     step = view.step(branch.step)
-    return step is not None and all(reader == join for reader in step.readers)
+    return step is not None and all(reader == join for reader in step.consumers)

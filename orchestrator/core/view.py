@@ -205,7 +205,7 @@ class StepView(Protocol):
         ...
 
     @property
-    def readers(self) -> tuple[StepView, ...]:
+    def consumers(self) -> tuple[StepView, ...]:
         """The steps that need it and have not ended."""
         ...
 

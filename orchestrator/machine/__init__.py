@@ -1,1 +1,9 @@
-"""The machine: events in, actions out. Private: the runtime uses `Machine` and the read-only views."""
+"""The machine: events in, actions out. Outside this folder only the names listed here are used; the records (`Run`,
+`Node`, `Attempt`, `WorkerState`) are then read and never written to."""
+
+from .invariants import check
+from .machine import Machine
+from .records import Attempt, Node, Run, WorkerState
+from .views import StepView, View
+
+__all__ = ["Attempt", "Machine", "Node", "Run", "StepView", "View", "WorkerState", "check"]

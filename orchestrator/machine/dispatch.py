@@ -19,7 +19,7 @@ from . import budgets, prefix_groups
 from .assemble import resolve
 from .follow import Refused, Sent, grant_of, startable
 from .outcome import retry_delay
-from .records import Attempt, Host, Kept, Node, Queued, Run, is_current, lane_of
+from .records import Attempt, Checkpoint, Node, Queued, Run, WorkerState, is_current, lane_of
 from .steps import Lifecycle, raised
 from .trusted import dispatch
 from .views import StepView, View
@@ -46,7 +46,7 @@ class Attempts(Lifecycle):
             if not self._holding or not self._force():
                 return
 
-    def _consider(self, entry: Queued, host: Host | None) -> None:
+    def _consider(self, entry: Queued, host: WorkerState | None) -> None:
         """Start a step that a worker has room for, or find out what keeps it."""
         node = entry[3]
         op, run = node.step.op, node.run
@@ -60,7 +60,7 @@ class Attempts(Lifecycle):
             return
         tokens = 0
         if op.kind == "think":
-            tokens = op.sampling.max_tokens - (len(node.kept.ids) if node.kept is not None else 0)
+            tokens = op.sampling.max_tokens - (len(node.checkpoint.ids) if node.checkpoint is not None else 0)
         match budgets.admit(node.account, tokens, self.now):
             case budgets.Grant() as grant:
                 reason = ""
@@ -109,14 +109,14 @@ class Attempts(Lifecycle):
                 self._orders.popleft()
                 self._refuse(node, order.failure)
                 continue
-            host, grant = self.fleet.hosts.get(order.worker), grant_of(node, self.now)
+            host, grant = self.fleet.workers.get(order.worker), grant_of(node, self.now)
             if host is None or grant is None:
                 return
             self._orders.popleft()
             self.last_attempt = order.attempt - 1
             if again and node.attempt is not None:
                 node.hedged = True
-                node.extra = self._begin(node, host, grant, node.attempt.known(), order.priority, order.reason)
+                node.hedge = self._begin(node, host, grant, node.attempt.checkpoint(), order.priority, order.reason)
             else:
                 self._send(node, host, grant, order.priority, order.reason)
 
@@ -152,9 +152,9 @@ class Attempts(Lifecycle):
 
     # -- what policies say of it ---------------------------------------------------------------------------------------
 
-    def _place(self, node: Node, default: Host) -> tuple[Host, str] | Hold:
+    def _place(self, node: Node, default: WorkerState) -> tuple[WorkerState, str] | Hold:
         """Ask all policies: a hold of any holds, else the first that names a worker with room places."""
-        chosen: tuple[Host, str] | None = None
+        chosen: tuple[WorkerState, str] | None = None
         for policy in node.run.placers:
             try:
                 answer = policy.place(StepView(node), View(self, StepView(node), node.run.id))
@@ -163,9 +163,9 @@ class Attempts(Lifecycle):
                         continue
                     return answer
                 name, reason = (answer.worker, answer.reason) if isinstance(answer, Place) else (answer, "")
-                host = self.fleet.hosts.get(name) if name is not None else None
+                host = self.fleet.workers.get(name) if name is not None else None
                 if name is not None and host is None:
-                    there = ", ".join(self.fleet.hosts) or "none"
+                    there = ", ".join(self.fleet.workers) or "none"
                     raise PluginError(f"it places a step on {name!r}, and there is no such worker (there are: {there})")
             except Exception as error:
                 failure = raised(policy, error)
@@ -225,30 +225,32 @@ class Attempts(Lifecycle):
         if step.side_effects or (step.expands and step.op.kind == "think" and step.op.stream):
             return
         lane = lane_of(step)
-        host = self.fleet.another(lane, first.host) if wish.worker is None else self.fleet.hosts.get(wish.worker)
-        if host is None or host is first.host or host.free <= 0 or lane not in host.lanes:
+        host = self.fleet.another(lane, first.worker) if wish.worker is None else self.fleet.workers.get(wish.worker)
+        if host is None or host is first.worker or host.free <= 0 or lane not in host.lanes:
             return
-        kept = first.known()
+        kept = first.checkpoint()
         tokens = 0
         if step.op.kind == "think":
             tokens = step.op.sampling.max_tokens - (len(kept.ids) if kept is not None else 0)
         grant = budgets.admit(node.account, tokens, self.now)
         if isinstance(grant, budgets.Grant) and not grant.truncated:
             node.hedged = True
-            node.extra = self._begin(node, host, grant, kept, first.priority, wish.reason)
+            node.hedge = self._begin(node, host, grant, kept, first.priority, wish.reason)
 
     # -- their lives ---------------------------------------------------------------------------------------------------
 
-    def _dispatch(self, node: Node, host: Host, grant: budgets.Grant, rank: tuple[float, ...], reason: str) -> None:
+    def _dispatch(
+        self, node: Node, host: WorkerState, grant: budgets.Grant, rank: tuple[float, ...], reason: str
+    ) -> None:
         priority = node.step.priority * PRIORITY_STEP
         if rank and rank[0] == rank[0]:  # it may be no number
             priority += int(max(-_MOST_RANK, min(_MOST_RANK, rank[0])))
         self._send(node, host, grant, priority, reason)
 
-    def _send(self, node: Node, host: Host, grant: budgets.Grant, priority: int, reason: str) -> None:
+    def _send(self, node: Node, host: WorkerState, grant: budgets.Grant, priority: int, reason: str) -> None:
         node.tries += 1
         self._move(node, State.RUNNING, host.name)
-        attempt = self._begin(node, host, grant, node.kept, priority, reason)
+        attempt = self._begin(node, host, grant, node.checkpoint, priority, reason)
         node.attempt, node.generation = attempt, attempt.id
         if node.held or node.asked is not None:
             behind, node.asked, node.held = node.asked, None, ""
@@ -256,7 +258,7 @@ class Attempts(Lifecycle):
                 self._let_next(node.run, behind)
 
     def _begin(
-        self, node: Node, host: Host, grant: budgets.Grant, kept: Kept | None, priority: int, reason: str
+        self, node: Node, host: WorkerState, grant: budgets.Grant, kept: Checkpoint | None, priority: int, reason: str
     ) -> Attempt:
         self.last_attempt += 1
         op = resolve(node, grant.tokens + len(kept.ids) if kept is not None else grant.tokens)
@@ -268,18 +270,18 @@ class Attempts(Lifecycle):
         if op.kind == "think":
             begin = (Text(text=op.begin),) if op.begin else ()
             node.prompt = (*(part for part in op.prompt if part.kind != "ref"), *begin)
-            attempt.given = kept
+            attempt.resumed_from = kept
         seconds: float | None = None
         if node.account is not None:
             budgets.reserve(node.account, grant.tokens)
             seconds = budgets.seconds_left(node.account, self.now)
         host.load += grant.tokens
         self.fleet.occupy(host)
-        if node.kin is not None:
-            prefix_groups.begun(node.kin, attempt)
+        if node.prefix_group is not None:
+            prefix_groups.begun(node.prefix_group, attempt)
         if self._lease is not None:
             self.timers.add(self.now + self._lease, "lease", attempt)
-        generated = attempt.given.ids if attempt.given is not None else ()
+        generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
         self._out.append(
             dispatch(host.name, attempt.id, node.run.id, node.id, op, seconds, generated, priority, reason)
         )
@@ -287,7 +289,7 @@ class Attempts(Lifecycle):
 
     def _stop_attempt(self, node: Node, reason: str) -> bool:
         """Ask the workers to stop a step's live attempts, if it has any."""
-        first, second = node.attempt, node.extra
+        first, second = node.attempt, node.hedge
         if first is None:
             return False
         self._stop(first, reason)
@@ -298,8 +300,8 @@ class Attempts(Lifecycle):
     def _stop(self, attempt: Attempt, reason: str) -> None:
         attempt.state = "stopping"
         attempt.leave()
-        self.timers.add(self.now + self._grace, "grace", attempt)
-        self._out.append(Cancel(step=attempt.node.id, attempt=attempt.id, worker=attempt.host.name, reason=reason))
+        self.timers.add(self.now + self._cancel_timeout, "cancel", attempt)
+        self._out.append(Cancel(step=attempt.node.id, attempt=attempt.id, worker=attempt.worker.name, reason=reason))
 
     def _gone(self, attempt: Attempt, usage: Usage | None, read: bool = False) -> None:
         """Take note that an attempt is over: its slot and its reservation are free again.
@@ -318,10 +320,10 @@ class Attempts(Lifecycle):
         run.live -= 1
         run.meter.add(usage, read)
         node.spent = usage if node.spent is None else node.spent + usage
-        attempt.host.load -= attempt.left
-        self.fleet.release(attempt.host)
-        if node.kin is not None:
-            prefix_groups.gone(node.kin, attempt)
+        attempt.worker.load -= attempt.left
+        self.fleet.release(attempt.worker)
+        if node.prefix_group is not None:
+            prefix_groups.gone(node.prefix_group, attempt)
         if node.account is not None:
             charge = max(usage.completion, least)
             for holder in budgets.settle(node.account, attempt.reserved, charge, usage.cost):
@@ -338,27 +340,27 @@ class Attempts(Lifecycle):
         node = attempt.node
         if node.attempt is not None:
             self._stop(node.attempt, "the other attempt at this step was first")
-        node.ran_on = attempt.host.name
+        node.ran_on = attempt.worker.name
         reused = attempt.reused(result)
         if reused:
             node.run.meter.reuse(reused)
             usage = result.usage.model_copy(update={"completion": result.usage.completion + reused})
             result = result.model_copy(update={"usage": usage})
-        if node.kin is not None:
-            ended = Ended(self.now - attempt.started, result.usage.completion, attempt.host.name)
-            node.kin.finished.append(ended)
-            self.peers.add(node.step, ended)
+        if node.prefix_group is not None:
+            ended = Ended(self.now - attempt.started, result.usage.completion, attempt.worker.name)
+            node.prefix_group.finished.append(ended)
+            self.latencies.add(node.step, ended)
         return result
 
     def _retry_or_fail(self, attempt: Attempt, failure: Failure) -> None:
         """Go on after an attempt without a value: with the other attempt if there is one, else try the step again if
         its failure and its kind allow it (a lost one from the tokens known), else let it fail."""
         node = attempt.node
-        known = attempt.known() if failure.lost else None
+        known = attempt.checkpoint() if failure.lost else None
         if not failure.lost:
-            node.kept = None  # the failure may lie in what was generated
-        elif known is not None and (node.kept is None or len(known.ids) > len(node.kept.ids)):
-            node.kept = known
+            node.checkpoint = None  # the failure may lie in what was generated
+        elif known is not None and (node.checkpoint is None or len(known.ids) > len(node.checkpoint.ids)):
+            node.checkpoint = known
         if node.attempt is not None:
             return
         if node.inner is not None:  # patches to the failed attempt are void

@@ -64,7 +64,7 @@ def startable(node: Node, order: Order) -> bool:
 
 def grant_of(node: Node, now: float) -> budgets.Grant | None:
     """Return what a step's budgets allow its next attempt, `None` for nothing."""
-    kept = node.kept if node.attempt is None else node.attempt.known()
+    kept = node.checkpoint if node.attempt is None else node.attempt.checkpoint()
     tokens = 0
     if node.step.op.kind == "think":
         tokens = node.step.op.sampling.max_tokens - (len(kept.ids) if kept is not None else 0)

@@ -36,7 +36,7 @@ def check(machine: Machine) -> None:
 def check_not_stuck(machine: Machine) -> None:
     """Raise `InvariantError` if a run can only wait for ever: nothing of it runs, nothing is asked of a planner, no
     timer is set, and what is ready waits neither for a slot that is taken nor for a worker that is coming back."""
-    hosts = machine.fleet.hosts.values()
+    hosts = machine.fleet.workers.values()
     room = any(host.returning or (host.up and host.running) for host in hosts)
     for run in machine.runs.values():
         waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
@@ -45,14 +45,18 @@ def check_not_stuck(machine: Machine) -> None:
 
 
 def _check_slots(machine: Machine) -> None:
-    held = Counter(attempt.host.name for attempt in machine.attempts.values())
-    for host in machine.fleet.hosts.values():
+    held = Counter(attempt.worker.name for attempt in machine.attempts.values())
+    for host in machine.fleet.workers.values():
         _demand(host.running == held[host.name], host.name, f"counts {host.running} slots taken, {held[host.name]} are")
         most = max(host.slots, host.carried)
-        left = sum(attempt.left for attempt in machine.attempts.values() if attempt.host is host)
+        left = sum(attempt.left for attempt in machine.attempts.values() if attempt.worker is host)
         _demand(host.load == left, host.name, f"counts a load of {host.load} tokens, {left} are left")
-        here = [attempt for attempt in machine.attempts.values() if attempt.host is host]
-        shared = {attempt.node.kin: attempt.node.kin.room.get(host.name, 0) for attempt in here if attempt.node.kin}
+        here = [attempt for attempt in machine.attempts.values() if attempt.worker is host]
+        shared = {
+            attempt.node.prefix_group: attempt.node.prefix_group.room.get(host.name, 0)
+            for attempt in here
+            if attempt.node.prefix_group
+        }
         room = sum(attempt.room for attempt in here) + sum(shared.values())
         _demand(host.context == room, host.name, f"counts {host.context} tokens of context, there are {room}")
         _demand(not host.up or host.running <= most, host.name, f"runs {host.running} on {host.slots} slots")
@@ -63,7 +67,7 @@ def _check_queue(machine: Machine) -> None:
     for lane, queue in machine.fleet.waiting():
         current = [entry[3].id for entry in queue if is_current(entry)]
         queued.update(current)
-        idle = any(host.free > 0 and lane in host.lanes for host in machine.fleet.hosts.values())
+        idle = any(host.free > 0 and lane in host.lanes for host in machine.fleet.workers.values())
         _demand(not (current and idle), min(current, default=lane), "is ready beside an idle slot")
     held = _check_held(machine)
     aside = {entry[3].id for run in machine.runs.values() for entry in run.aside if is_current(entry)}
@@ -102,7 +106,7 @@ def _check_held(machine: Machine) -> set[str]:
             if entries and (account, lane) not in woken:
                 node = min(entries)[3]
                 op = node.step.op
-                kept = len(node.kept.ids) if node.kept is not None else 0
+                kept = len(node.checkpoint.ids) if node.checkpoint is not None else 0
                 answer = admit(node.account, op.sampling.max_tokens - kept if op.kind == "think" else 0, machine.now)
                 _demand(not isinstance(answer, Grant), node.id, f"is held back by {account.owner} for no reason")
                 _demand(account.running > 0, node.id, f"waits for {account.owner}, under which nothing runs")
@@ -114,8 +118,8 @@ def _check_readers(node: Node) -> None:
         return
     scope = node.scope
     kept = int(scope.open or scope.output is node)
-    readers = kept + sum(not each.ended and not each.let_go for each in node.dependants)
-    _demand(readers == node.readers, node.id, f"counts {node.readers} readers, has {readers}")
+    readers = kept + sum(not each.ended and not each.released for each in node.dependants)
+    _demand(readers == node.consumers, node.id, f"counts {node.consumers} readers, has {readers}")
     _demand(readers > 0, node.id, "is live and nobody reads it")
     owner = scope.owner
     _demand(owner is None or not owner.ended, node.id, "is live in the expansion of a step that has ended")
@@ -130,7 +134,7 @@ def _check_branches(node: Node) -> None:
 
 
 def _check_needs(node: Node) -> None:
-    if node.state is State.WAITING and not node.let_go:
+    if node.state is State.WAITING and not node.released:
         out = sum(not dep.ended for dep in node.deps)
         own = int(node.after_own and node.after is not None and node.after.own is None)
         _demand(node.pending == out + own, node.id, f"waits for {node.pending} needs, {out + own} are out")
@@ -143,9 +147,9 @@ def _check_needs(node: Node) -> None:
         _demand(node.attempt is not None and node.attempt.state == "live", node.id, "runs without a live attempt")
     else:
         _demand(node.attempt is None, node.id, f"is {node.state} and has a live attempt")
-    if node.extra is not None:
+    if node.hedge is not None:
         _demand(node.attempt is not None and node.hedged, node.id, "has a second attempt without a first")
-        _demand(node.extra.state == "live", node.id, "has a second attempt that is not live")
+        _demand(node.hedge.state == "live", node.id, "has a second attempt that is not live")
         _demand(not node.step.side_effects, node.id, "has side effects and two attempts")
 
 

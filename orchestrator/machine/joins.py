@@ -66,11 +66,11 @@ def conclude(node: Node) -> Result:
     branches = branches_of(node)
     node.seen = None
     verdict = node.merge.merge(branches, node.run.task)
-    cut = node.cut or any(dep.cut for dep in node.deps)
+    limited = node.limited or any(dep.limited for dep in node.deps)
     return Result(
         value=verdict.value,
         why=verdict.why,
-        partial=cut,
+        partial=limited,
         extracted=verdict.extracted,
         patch=verdict.patch,
         prior=_prior(verdict, branches),

@@ -66,7 +66,7 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
     run.nodes.extend(nodes.values())
     if output is not None:
         scope.output = output
-    if run.minded:
+    if run.has_policies:
         enroll(nodes.values())
     return Inserted(list(nodes.values()), accounts)
 
@@ -118,10 +118,10 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
     elif op.kind == "join":
         if (op.quorum or 0) > len(seen):
             raise PlanError(f"{node.id} needs {op.quorum} branches done and has {len(seen)}: it could never close")
-        node.patient = op.quorum is None and not op.early
+        node.waits_for_all = op.quorum is None and not op.early
     node.deps = tuple(seen.values())
-    node.readers = 1  # its scope, until that closes or, for the output, to the end
-    return all(dep.readers for dep in node.deps)
+    node.consumers = 1  # its scope, until that closes or, for the output, to the end
+    return all(dep.consumers for dep in node.deps)
 
 
 def _lookup(name: str, node: Node, local: dict[str, Node]) -> tuple[Node, bool]:
@@ -239,7 +239,7 @@ def _connect(order: list[Node], scope: Scope) -> None:
         for dep in node.deps:
             if not dep.ended:
                 dep.dependants.append(node)
-                dep.readers += 1
+                dep.consumers += 1
                 node.pending += 1
             elif dep.state is State.DONE:
                 node.branches_done += 1

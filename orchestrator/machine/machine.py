@@ -72,7 +72,7 @@ from .follow import Order, take_over
 from .joins import judge_at_deadline
 from .link import insert, repeats
 from .outcome import finish, is_over
-from .records import Attempt, Node, Run, Scope, is_current
+from .records import Attempt, Node, Run, Scope, WorkerState, is_current
 from .views import StepView, View
 
 _SOONEST = 0.001
@@ -82,11 +82,11 @@ _REMEMBERED = 65_536
 
 
 class Machine(Attempts):
-    """All state of all runs. `grace` is how many seconds a worker has to confirm a cancel, `lease` how many an attempt
-    may be silent before its worker is taken to have lost it (`None`: for ever)."""
+    """All state of all runs. `cancel_timeout` is how many seconds a worker has to confirm a cancel, `lease` how many an
+    attempt may be silent before its worker is taken to have lost it (`None`: for ever)."""
 
-    def __init__(self, plugins: Plugins, *, grace: float = 10.0, lease: float | None = None) -> None:
-        super().__init__(plugins, grace=grace, lease=lease)
+    def __init__(self, plugins: Plugins, *, cancel_timeout: float = 10.0, lease: float | None = None) -> None:
+        super().__init__(plugins, cancel_timeout=cancel_timeout, lease=lease)
         self.late = 0
         """News of attempts, steps and runs that were already over."""
         self.retired: list[Run] = []
@@ -94,6 +94,11 @@ class Machine(Attempts):
         self._finished: dict[str, None] = {}
         """Ids of the runs that finished last, in that order: a second copy of one's submission is late news."""
         self._wishes: list[tuple[Run, Hedge]] = []
+
+    @property
+    def workers(self) -> dict[str, WorkerState]:
+        """All workers that ever came, by name."""
+        return self.fleet.workers
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and return what to do about it, in order."""
@@ -219,8 +224,8 @@ class Machine(Attempts):
             return None
         node, result = attempt.node, self._won(attempt, event.result)
         if attempt.truncated and result.finish == "length":
-            node.cut = True
-        if node.cut and not result.partial:
+            node.limited = True
+        if node.limited and not result.partial:
             result = result.model_copy(update={"partial": True})
         if node.after is not None:
             result = result.model_copy(update={"prior": prior(node)})
@@ -237,14 +242,14 @@ class Machine(Attempts):
         if attempt is None:
             self.late += 1
             return None
-        attempt.heard_at = self.now
+        attempt.heartbeat = self.now
         tokens = max(event.tokens, len(event.ids))
         if tokens and not attempt.tokens and attempt.node.run.parked:
             self._stirred[attempt.node.run.id] = attempt.node.run
         attempt.tokens += tokens
         used = min(attempt.left, tokens)
         attempt.left -= used
-        attempt.host.load -= used
+        attempt.worker.load -= used
         node, text = attempt.node, event.text
         if attempt.state != "live":
             return None
@@ -253,12 +258,12 @@ class Machine(Attempts):
             attempt.ids.extend(event.ids)
         if event.group is not None or event.lowest is not None:
             attempt.group, attempt.lowest = event.group, event.lowest
-        if attempt.given is not None and not attempt.continues and (tokens or text):
+        if attempt.resumed_from is not None and not attempt.continues and (tokens or text):
             attempt.continues = bool(event.ids)
             if attempt.continues:
-                text = attempt.given.text + text
+                text = attempt.resumed_from.text + text
             else:
-                attempt.given = None  # this worker takes no ids and began again
+                attempt.resumed_from = None  # this worker takes no ids and began again
         if text:
             attempt.text.append(text)
             if node.step.expands and isinstance(node.step.op, Think) and node.step.op.stream:
@@ -286,13 +291,13 @@ class Machine(Attempts):
         live = attempt.state == "live"
         self._gone(attempt, event.result.usage)
         if live:
-            message = f"{attempt.host.name} stopped this attempt though nobody had asked it to"
+            message = f"{attempt.worker.name} stopped this attempt though nobody had asked it to"
             self._retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
         self.fleet.down(event.worker, event.returning)
         message = f"worker {event.worker} went away while it ran this step"
-        lost = [each for each in self.attempts.values() if each.host.name == event.worker]
+        lost = [each for each in self.attempts.values() if each.worker.name == event.worker]
         live = [each for each in lost if each.state == "live"]
         for attempt in lost:
             self._gone(attempt, None)
@@ -359,7 +364,7 @@ class Machine(Attempts):
                         self._ready(node)
                 case Node() as node:
                     if node.state is State.WAITING:
-                        node.cut = True
+                        node.limited = True
                         self._obey(node, judge_at_deadline(node))
                 case Attempt() as attempt if timer.kind == "lease":
                     self._lease_over(attempt)
@@ -427,7 +432,7 @@ class Machine(Attempts):
         scope.open = False
         for node in scope.names.values():
             if node is not scope.output and not node.ended:
-                self._let_go(node)
+                self._release(node)
 
     # -- limits, policies, ends ----------------------------------------------------------------------------------------
 
@@ -435,10 +440,10 @@ class Machine(Attempts):
         assert self._lease is not None
         if attempt.state != "live":
             return
-        if attempt.heard_at + self._lease > self.now:
-            self.timers.add(attempt.heard_at + self._lease, "lease", attempt)
+        if attempt.heartbeat + self._lease > self.now:
+            self.timers.add(attempt.heartbeat + self._lease, "lease", attempt)
             return
-        message = f"worker {attempt.host.name} has been silent about this step for {self._lease:g} s"
+        message = f"worker {attempt.worker.name} has been silent about this step for {self._lease:g} s"
         self._stop(attempt, message)
         self._retry_or_fail(attempt, as_failure(WorkerLost(message)))
 

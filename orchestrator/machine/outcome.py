@@ -13,7 +13,7 @@ from .records import Node, Run
 _CUTS = ("BudgetExceeded", "DeadlineExceeded")
 
 
-def is_cut(failure: Failure) -> bool:
+def is_limit(failure: Failure) -> bool:
     """Whether a failure is a limit's doing rather than the step's."""
     return failure.kind in _CUTS
 
@@ -70,9 +70,9 @@ def _status(run: Run, output: Node, any_done: bool) -> tuple[Status, Failure | N
     if run.broken is not None:
         return "failed", run.broken
     if output.result is not None:
-        return ("partial" if output.cut or output.result.partial else "done"), None
+        return ("partial" if output.limited or output.result.partial else "done"), None
     if run.cancelled is not None:
         return "cancelled", Failure(kind="Cancelled", message=run.cancelled)
     if output.failure is None:
         return "failed", Failure(kind="Cancelled", message=output.story[-1][4])
-    return ("partial" if output.cut and any_done else "failed"), output.failure
+    return ("partial" if output.limited and any_done else "failed"), output.failure

@@ -1,6 +1,6 @@
 """Which steps share a context, where those of one were sent, and how long contexts are: what placing is decided from.
 
-Kept only for runs that have policies. Lengths are estimates until an engine has counted; nothing is decided here.
+Checkpoint only for runs that have policies. Lengths are estimates until an engine has counted; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Hashable, Iterable
 from ..core.plan import Ref, Text, Think, Tokens
 from ..core.values import as_text
 from .assemble import context_step
-from .records import Attempt, Kin, Node
+from .records import Attempt, Node, PrefixGroup
 
 CHARACTERS_A_TOKEN = 4
 """Of English text under the common vocabularies, roughly."""
 
 
-def begun(group: Kin, attempt: Attempt) -> None:
+def begun(group: PrefixGroup, attempt: Attempt) -> None:
     """Count a new attempt, and the context that it needs room for on its worker."""
-    host, node = attempt.host, attempt.node
+    host, node = attempt.worker, attempt.node
     worker = host.name
     if node.step.op.kind == "think":
         shared = shared_tokens(node)
@@ -31,9 +31,9 @@ def begun(group: Kin, attempt: Attempt) -> None:
     group.live[worker] = group.live.get(worker, 0) + 1
 
 
-def gone(group: Kin, attempt: Attempt) -> None:
+def gone(group: PrefixGroup, attempt: Attempt) -> None:
     """Count an attempt as over, and give its room back."""
-    host = attempt.host
+    host = attempt.worker
     host.context -= attempt.room
     group.live[host.name] -= 1
     if not group.live[host.name]:
@@ -45,9 +45,9 @@ def enroll(nodes: Iterable[Node]) -> None:
     """Find each new step's kin among the steps of its run."""
     for node in nodes:
         if node.merge is None:
-            kin = node.run.kin.setdefault(_key(node), Kin())
+            kin = node.run.prefix_groups.setdefault(_key(node), PrefixGroup())
             kin.nodes.append(node)
-            node.kin = kin
+            node.prefix_group = kin
 
 
 def _key(node: Node) -> Hashable:

@@ -11,15 +11,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..core.plan import Kind
 from ..core.states import State
 from .ordered import Ordered, Turn, order_of
-from .records import Host, Node, Queued, lane_of
-
-if TYPE_CHECKING:
-    from .views import WorkerView
+from .records import Node, Queued, WorkerState, lane_of
 
 _SPARE = 64
 
@@ -28,7 +25,7 @@ class _Choice(NamedTuple):
     """The first of the steps of one order that a worker has room for, and the turn that it takes."""
 
     entry: Queued
-    host: Host | None
+    host: WorkerState | None
     queue: Ordered
     turn: Turn
     whose: Ordered
@@ -53,20 +50,18 @@ class _Choice(NamedTuple):
 class Fleet:
     """All workers, and the steps that are ready for them."""
 
-    hosts: dict[str, Host] = field(default_factory=dict[str, Host])
+    workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
     queues: dict[str, list[Queued]] = field(default_factory=lambda: {"think": [], "call": []})
     """By lane: the steps that no policy ranks."""
     ordered: dict[str, dict[str, Ordered]] = field(default_factory=dict[str, dict[str, Ordered]])
     """By order, then by lane: those that policies rank. An order of which nothing waits is not there."""
-    _idle: dict[str, list[tuple[int, str, Host]]] = field(default_factory=lambda: {"think": [], "call": []})
+    _idle: dict[str, list[tuple[int, str, WorkerState]]] = field(default_factory=lambda: {"think": [], "call": []})
     """Heaps of (running, name, host), with stale entries; at least one true entry for each host with a free slot."""
     _expected: dict[str, bool] = field(default_factory=lambda: {"think": False, "call": False})
     """Whether a worker serves this lane, or will when it is back."""
     serving: dict[str, int] = field(default_factory=dict[str, int])
     """How many workers that are there serve each lane."""
     _tickets: int = 0
-    views: tuple[WorkerView, ...] = ()
-    """All workers as policies see them; kept here since there may be a thousand and they are asked for often."""
 
     def up(
         self,
@@ -78,7 +73,7 @@ class Fleet:
         block: int | None = None,
     ) -> None:
         """Enter a worker, bring one back, or change what one offers."""
-        host = self.hosts.setdefault(name, Host(name, slots, serves))
+        host = self.workers.setdefault(name, WorkerState(name, slots, serves))
         host.slots, host.serves, host.up, host.returning, host.carried = slots, serves, True, False, host.running
         host.models, host.cache_tokens, host.block = models, cache_tokens, block
         host.see_lanes(self.queues)
@@ -87,7 +82,7 @@ class Fleet:
 
     def down(self, name: str, returning: bool) -> None:
         """Take a worker out. One that comes back keeps its steps waiting."""
-        host = self.hosts.setdefault(name, Host(name, 0, ("think", "call")))
+        host = self.workers.setdefault(name, WorkerState(name, 0, ("think", "call")))
         host.see_lanes(self.queues)
         host.up, host.returning = False, returning
         self._see_who_serves()
@@ -95,18 +90,18 @@ class Fleet:
     def _see_who_serves(self) -> None:
         for lane in self._expected:
             self._expected[lane] = self._is_expected(lane)
-            self.serving[lane] = sum(host.up and lane in host.lanes for host in self.hosts.values())
+            self.serving[lane] = sum(host.up and lane in host.lanes for host in self.workers.values())
 
     def _is_expected(self, lane: str) -> bool:
-        return any((host.up or host.returning) and lane in host.lanes for host in self.hosts.values())
+        return any((host.up or host.returning) and lane in host.lanes for host in self.workers.values())
 
     def _open(self, lane: str) -> None:
         """Make a queue for a lane that no step has been on yet."""
         self.queues[lane], self._expected[lane] = [], False
-        for host in self.hosts.values():
+        for host in self.workers.values():
             host.see_lanes(self.queues)
         self._see_who_serves()
-        free = [(each.running, each.name, each) for each in self.hosts.values() if each.free > 0]
+        free = [(each.running, each.name, each) for each in self.workers.values() if each.free > 0]
         self._idle[lane] = [each for each in free if lane in each[2].lanes]
         heapq.heapify(self._idle[lane])
 
@@ -135,7 +130,7 @@ class Fleet:
         for lanes in self.ordered.values():
             yield from lanes.items()
 
-    def take(self) -> tuple[Queued, Host | None] | None:
+    def take(self) -> tuple[Queued, WorkerState | None] | None:
         """Take out the first step, among those of every lane, that a worker has room for; or one, with `None`, that no
         worker serves or will serve. Return `None` if there is neither."""
         chosen, room, where = self._unranked()
@@ -171,10 +166,10 @@ class Fleet:
             del self.ordered[order]
         return found
 
-    def _unranked(self) -> tuple[Queued | None, Host | None, list[Queued]]:
+    def _unranked(self) -> tuple[Queued | None, WorkerState | None, list[Queued]]:
         """Return what `take` may take out among the steps that no policy ranks: the entry, a worker, the queue."""
         chosen: Queued | None = None
-        room: Host | None = None
+        room: WorkerState | None = None
         where: list[Queued] = []
         for lane, queue in self.queues.items():
             if not queue:
@@ -188,7 +183,7 @@ class Fleet:
                 chosen, room, where = queue[0], host, queue
         return chosen, room, where
 
-    def least_loaded(self, lane: str) -> Host | None:
+    def least_loaded(self, lane: str) -> WorkerState | None:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
         heap = self._idle[lane]
         while heap:
@@ -198,9 +193,9 @@ class Fleet:
             heapq.heappop(heap)
         return None
 
-    def another(self, lane: str, beside: Host) -> Host | None:
+    def another(self, lane: str, beside: WorkerState) -> WorkerState | None:
         """Return the worker other than one with a free slot that runs the fewest attempts, or `None`."""
-        free = (each for each in self.hosts.values() if each is not beside and each.free > 0 and lane in each.lanes)
+        free = (each for each in self.workers.values() if each is not beside and each.free > 0 and lane in each.lanes)
         return min(free, key=lambda each: (each.running, each.name), default=None)
 
     def expects(self, lane: str) -> bool:
@@ -209,25 +204,25 @@ class Fleet:
 
     def models(self) -> list[str]:
         """Return the names that workers there are give their models."""
-        return sorted({name for host in self.hosts.values() if host.up or host.returning for name in host.models})
+        return sorted({name for host in self.workers.values() if host.up or host.returning for name in host.models})
 
-    def occupy(self, host: Host) -> None:
+    def occupy(self, host: WorkerState) -> None:
         """Take a slot."""
         host.running += 1
         self._offer(host)
 
-    def release(self, host: Host) -> None:
+    def release(self, host: WorkerState) -> None:
         """Give a slot back."""
         host.running -= 1
         self._offer(host)
 
-    def _offer(self, host: Host) -> None:
+    def _offer(self, host: WorkerState) -> None:
         if not host.up or host.running >= host.slots:
             return
         for lane in host.lanes:
             heap = self._idle[lane]
             heapq.heappush(heap, (host.running, host.name, host))
-            if len(heap) > 4 * len(self.hosts) + _SPARE:  # mostly stale by now
-                free = [each for each in self.hosts.values() if each.free > 0 and lane in each.lanes]
+            if len(heap) > 4 * len(self.workers) + _SPARE:  # mostly stale by now
+                free = [each for each in self.workers.values() if each.free > 0 and lane in each.lanes]
                 heap[:] = [(each.running, each.name, each) for each in free]
                 heapq.heapify(heap)

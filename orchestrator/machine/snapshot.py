@@ -38,7 +38,7 @@ def step_record(node: Node, began: float) -> StepRecord:
         inner = node.inner.output if node.inner is not None else None
         if inner is not None and inner.result is node.result:
             record.source = inner.id
-    for attempt in (node.attempt, node.extra):
+    for attempt in (node.attempt, node.hedge):
         if attempt is not None:
             record.tokens += attempt.tokens
     return record

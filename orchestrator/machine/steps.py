@@ -15,9 +15,9 @@ from ..core.result import Failure, Result
 from ..core.states import Move, State
 from .follow import Order, Refused
 from .joins import WAIT, Ruling, conclude, dependency_failed, judge
-from .outcome import is_cut
+from .outcome import is_limit
 from .ready_queue import Fleet
-from .records import Attempt, Node, Peers, Run, Scope
+from .records import Attempt, LatencyStats, Node, Run, Scope
 from .timers import Timers
 from .views import StepView, View
 
@@ -25,7 +25,7 @@ from .views import StepView, View
 class Lifecycle:
     """All state of all runs, and the moves of their steps."""
 
-    def __init__(self, plugins: Plugins, *, grace: float, lease: float | None) -> None:
+    def __init__(self, plugins: Plugins, *, cancel_timeout: float, lease: float | None) -> None:
         self.now = 0.0
         self.runs: dict[str, Run] = {}
         self.nodes: dict[str, Node] = {}
@@ -35,14 +35,14 @@ class Lifecycle:
         self.moves: list[Move] = []
         """What moved in the last `handle`, for those who watch."""
         self._plugins = plugins
-        self._grace = grace
+        self._cancel_timeout = cancel_timeout
         self._lease = lease
         self._out: list[Action] = []
         self._ended: deque[Node] = deque()
         self._closing: list[Run] = []
         """Runs that may be over."""
         self.last_attempt = 0
-        self.peers = Peers()
+        self.latencies = LatencyStats()
         self._holding: dict[str, Run] = {}
         """Runs of which policies may hold steps back."""
         self._orders: deque[Order] | None = None
@@ -84,13 +84,13 @@ class Lifecycle:
         """Tell everyone concerned that a step has ended."""
         done = node.state is State.DONE
         for reader in node.dependants:
-            if reader.ended or reader.let_go:
+            if reader.ended or reader.released:
                 continue
             reader.pending -= 1
             if reader.merge is not None:
                 if done:
                     reader.branches_done += 1
-                    if reader.patient and reader.pending:
+                    if reader.waits_for_all and reader.pending:
                         continue
                 elif node.state is State.FAILED:
                     reader.branches_failed += 1
@@ -99,10 +99,10 @@ class Lifecycle:
                 self._end_like(reader, node)
             elif reader.pending == 0:
                 self._ready(reader)
-        if not node.let_go:
+        if not node.released:
             for dep in node.deps:
                 if not dep.ended:
-                    self._let_go(dep)
+                    self._release(dep)
         if node.woken is not None:
             self._passed_on(node)
         elif node.account is not None and node.story[-1][2] == State.READY:
@@ -115,9 +115,9 @@ class Lifecycle:
         if node.scope.output is node and not node.scope.open:
             self._output_ended(node.scope, node)
 
-    def _let_go(self, node: Node) -> None:
-        node.readers -= 1
-        if node.readers == 0:
+    def _release(self, node: Node) -> None:
+        node.consumers -= 1
+        if node.consumers == 0:
             self._cancel(node, "nobody reads it any more")
 
     def _ready(self, node: Node) -> None:
@@ -148,7 +148,7 @@ class Lifecycle:
         if node.ended:
             return
         node.failure = failure
-        node.cut = node.cut or is_cut(failure)
+        node.limited = node.limited or is_limit(failure)
         self._stop_attempt(node, failure.message)
         self._move(node, State.FAILED, f"{failure.kind}: {failure.message}")
         self._ended.append(node)
@@ -163,7 +163,7 @@ class Lifecycle:
 
     def _end_like(self, node: Node, dep: Node) -> None:
         """End a step because one that it needs ended without a value."""
-        node.cut = node.cut or dep.cut
+        node.limited = node.limited or dep.limited
         if dep.failure is not None:
             self._fail(node, dependency_failed(dep))
         else:
@@ -188,7 +188,7 @@ class Lifecycle:
             return
         if owner.state is not State.EXPANDED:
             return
-        owner.cut = owner.cut or output.cut
+        owner.limited = owner.limited or output.limited
         if output.result is not None:
             self._done(owner, output.result, max(output.path, owner.path_own))
         elif output.failure is not None:
@@ -218,7 +218,7 @@ class Lifecycle:
                 self._cancel(node, ruling.reason)
             case "fail":
                 assert ruling.failure is not None
-                node.cut = node.cut or any(dep.cut for dep in node.deps)
+                node.limited = node.limited or any(dep.limited for dep in node.deps)
                 self._fail(node, ruling.failure)
 
     def _close_join(self, node: Node) -> None:
@@ -227,16 +227,16 @@ class Lifecycle:
         except Exception as error:
             self._fail(node, raised(node.merge, error))
             return
-        node.own, node.cut = result, result.partial
+        node.own, node.limited = result, result.partial
         node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is State.DONE)])
         if not node.step.expands and result.patch is None:
             self._done(node, result, node.path_own)
             return
-        node.let_go = True
+        node.released = True
         self._expand(node, result)
         for dep in node.deps:
             if not dep.ended:
-                self._let_go(dep)
+                self._release(dep)
 
     # -- whole runs ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ..core.states import State
 from .outcome import is_over
 from .records import Account, Attempt, Node, Run
 
-TimerKind = Literal["retry", "deadline", "grace", "lease", "seconds", "review"]
+TimerKind = Literal["retry", "deadline", "cancel", "lease", "seconds", "review"]
 Subject = Node | Attempt | Run | tuple[Account, Run]
 
 

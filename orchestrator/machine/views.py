@@ -13,11 +13,11 @@ from ..core.plan import Kind, Step
 from ..core.result import Failure, Result
 from ..core.states import State, tell
 from ..core.task import Task
-from ..core.view import Branch, Ended, StepView as AnyStep
+from ..core.view import Branch, Ended, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
 from .prefix_groups import prompt_tokens, shared_tokens
 from .ready_queue import Fleet
-from .records import Host, Node, Peers, Run, lane_of
+from .records import LatencyStats, Node, Run, lane_of
 
 
 class StepView:
@@ -101,7 +101,7 @@ class StepView:
     @property
     def worker(self) -> str | None:
         """Name of the worker that runs it now."""
-        return self._node.attempt.host.name if self._node.attempt else None
+        return self._node.attempt.worker.name if self._node.attempt else None
 
     @property
     def started(self) -> float | None:
@@ -189,7 +189,7 @@ class StepView:
         yield from map(StepView, self._node.deps)
 
     @property
-    def readers(self) -> tuple[StepView, ...]:
+    def consumers(self) -> tuple[StepView, ...]:
         """The steps that need it and have not ended."""
         return tuple(StepView(node) for node in self._node.dependants if not node.ended)
 
@@ -252,7 +252,7 @@ class Siblings:
     __slots__ = ("_kin",)
 
     def __init__(self, node: Node) -> None:
-        self._kin = node.kin
+        self._kin = node.prefix_group
 
     def __len__(self) -> int:
         return len(self._kin.nodes) if self._kin is not None else 0
@@ -276,85 +276,6 @@ class Siblings:
         return tuple(self._kin.finished) if self._kin is not None else ()
 
 
-class WorkerView:
-    """One worker, read-only."""
-
-    __slots__ = ("_host",)
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WorkerView) and other._host is self._host
-
-    def __hash__(self) -> int:
-        return hash(self._host.name)
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._host.name
-
-    @property
-    def serves(self) -> tuple[Kind, ...]:
-        """Kinds of steps that it takes."""
-        return self._host.serves
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Names that `Think.model` may ask for; empty: whatever it asks for."""
-        return self._host.models
-
-    @property
-    def slots(self) -> int:
-        """Attempts that it takes at the same time."""
-        return self._host.slots
-
-    @property
-    def running(self) -> int:
-        """Attempts on it."""
-        return self._host.running
-
-    @property
-    def up(self) -> bool:
-        """Whether it is there."""
-        return self._host.up
-
-    @property
-    def free(self) -> int:
-        """Slots that can take a step now."""
-        return self._host.free
-
-    @property
-    def load(self) -> int:
-        """Tokens that the attempts on it may still generate."""
-        return self._host.load
-
-    @property
-    def context(self) -> int:
-        """About how many tokens of context the attempts on it may come to hold, what siblings share counted once (of
-        runs with policies)."""
-        return self._host.context
-
-    @property
-    def cache_tokens(self) -> int | None:
-        """Tokens that its prefix cache holds, if it says so."""
-        return self._host.cache_tokens
-
-    @property
-    def block(self) -> int | None:
-        """Tokens in a block of that cache, if it says so."""
-        return self._host.block
-
-    def could_take(self, step: AnyStep) -> bool:
-        """Return whether it serves a step's kind and model, free slot or not."""
-        return self._host.up and lane_of(step.plan) in self._host.lanes
-
-    def takes(self, step: AnyStep) -> bool:
-        """Return whether it serves a step's kind and model, and has a free slot."""
-        return self._host.free > 0 and lane_of(step.plan) in self._host.lanes
-
-
 class _Seen(Protocol):
     """The part of the machine that a view reads."""
 
@@ -363,7 +284,7 @@ class _Seen(Protocol):
     nodes: dict[str, Node]
     fleet: Fleet
     last_attempt: int
-    peers: Peers
+    latencies: LatencyStats
 
 
 class View:
@@ -385,16 +306,12 @@ class View:
     @property
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, in the order in which they came."""
-        fleet = self._machine.fleet
-        if len(fleet.views) != len(fleet.hosts):
-            fleet.views = tuple(map(WorkerView, fleet.hosts.values()))
-        return fleet.views
+        return tuple(self._machine.fleet.workers.values())
 
     def idlest(self, step: AnyStep) -> WorkerView | None:
         """Return the worker that a step goes to if no policy says otherwise: of those that serve it and have a free
         slot the one with the fewest attempts; `None` if none has."""
-        host = self._machine.fleet.least_loaded(lane_of(step.plan))
-        return WorkerView(host) if host is not None else None
+        return self._machine.fleet.least_loaded(lane_of(step.plan))
 
     def serving(self, step: AnyStep) -> int:
         """Return how many workers serve a step's kind and model, free slot or not."""
@@ -404,7 +321,7 @@ class View:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have
         policies, the oldest first: thinks of the same model, limit of tokens and place (at the beginning of a context
         or not), or calls of the same tool."""
-        return self._machine.peers.of(step.plan)
+        return self._machine.latencies.of(step.plan)
 
     @property
     def attempts(self) -> int:
@@ -413,8 +330,7 @@ class View:
 
     def worker(self, name: str) -> WorkerView | None:
         """Return a worker, by name."""
-        host = self._machine.fleet.hosts.get(name)
-        return WorkerView(host) if host is not None else None
+        return self._machine.fleet.workers.get(name)
 
     def step(self, id: str) -> StepView | None:
         """Return a step of a run that has not finished, by id."""

@@ -99,7 +99,7 @@ class DeepConf(Policy):
             lowest = step.lowest
             if step.state.ended or step.id in known.warm or lowest is None or lowest >= known.floor:
                 continue
-            if all(reader == join for reader in step.readers):
+            if all(reader == join for reader in step.consumers):
                 why = f"{join.plan.name}: confidence {lowest:.4g} is below {known.floor:.4g}"
                 yield Stop(step.id, f"{why}, the {100 - self.eta:g}th percentile of {len(known.warm)} branches")
 

@@ -90,7 +90,7 @@ class Redundant(Policy):
         return tokens >= self.tokens or len(task.steps(text)) >= self.steps
 
     def _like(self, joins: Sequence[StepView], subject: StepView, task: Task) -> Iterator[Stop]:
-        if any(reader not in joins for reader in subject.readers) or len(joins) > 1:
+        if any(reader not in joins for reader in subject.consumers) or len(joins) > 1:
             return  # somebody else wants it too
         mine = task.steps(subject.line)[: self.steps]
         if not mine:

@@ -70,5 +70,5 @@ class SuccessiveHalving(Policy):
         order = {step.id: at for at, step in enumerate(branches)}
         ranked = sorted(running, key=lambda step: (-(step.group or -math.inf), order[step.id]))
         why = f"{join.plan.name}: not among the {max(keep, 0)} surest of {len(running)} at {running[0].tokens} tokens"
-        out = [step for step in ranked[max(keep, 0) :] if all(reader == join for reader in step.readers)]
+        out = [step for step in ranked[max(keep, 0) :] if all(reader == join for reader in step.consumers)]
         return [Stop(step.id, why) for step in out]

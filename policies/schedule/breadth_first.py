@@ -24,5 +24,5 @@ class BreadthFirst(Policy):
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the step's place among the needs of a join that reads it, the first if there are several."""
         name = step.plan.name
-        needs = [join.plan.needs for join in step.readers if join.kind == "join"]
+        needs = [join.plan.needs for join in step.consumers if join.kind == "join"]
         return (float(min((each.index(name) for each in needs if name in each), default=-1)),)

@@ -26,7 +26,7 @@ class Waves(Policy):
 
     def place(self, step: StepView, view: View) -> Hold | None:
         """Hold a branch of a join that has its number in flight."""
-        for join in step.readers:
+        for join in step.consumers:
             if join.kind != "join":
                 continue
             going = 0

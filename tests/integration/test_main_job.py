@@ -137,7 +137,7 @@ async def test_runs_that_are_cancelled_at_random_leave_nothing_behind(ray: Both,
     assert machine.attempts == {}
     assert machine.runs == {}
     assert machine.nodes == {}
-    assert all(host.running == 0 for host in machine.fleet.hosts.values())
+    assert all(host.running == 0 for host in machine.workers.values())
     stats = await worker.stats()
     assert stats["running"] == 0
     assert stats["kv_used"] == 0

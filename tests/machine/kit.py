@@ -221,7 +221,7 @@ class World:
         lease: float | None = None,
         checked: bool = True,
     ) -> None:
-        self.machine = Machine(Registry(policies, merges), grace=grace, lease=lease)
+        self.machine = Machine(Registry(policies, merges), cancel_timeout=grace, lease=lease)
         self.checked = checked
         self.now = 0.0
         self.events: list[Event] = []
@@ -257,7 +257,7 @@ class World:
             case Dispatch():
                 assert action.job.attempt not in self.jobs, "an attempt id was used twice"
                 assert action.job.run not in self.finishes, "work was sent out for a run that is over"
-                assert self.machine.fleet.hosts[action.worker].up, "work was sent to a worker that is down"
+                assert self.machine.workers[action.worker].up, "work was sent to a worker that is down"
                 self.jobs[action.job.attempt] = action
             case Cancel(attempt=int(attempt)):
                 assert attempt in self.jobs, "a worker was told to stop what it does not have"

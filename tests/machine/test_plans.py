@@ -170,9 +170,9 @@ def test_steps_of_two_expansions_do_not_see_one_another() -> None:
 
 def test_a_refused_patch_leaves_no_trace() -> None:
     world = expander(call("x"))
-    before = world.node("x").readers
+    before = world.node("x").consumers
     world.expand("e", call("a", "x"), call("b", "nobody"))
-    assert world.node("x").readers == before
+    assert world.node("x").consumers == before
     assert not [name for name in world.machine.nodes if name.startswith("r:e/")]
 
 

@@ -86,7 +86,7 @@ def check_runs(rng: random.Random, count: int) -> None:
         assert bench.finish is not None, "every run ends"
         outcomes.add(bench.finish.status)
         assert not bench.machine.attempts and not bench.machine.runs
-        assert all(host.running == 0 for host in bench.machine.fleet.hosts.values()), "a slot has leaked"
+        assert all(host.running == 0 for host in bench.machine.workers.values()), "a slot has leaked"
         result = bench.finish.result
         heard = [answer for answer in said.values() if answer != "?"]
         if result is not None and result.value is not None:

@@ -129,7 +129,7 @@ def test_cancelling_those_that_wait_leaks_no_permit() -> None:
                     pass
         assert finished
         assert not machine.attempts and not machine.nodes
-        (host,) = machine.fleet.hosts.values()
+        (host,) = machine.workers.values()
         assert host.running == 0 and host.free == 4 and host.load == 0
 
 

@@ -60,7 +60,7 @@ class Prune(Policy):
     def review(self, event: Event, view: View) -> Sequence[Stop]:
         if event.kind != "succeeded" or view.subject is None:
             return ()
-        siblings = [each for reader in view.subject.readers for each in reader.needs]
+        siblings = [each for reader in view.subject.consumers for each in reader.needs]
         return [Stop(each.id, "pruned") for each in siblings if each.plan.name > "d" and not each.state.ended]
 
 
@@ -267,7 +267,7 @@ class Chaos(World):
                 self.generated[job.attempt] = 0
                 alive = [each for each in self.machine.attempts.values() if each.node is node and each.state == "live"]
                 assert len(alive) <= 2
-                assert len({each.host.name for each in alive}) == len(alive), "both attempts are on one worker"
+                assert len({each.worker.name for each in alive}) == len(alive), "both attempts are on one worker"
                 before = [self.ids.get(each, ()) for each in self.steps.setdefault(job.step, [])]
                 told = job.generated
                 assert not told or any(each[: len(told)] == told for each in before), "ids that nobody generated"
@@ -529,7 +529,7 @@ class Chaos(World):
         assert not machine.nodes
         assert not machine.attempts
         assert sorted(self.finishes) == sorted(self.submitted), "not one Finish for each run"
-        assert all(host.running == 0 for host in machine.fleet.hosts.values())
+        assert all(host.running == 0 for host in machine.workers.values())
         for account in self.accounts:
             assert (account.reserved, account.running) == (0, 0), account.owner
             assert account.tokens >= self.spent.get(account, 0), f"{account.owner} was charged too little"

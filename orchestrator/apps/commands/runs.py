@@ -124,7 +124,7 @@ def resume(
         if rebuilt.finish is not None:
             answer = _answer(rebuilt)
         else:
-            alone = all("think" not in host.serves for host in rebuilt.machine.fleet.hosts.values())
+            alone = all("think" not in host.serves for host in rebuilt.machine.workers.values())
             answer = run_stoppable(lambda stopper: _resume(config, entry, alone, output, stopper))
         request = rebuilt.submitted.request
         if as_json:

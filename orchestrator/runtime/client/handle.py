@@ -149,7 +149,7 @@ class Handle:
         self._seen = len(run.nodes)
         if isinstance(event, Progressed):
             attempt = machine.attempts.get(event.attempt)
-            if attempt is not None and attempt.node.run is run and attempt.node.extra is not attempt:
+            if attempt is not None and attempt.node.run is run and attempt.node.hedge is not attempt:
                 news = TextNews(
                     at=at, step=attempt.node.id, text=event.text, tokens=attempt.generated, logprob=event.logprob
                 )

@@ -71,7 +71,7 @@ def relay(owner: Driver, lent: Sequence[Lent]) -> Callable[[], None]:
             each.tell(event)
 
     for each in lent:
-        host = owner.machine.fleet.hosts.get(each.name)
+        host = owner.machine.workers.get(each.name)
         if host is not None and not host.up:
             each.tell(WorkerDown(at=owner.now(), worker=each.name, returning=host.returning))
     owner.watchers.append(told)

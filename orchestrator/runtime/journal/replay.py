@@ -170,7 +170,7 @@ def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
 
 
 def _machine(header: Header, plugins: Plugins) -> Machine:
-    return Machine(plugins, grace=header.grace, lease=header.lease)
+    return Machine(plugins, cancel_timeout=header.grace, lease=header.lease)
 
 
 def _step(machine: Machine, row: Row, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:

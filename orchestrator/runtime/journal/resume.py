@@ -148,7 +148,7 @@ async def rule(
         dispatch = rebuilt.dispatched.get(attempt.id)
         if dispatch is None or not attempt.node.step.side_effects or attempt.state != "live":
             continue
-        if attempt.host.name not in workers:
+        if attempt.worker.name not in workers:
             ended.append(Failed(at=at, attempt=attempt.id, failure=as_failure(_unknown(attempt, "its worker is gone"))))
         elif attempt.id not in intended:
             again.append(dispatch)
@@ -176,7 +176,7 @@ def takes_up(rebuilt: Rebuilt, workers: Sequence[Worker], expander: Expander, ru
     machine, at = rebuilt.machine, rebuilt.machine.now
     there = {worker.name for worker in workers}
     events: list[Event] = []
-    for host in machine.fleet.hosts.values():
+    for host in machine.workers.values():
         events.append(WorkerUp(at=at, worker=host.name, slots=0, serves=host.serves))
     others = [run for run in machine.runs if run != rebuilt.run]
     events += [Cancelled(at=at, run=run, reason=f"left aside: {rebuilt.run} was resumed") for run in others]
@@ -189,7 +189,7 @@ def takes_up(rebuilt: Rebuilt, workers: Sequence[Worker], expander: Expander, ru
     ]
     events += _read_again(rebuilt, expander, at)
     events += [arrival(each, at) for each in workers]
-    gone = [host.name for host in machine.fleet.hosts.values() if host.name not in there]
+    gone = [host.name for host in machine.workers.values() if host.name not in there]
     events += [WorkerDown(at=at, worker=name) for name in gone]  # last: a step for which nobody is left fails
     events.append(Tick(at=at))  # asks for the next time to be woken at
     return events

@@ -171,7 +171,7 @@ def simulate(
     else:
         submitted = Submitted(at=0.0, run=_RUN, request=request, plan=plan)
     validate(submitted.plan)
-    machine = Machine(source, grace=grace, lease=lease)
+    machine = Machine(source, cancel_timeout=grace, lease=lease)
     simulation = _Simulation(machine, expander, hosts, latency or LatencyModel(), outcome, seed)
     simulation.check, simulation.watch, simulation.confidence = check, watch, confidence
     return simulation.run(submitted, faults)

@@ -161,7 +161,7 @@ def scenario(seed: int) -> Counter[str]:
 
 def replayed(given: Given, events: list[Event], answers: list[list[Action]]) -> None:
     """The same events into a fresh machine: the same actions, and joins over exactly the votes that were cast."""
-    machine = Machine(given, grace=5.0)
+    machine = Machine(given, cancel_timeout=5.0)
     run = None
     for event, actions in zip(events, answers, strict=True):
         assert machine.handle(event) == actions
@@ -169,20 +169,20 @@ def replayed(given: Given, events: list[Event], answers: list[list[Action]]) -> 
             (run,) = machine.runs.values()
     assert not machine.runs
     assert not machine.attempts
-    assert all(host.running == host.load == host.context == 0 for host in machine.fleet.hosts.values())
+    assert all(host.running == host.load == host.context == 0 for host in machine.workers.values())
     if run is None:
         return
     for node in run.nodes:
         assert node.ended
         assert node.attempt is None
-        assert node.extra is None
+        assert node.hedge is None
         if node.own is not None and node.merge is not None and node.step.op.merge.name == "collect":  # type: ignore[union-attr]
             early = node.step.op.early  # type: ignore[union-attr]
             done = [dep.result.value for dep in node.deps if dep.result is not None and dep.result.value is not None]
             cast = [value for value in node.own.value if value is not None]  # type: ignore[union-attr]
             assert cast == done or early, "a vote was lost"
-    for kin in run.kin.values():
-        assert not kin.live
+    for group in run.prefix_groups.values():
+        assert not group.live
 
 
 @pytest.mark.parametrize("block", range(10))

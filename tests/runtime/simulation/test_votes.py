@@ -119,13 +119,13 @@ class Played:
     def replayed(self) -> None:
         """The same events into a fresh machine with fresh policies: the same actions, and nothing is left."""
         given = Given(self.given._policy.model_copy())
-        machine, run = Machine(given, grace=5.0), None
+        machine, run = Machine(given, cancel_timeout=5.0), None
         for event, actions in self.log:
             assert machine.handle(event) == actions
             if isinstance(event, Submitted) and machine.runs:
                 (run,) = machine.runs.values()
         assert not machine.runs and not machine.attempts
-        assert all(host.running == host.load == 0 for host in machine.fleet.hosts.values()), "a slot has leaked"
+        assert all(host.running == host.load == 0 for host in machine.workers.values()), "a slot has leaked"
         if run is not None:
             self.counted(run)
 
