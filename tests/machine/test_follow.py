@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from plait.core.errors import Interrupted, NeverMade, as_failure
+from plait.core.errors import Interrupted, NeverMade
 from plait.core.events import Dispatch, Elsewhere, Failed, Finish
 from plait.core.plan import Budget
+from plait.core.result import as_failure
 from plait.core.states import State
 from plait.machine.follow import Sent, orders_of
 from plait.machine.machine import Machine
