@@ -134,9 +134,9 @@ class StepRecord:
 _DERIVED = ("reason", "worker", "ready_at", "started_at", "ended_at")
 _ROW = (
     *("step", "name", "kind", "label", "owner", "needs", "state", "reason", "worker", "tries"),
-    *("ready_at", "started_at", "ended_at", "usage", "path_tokens", "spent", "moves", "why"),
+    *("ready_at", "started_at", "ended_at", "usage", "path_tokens", "spent", "tokens", "moves", "why"),
 )
-_MORE = ("after", "after_own", "tokens", "value", "output", "source", "text", "failure", "logprob", "signals")
+_MORE = ("after", "after_own", "value", "output", "source", "text", "failure", "logprob", "signals")
 _adapter = TypeAdapter(StepRecord)
 _anything: TypeAdapter[object] = TypeAdapter(object)
 

@@ -51,8 +51,12 @@ def step_records(run: Run, began: float) -> tuple[StepRecord, ...]:
 
 def moved(machine: Machine, run: Run, seen: int, began: float) -> list[StepRecord]:
     """Return what the last event did to a run's steps, in order: those that entered its plan, from number `seen` on, as
-    they wait without a move, then one record for each move."""
-    told = [replace(step_record(node, began), state="waiting", moves=()) for node in run.nodes[seen:]]
+    they wait without a move (unless they had ended before), then one record for each move."""
+    told = [
+        replace(step_record(node, began), state="waiting", moves=())
+        for node in run.nodes[seen:]
+        if not node.ended or not node.story or node.story[-1][0] >= machine.now
+    ]
     if not machine.moves:
         return told
     nodes = machine.nodes if run.id in machine.runs else {node.id: node for node in run.nodes}

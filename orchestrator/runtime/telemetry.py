@@ -1,13 +1,13 @@
 """Runs as OpenTelemetry spans, run > step > attempt, with the attribute names of the GenAI semantic conventions.
 
 `Spans` is a driver's watcher: it takes events and what followed, live or from a replay, and times its spans by the
-events. Decides what is said of a run, step and attempt, and whether anything is said at all: it is off by default.
-Prompts, texts, arguments and messages are left out unless asked for, and no setting is ever said, so neither is a key.
-`opentelemetry` is imported when spans are wanted, and not needed otherwise.
+events. Spans are off by default. Prompts, texts, arguments and messages are left out unless asked for; keys and
+settings are never in them. `opentelemetry` is imported when spans are wanted, and not needed otherwise.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -17,27 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ..core.errors import ConfigError
-from ..core.events import (
-    Action,
-    Cancel,
-    Dispatch,
-    Event,
-    Failed,
-    Finish,
-    Job,
-    Stopped,
-    Submitted,
-    Succeeded,
-    Tick,
-    WorkerDown,
-)
-from ..core.plan import Call, Think
+from ..core.events import Action, Event, Finish, Submitted
+from ..core.plan import Think
+from ..core.record import StepRecord
 from ..core.result import Failure
 from ..core.values import as_text
 from ..machine.machine import Machine
-from ..machine.records import Node, Run
+from .attempts import Attempt, AttemptLog, Happened
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -94,12 +83,16 @@ def watch(driver: Driver, config: Config) -> None:
     if not wanted(config.telemetry):
         return
     zero = time.time() - driver.now()
-    spans = Spans(tracer(), lambda at: zero + at, model=model_name(config.model), content=with_content())
-    driver.watchers.append(spans)
+    model = model_name(config.worker, config.model, "model" in config.model_fields_set)
+    server = config.base_url if config.worker == "http" else None
+    driver.watchers.append(Spans(tracer(), lambda at: zero + at, model=model, server=server, content=with_content()))
 
 
-def model_name(model: str) -> str:
-    """Return what spans call a model: of a folder the last part, as paths say where somebody keeps things."""
+def model_name(worker: str, model: str, chosen: bool) -> str:
+    """Return what a model is called: of a folder the last part, as paths say where somebody keeps things. Empty where a
+    server has a model of its own, unless the user has `chosen` one."""
+    if worker not in ("ray", "engine") and not chosen:
+        return ""
     return Path(model).name if Path(model).is_absolute() else model
 
 
@@ -129,8 +122,6 @@ def exporters() -> list[Any]:
 
 
 def _otlp() -> Any:
-    import importlib
-
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     kind = "grpc" if protocol == "grpc" else "http"
     try:
@@ -147,7 +138,6 @@ class _Open:
     """Spans of a run that has not ended."""
 
     span: Span
-    seen: int = 0
     steps: dict[str, Span] = field(default_factory=dict[str, "Span"])
 
 
@@ -157,7 +147,8 @@ class Spans:
     Args:
         tracer: where spans go.
         wall: turns the events' time into Unix time, both in seconds.
-        model: name of the model, for requests that name none.
+        model: name of the model, for requests that name none; if empty, the first that the worker has told of.
+        server: address of the server that has the model, if there is one.
         content: whether prompts, texts, arguments and messages are said too.
         only: the one run to make spans of; all by default.
     """
@@ -168,16 +159,18 @@ class Spans:
         wall: Callable[[float], float],
         *,
         model: str = "",
+        server: str | None = None,
         content: bool = False,
         only: str | None = None,
     ) -> None:
         self._tracer = tracer
         self._wall = wall
         self._model = model
+        self._server = _address(server)
         self._content = content
-        self._only = only
+        self._log = AttemptLog(only)
         self._runs: dict[str, _Open] = {}
-        self._attempts: dict[int, tuple[Span, str, str]] = {}
+        self._attempts: dict[int, Span] = {}
         self._failed = False
 
     def __call__(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
@@ -185,14 +178,14 @@ class Spans:
         if self._failed:
             return
         try:
-            self._take(event, machine, actions)
+            self._take(event, self._log.take(event, machine, actions))
         except Exception as error:  # a run is worth more than its spans
             self._failed = True
             log.warning("no more spans are made: %s: %s", type(error).__name__, error)
 
     def close(self, at: float) -> None:
         """End the spans of what has not ended, `at` being the events' time."""
-        for span, _, _ in self._attempts.values():
+        for span in self._attempts.values():
             span.end(self._ns(at))
         for run in self._runs.values():
             for step in run.steps.values():
@@ -203,36 +196,29 @@ class Spans:
         self._attempts.clear()
         self._runs.clear()
 
-    def _take(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
-        at = machine.now
-        if isinstance(event, Submitted) and self._only in (None, event.run) and event.run not in self._runs:
+    def _take(self, event: Event, happened: Happened) -> None:
+        at = happened.at
+        if isinstance(event, Submitted) and self._log.only in (None, event.run) and event.run not in self._runs:
             self._runs[event.run] = _Open(self._run_span(event))
-        for run in [*machine.runs.values(), *machine.retired]:
-            if self._only in (None, run.id):
-                self._entered(run, at)
-        if isinstance(event, Succeeded | Failed | Stopped):
-            self._attempt_ended(event, at)
-        for action in actions:
-            match action:
-                case Dispatch() if action.job.run in self._runs:
-                    self._attempt_began(action, at)
-                case Cancel() if action.attempt in self._attempts:
-                    self._attempts[action.attempt][0].add_event(
-                        "plait.stop", {"plait.reason": action.reason}, self._ns(at)
-                    )
-                case _:
-                    pass
-        if isinstance(event, Tick | WorkerDown):
-            for attempt in [each for each in self._attempts if each not in machine.attempts]:
-                self._lost(attempt, at)
-        retired = {node.id: node for run in machine.retired for node in run.nodes}
-        for when, step, _, state, reason in machine.moves:
-            node = machine.nodes.get(step) or retired.get(step)
-            if node is not None and node.run.id in self._runs:
-                self._moved(node, self._runs[node.run.id], when, state, reason)
-        for action in actions:
-            if isinstance(action, Finish) and action.run in self._runs:
-                self._finished(action, at)
+        for run in happened.runs:
+            if run.id not in self._runs:
+                told = {"plait.run": run.id, "plait.resumed": True}
+                self._runs[run.id] = _Open(self._span("invoke_workflow", None, at, told))
+        for step in happened.entered:
+            run = self._runs[_run_of(step)]
+            run.steps[step.step] = self._step_span(step, run, at)
+        for attempt in happened.ended:
+            self._attempt_ended(attempt, at)
+        for attempt in happened.began:
+            self._attempts[attempt.id] = self._attempt_span(attempt)
+        for attempt in happened.stopping:
+            told = {"plait.reason": attempt.stop_reason}
+            self._attempts[attempt.id].add_event("plait.stop", told, self._ns(at))
+        for step in happened.moved:
+            self._moved(step)
+        for finish in happened.finished:
+            if finish.run in self._runs:
+                self._finished(finish, at)
 
     def _ns(self, at: float) -> int:
         return int(self._wall(at) * 1e9)
@@ -261,102 +247,92 @@ class Spans:
         }
         return self._span(f"invoke_workflow {request.planner.name}", None, event.at, attributes)
 
-    def _entered(self, run: Run, at: float) -> None:
-        """Open a span for each step that has entered the plan; of a run that goes on, also for the run."""
-        if run.id not in self._runs:
-            span = self._span("invoke_workflow", None, at, {"plait.run": run.id, "plait.resumed": True})
-            self._runs[run.id] = _Open(span)
-        record = self._runs[run.id]
-        for node in run.nodes[record.seen :]:
-            if not node.ended or not node.story or node.story[-1][0] >= at:
-                record.steps[node.id] = self._step_span(node, record, at)
-        record.seen = len(run.nodes)
-
-    def _step_span(self, node: Node, record: _Open, at: float) -> Span:
-        owner = node.scope.owner
+    def _step_span(self, step: StepRecord, run: _Open, at: float) -> Span:
+        op = step.plan.op if step.plan is not None else None
         attributes = {
-            "plait.run": node.run.id,
-            "plait.step": node.id,
-            "plait.step.kind": node.step.op.kind,
-            "plait.step.owner": owner.id if owner is not None else None,
-            "plait.step.needs": [dep.id for dep in node.deps],
-            "plait.step.after": node.after.id if node.after is not None else None,
-            "plait.step.merge": node.step.op.merge.name if node.step.op.kind == "join" else None,
-            "plait.step.label": node.step.label if self._content else None,
+            "plait.run": _run_of(step),
+            "plait.step": step.step,
+            "plait.step.kind": step.kind,
+            "plait.step.owner": step.owner,
+            "plait.step.needs": list(step.needs),
+            "plait.step.after": step.after,
+            "plait.step.merge": op.merge.name if op is not None and op.kind == "join" else None,
+            "plait.step.label": step.label if self._content else None,
         }
-        return self._span(f"step {node.step.name}", record.span, at, attributes)
+        return self._span(f"step {step.name}", run.span, at, attributes)
 
-    def _moved(self, node: Node, record: _Open, at: float, state: str, reason: str) -> None:
-        span = record.steps.get(node.id)
+    def _moved(self, step: StepRecord) -> None:
+        run = self._runs.get(_run_of(step))
+        span = run.steps.get(step.step) if run is not None else None
         if span is None:
             return
-        if not node.ended or state not in ("done", "failed", "cancelled"):
+        at, state, reason = step.moves[-1]
+        if not step.ended:
             # Why it waits again quotes what a model or tool said; where it runs is a worker's name.
             told = reason and (self._content or state == "running")
             span.add_event(f"plait.{state}", {"plait.reason": reason} if told else None, self._ns(at))
             return
         span.set_attribute("plait.step.state", state)
-        span.set_attribute("plait.step.tries", node.tries)
+        span.set_attribute("plait.step.tries", step.tries)
         if state == "cancelled":
             span.set_attribute("plait.reason", reason)
-        if node.failure is not None:
-            self._fails(span, node.failure)
-        if self._content and node.own is not None:
-            span.set_attribute("plait.step.value", as_text(node.own.value))
-            if node.own.why:
-                span.set_attribute("plait.step.why", node.own.why)
+        if step.failure is not None:
+            self._fails(span, step.failure)
+        if self._content and (step.value is not None or state == "done"):
+            span.set_attribute("plait.step.value", as_text(step.value))
+            if step.why:
+                span.set_attribute("plait.step.why", step.why)
         span.end(self._ns(at))
 
-    def _finished(self, action: Finish, at: float) -> None:
-        record = self._runs.pop(action.run)
-        for span in record.steps.values():
+    def _finished(self, finish: Finish, at: float) -> None:
+        run = self._runs.pop(finish.run)
+        for span in run.steps.values():
             if span.is_recording():
                 span.end(self._ns(at))
-        span, usage = record.span, action.usage
+        span, usage = run.span, finish.usage
         said: dict[str, Any] = {
-            "plait.status": action.status,
-            "plait.steps": action.steps,
-            "plait.critical_path_tokens": action.critical_path_tokens,
+            "plait.status": finish.status,
+            "plait.steps": finish.steps,
+            "plait.critical_path_tokens": finish.critical_path_tokens,
             "plait.usage.cancelled_tokens": usage.cancelled,
             **_usage(usage.prompt, usage.cached, usage.completion),
         }
-        if self._content and action.result is not None:
-            said["gen_ai.output.messages"] = _messages("assistant", as_text(action.result.value))
+        if self._content and finish.result is not None:
+            said["gen_ai.output.messages"] = _messages("assistant", as_text(finish.result.value))
         span.set_attributes(said)
-        if action.failure is not None and action.status != "partial":
-            self._fails(span, action.failure)
+        if finish.failure is not None and finish.status != "partial":
+            self._fails(span, finish.failure)
         span.end(self._ns(at))
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
-    def _attempt_began(self, action: Dispatch, at: float) -> None:
-        job, op = action.job, action.job.op
-        under = self._runs[job.run].steps.get(job.step, self._runs[job.run].span)
-        shared = {
-            "plait.run": job.run,
-            "plait.step": job.step,
-            "plait.attempt": job.attempt,
-            "plait.worker": action.worker,
+    def _attempt_span(self, attempt: Attempt) -> Span:
+        run, op = self._runs[attempt.run], attempt.op
+        attributes: dict[str, Any] = {
+            "plait.run": attempt.run,
+            "plait.step": attempt.step,
+            "plait.attempt": attempt.id,
+            "plait.worker": attempt.worker,
         }
-        match op:
-            case Think():
-                name, attributes = self._request(op, job)
-            case Call():
-                name = f"execute_tool {op.tool}"
-                attributes = {
-                    "gen_ai.operation.name": "execute_tool",
-                    "gen_ai.tool.name": op.tool,
-                    "gen_ai.tool.type": "function",
-                    "gen_ai.tool.call.id": str(job.attempt),
-                    "gen_ai.tool.call.arguments": json.dumps(op.args) if self._content else None,
-                }
-        span = self._span(name, under, at, {**shared, **attributes}, client=isinstance(op, Think))
-        self._attempts[job.attempt] = (span, job.run, op.kind)
+        if isinstance(op, Think):
+            name, more = self._request(op, attempt.worker)
+        else:
+            name = f"execute_tool {op.tool}"
+            more = {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": op.tool,
+                "gen_ai.tool.type": "function",
+                "gen_ai.tool.call.id": str(attempt.id),
+                "gen_ai.tool.call.arguments": json.dumps(op.args) if self._content else None,
+            }
+        under = run.steps.get(attempt.step, run.span)
+        return self._span(name, under, attempt.start, {**attributes, **more}, client=isinstance(op, Think))
 
-    def _request(self, op: Think, job: Job) -> tuple[str, dict[str, Any]]:
+    def _request(self, op: Think, worker: str) -> tuple[str, dict[str, Any]]:
         sampling = op.sampling
         operation = "chat" if op.chat else "text_completion"
-        model = getattr(op, "model", None) or self._model
+        there = self._log.workers.get(worker)
+        model = op.model or self._model or next(iter(there.models if there is not None else ()), "")
         text = "".join(part.text if part.kind == "text" else "" for part in op.prompt)
         return f"{operation} {model}".strip(), {
             "gen_ai.operation.name": operation,
@@ -370,33 +346,26 @@ class Spans:
             "gen_ai.request.stop_sequences": list(sampling.stop) or None,
             "gen_ai.request.stream": op.stream,
             "gen_ai.input.messages": _messages("user", text) if self._content else None,
+            **self._server,
         }
 
-    def _attempt_ended(self, event: Succeeded | Failed | Stopped, at: float) -> None:
-        found = self._attempts.pop(event.attempt, None)
-        if found is None:
-            return
-        span, _, kind = found
-        usage = event.usage if isinstance(event, Failed) else event.result.usage
-        span.set_attribute("plait.attempt.end", event.kind)
-        if kind == "think":
+    def _attempt_ended(self, attempt: Attempt, at: float) -> None:
+        span = self._attempts.pop(attempt.id)
+        span.set_attribute("plait.attempt.end", attempt.ending)
+        usage, result, thinks = attempt.usage, attempt.result, attempt.op.kind == "think"
+        if attempt.ending == "lost":
+            self._fails(span, Failure(kind="WorkerLost", message="the worker went away"))
+        elif thinks:
             span.set_attributes(_usage(usage.prompt, usage.cached, usage.completion))
-        if isinstance(event, Failed):
-            self._fails(span, event.failure)
-        else:
-            result = event.result
-            if kind == "think":
+        if attempt.failure is not None:
+            self._fails(span, attempt.failure)
+        if result is not None:
+            if thinks:
                 span.set_attribute("gen_ai.response.finish_reasons", [result.finish])
             if self._content:
                 said = as_text(result.value)
-                name = "gen_ai.output.messages" if kind == "think" else "gen_ai.tool.call.result"
-                span.set_attribute(name, _messages("assistant", said) if kind == "think" else said)
-        span.end(self._ns(at))
-
-    def _lost(self, attempt: int, at: float) -> None:
-        span, _, _ = self._attempts.pop(attempt)
-        span.set_attribute("plait.attempt.end", "lost")
-        self._fails(span, Failure(kind="WorkerLost", message="the worker went away"))
+                name = "gen_ai.output.messages" if thinks else "gen_ai.tool.call.result"
+                span.set_attribute(name, _messages("assistant", said) if thinks else said)
         span.end(self._ns(at))
 
     def _fails(self, span: Span, failure: Failure) -> None:
@@ -405,6 +374,20 @@ class Spans:
         span.set_attribute("error.type", failure.kind)
         # Messages quote what models and tools said.
         span.set_status(Status(StatusCode.ERROR, failure.message if self._content else failure.kind))
+
+
+def _run_of(step: StepRecord) -> str:
+    return step.step.partition(":")[0]
+
+
+def _address(url: str | None) -> dict[str, str | int]:
+    """Return where a server is, in the conventions' words. What else an address holds, such as a password, is not
+    said."""
+    parts = urlsplit(url or "")
+    if not parts.hostname:
+        return {}
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return {"server.address": parts.hostname, "server.port": port}
 
 
 def _usage(prompt: int, cached: int, completion: int) -> dict[str, int]:

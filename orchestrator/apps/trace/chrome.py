@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .model import Attempt, Step, Trace
+from ...core.record import StepRecord
+from ...runtime.attempts import Attempt
+from .model import Trace
 
 __all__ = ["chrome_events"]
 
@@ -21,7 +23,7 @@ Event = dict[str, Any]
 
 def chrome_events(trace: Trace) -> list[Event]:
     """Return the events, oldest first."""
-    steps = {step.id: step for step in trace.steps}
+    steps = {step.step: step for step in trace.steps}
     events: list[Event] = [_run(trace), *_steps(trace), *_verdicts(trace), *_flows(trace), *_running(trace)]
     events += [_attempt(each, steps[each.step], trace) for each in trace.attempts]
     return sorted(events, key=lambda event: event["ts"])
@@ -57,10 +59,10 @@ def _run(trace: Trace) -> Event:
     }
 
 
-def _attempt(attempt: Attempt, step: Step, trace: Trace) -> Event:
+def _attempt(attempt: Attempt, step: StepRecord, trace: Trace) -> Event:
     end = attempt.end if attempt.end is not None else trace.seconds
     args: dict[str, Any] = {
-        "step": step.id,
+        "step": step.step,
         "attempt": attempt.id,
         "end": attempt.ending or "unfinished",
         "prompt_tokens": attempt.usage.prompt,
@@ -86,8 +88,8 @@ def _attempt(attempt: Attempt, step: Step, trace: Trace) -> Event:
 def _steps(trace: Trace) -> list[Event]:
     events: list[Event] = []
     for step in trace.steps:
-        ended = step.ended if step.ended is not None else trace.seconds
-        shared = {"cat": "step", "name": step.name, "id": step.id, **_own_place(trace)}
+        ended = trace.seconds if step.ended_at is None else step.ended_at
+        shared = {"cat": "step", "name": step.name, "id": step.step, **_own_place(trace)}
         args = {"state": step.state, "reason": step.reason, "kind": step.kind, "label": step.label}
         events.append({**shared, "ph": "b", "ts": _us(trace, step.entered), "args": args})
         events.append({**shared, "ph": "e", "ts": _us(trace, max(step.entered, ended))})
@@ -118,7 +120,7 @@ def _flows(trace: Trace) -> list[Event]:
         first.setdefault(each.step, each)
     events: list[Event] = []
     for step in trace.steps:
-        reader = first.get(step.id)
+        reader = first.get(step.step)
         for need in dict.fromkeys((*step.needs, step.after or "")):
             writer = last.get(need)
             if reader is None or writer is None or writer.end is None or writer.end > reader.start:

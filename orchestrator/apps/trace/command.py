@@ -1,23 +1,33 @@
-"""`plait trace`: a finished run for other people's tools. Decides formats and files; what stands in them is made
-elsewhere."""
+"""`plait trace`: a finished run for other people's tools."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic_core import to_jsonable_python
 
+from ...core.errors import ConfigError, UsageError
+from ...core.events import Finish, Submitted
+from ...runtime import telemetry
+from ...runtime.attempts import Attempt
+from ...runtime.journal.replay import history
+from ...runtime.plugins.loader import Plugins
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
+from .chrome import chrome_events
+from .details import steps_in_detail
+from .find import find
+from .model import Trace
+from .read import default_name, read_trace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
-
-    from .model import Trace
 
 __all__ = ["export_spans", "trace"]
 
@@ -49,11 +59,6 @@ def trace(
     common: Common,
 ) -> None:
     """Write a run as a Chrome trace, as OpenTelemetry spans (one JSON object a line), or as plain JSON."""
-    from ...core.errors import UsageError
-    from ...runtime.plugins.loader import Plugins
-    from .find import find
-    from .read import default_name, read_trace
-
     if ray is not None and form != "chrome":
         raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
     if send and (form != "otel" or out is not None):
@@ -80,16 +85,12 @@ def trace(
 
 
 def _write_chrome(made: Trace, path: Path, ray: Path | None) -> int:
-    from .chrome import chrome_events
-
     events = [*_ray_events(ray), *chrome_events(made)]
     path.write_text(json.dumps(events, ensure_ascii=True), encoding="utf-8")
     return len(events)
 
 
 def _ray_events(path: Path | None) -> list[Any]:
-    from ...core.errors import UsageError
-
     if path is None:
         return []
     try:
@@ -111,12 +112,6 @@ def export_spans(
 
     Raises `ConfigError` where OpenTelemetry is not installed.
     """
-    from ...core.errors import ConfigError
-    from ...core.events import Finish, Submitted
-    from ...runtime import telemetry
-    from ...runtime.journal.replay import history
-    from ...runtime.plugins.loader import Plugins
-
     try:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -128,7 +123,9 @@ def export_spans(
     provider.add_span_processor(SimpleSpanProcessor(memory))
     began = 0.0
     tracer = provider.get_tracer("plait")
-    spans = telemetry.Spans(tracer, lambda at: made.wall(at - began), model=made.model, content=content, only=made.run)
+    spans = telemetry.Spans(
+        tracer, lambda at: made.wall(at - began), model=made.model, server=made.server, content=content, only=made.run
+    )
     now = 0.0
     for moment in history(journal, Plugins(), made.run):
         if isinstance(moment.event, Submitted) and moment.event.run == made.run and not began:
@@ -150,9 +147,6 @@ def export_spans(
 def _send(spans: Sequence[ReadableSpan], exporter: SpanExporter | None) -> None:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    from ...core.errors import ConfigError
-    from ...runtime import telemetry
-
     for each in [exporter] if exporter is not None else telemetry.exporters():
         for start in range(0, len(spans), 512):
             if each.export(spans[start : start + 512]) is not SpanExportResult.SUCCESS:
@@ -163,10 +157,17 @@ def _send(spans: Sequence[ReadableSpan], exporter: SpanExporter | None) -> None:
         each.shutdown()
 
 
-def _plain(made: Trace) -> Any:
+def _plain(trace: Trace) -> Any:
     """Return a trace as plain JSON."""
-    import dataclasses
-
-    from pydantic_core import to_jsonable_python
-
-    return to_jsonable_python(dataclasses.asdict(made), inf_nan_mode="constants")
+    shown = [each.name for each in dataclasses.fields(Attempt) if each.name not in ("op", "texts", "result", "run")]
+    whole = {each.name: getattr(trace, each.name) for each in dataclasses.fields(trace)}
+    whole["steps"] = list(steps_in_detail(trace))
+    whole["attempts"] = [
+        {
+            **{name: getattr(attempt, name) for name in shown},
+            "finish": "" if attempt.result is None else attempt.result.finish,
+            "read": attempt.read,
+        }
+        for attempt in trace.attempts
+    ]
+    return to_jsonable_python(whole, inf_nan_mode="constants")

@@ -1,7 +1,6 @@
 """Reads a run's trace out of a journal, by replaying it: the events go through a fresh machine, as in `plait replay`.
 
-Decides which run of a file is meant, how its clock relates to the wall clock, and what is said when the file and this
-version of the machine disagree. It starts no worker, and does not know what becomes of the trace.
+No worker starts. Where the file and this version of the machine disagree, the trace says so in its notes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ...runtime.journal.journal import Header, Journal
 from ...runtime.journal.replay import history
 from ...runtime.telemetry import model_name
 from .model import Clock, Trace
-from .record import Recorder
+from .record import TraceRecorder
 
 __all__ = ["Watch", "default_name", "read_trace", "runs_in"]
 
@@ -49,7 +48,7 @@ def read_trace(path: str | os.PathLike[str], plugins: Plugins, run: str | None =
     if not runs:
         raise ConfigError(f"{path} holds no run: nothing was submitted while it was written")
     run = run or runs[-1]
-    recorder = Recorder(run)
+    recorder = TraceRecorder(run)
     clocks: list[Clock] = []
     notes: list[str] = []
     header: Header | None = None
@@ -79,9 +78,19 @@ def read_trace(path: str | os.PathLike[str], plugins: Plugins, run: str | None =
     trace = recorder.trace(clocks, notes)
     if trace is None or header is None:
         raise ConfigError(f"{path} cannot be replayed up to run {run!r}: " + "; ".join(notes or ["it is not there"]))
-    trace.model, trace.plait = model_name(str(header.meta.get("model") or "")), header.plait
+    trace.model, trace.server = _model(header, trace)
+    trace.plait = header.plait
     trace.others = tuple(each for each in runs if each != run)
     return trace
+
+
+def _model(header: Header, trace: Trace) -> tuple[str, str | None]:
+    """Return what the model of a session is called, and its server's address if there is one."""
+    meta, settings = header.meta, header.meta.get("settings")
+    worker, given = str(meta.get("worker") or "engine"), settings if isinstance(settings, dict) else {}
+    named = model_name(worker, str(meta.get("model") or ""), "model" in given)
+    told = (model for host in trace.hosts if "think" in host.serves for model in host.models)
+    return named or next(told, ""), str(given["base_url"]) if worker == "http" and "base_url" in given else None
 
 
 def clock_of(header: Header, at: float) -> Clock:

@@ -1,8 +1,7 @@
 """Makes one HTML file of a trace: style, script and data inside it, nothing outside it.
 
-Decides what of a trace goes into the page, how texts are cut, and that nothing a model or tool wrote can become markup:
-the data is JSON in plain ASCII without `<`, `>` and `&`, and the page's policy runs this one script and loads nothing.
-It does not know how things are drawn; that stands in `viewer/`.
+Nothing that a model or tool wrote can become markup: the data is JSON in plain ASCII without `<`, `>` and `&`, and the
+page's policy runs this one script and loads nothing. How things are drawn stands in `static/`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ..trace.model import Attempt, Segment, Step, Trace, Vote
+from ...runtime.attempts import Attempt
+from ..trace.details import steps_in_detail
+from ..trace.model import Segment, Trace, Vote
 
 __all__ = ["MOST_TEXT", "data_of", "page"]
 
@@ -58,9 +59,10 @@ def embedded(data: object) -> str:
 
 def data_of(trace: Trace) -> dict[str, Any]:
     """Return what the page's script reads: steps by their place in the list, times in seconds."""
-    places = {step.id: place for place, step in enumerate(trace.steps)}
+    places = {step.step: place for place, step in enumerate(trace.steps)}
     hosts = _hosts(trace)
-    cut = _Cut(trace)
+    steps = list(steps_in_detail(trace))
+    cut = _Cut(steps)
     decided = {vote.step: vote.at for vote in trace.votes}
     data: dict[str, Any] = {
         "run": trace.run,
@@ -82,7 +84,7 @@ def data_of(trace: Trace) -> dict[str, Any]:
         "critical": trace.critical_path_tokens,
         "unit": trace.unit,
         "hosts": [{"name": name, "slots": slots} for name, slots in hosts.items()],
-        "steps": [_step(step, places, decided, cut) for step in trace.steps],
+        "steps": [_step(step, places, decided, cut) for step in steps],
         "attempts": [_attempt(each, places, list(hosts), cut) for each in trace.attempts],
         "votes": [_vote(vote, places, cut) for vote in trace.votes],
         "segments": [_segment(each, places, cut) for each in trace.segments],
@@ -98,8 +100,8 @@ def data_of(trace: Trace) -> dict[str, Any]:
 class _Cut:
     """Cuts texts out of their middle, and remembers that it did."""
 
-    def __init__(self, trace: Trace) -> None:
-        texts = [len(step.text) + sum(len(piece.text) for piece in step.prompt) for step in trace.steps]
+    def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
+        texts = [len(step["text"]) + sum(len(piece["text"]) for piece in step["prompt"]) for step in steps]
         self.most = MOST_TEXT
         while self.most > _LEAST_TEXT and sum(min(each, 2 * self.most) for each in texts) > MOST_TOTAL:
             self.most //= 2
@@ -120,45 +122,26 @@ def _hosts(trace: Trace) -> dict[str, int]:
     return hosts
 
 
-def _step(step: Step, places: dict[str, int], decided: dict[str, float | None], cut: _Cut) -> dict[str, Any]:
-    failure = step.failure
+def _step(step: dict[str, Any], places: dict[str, int], decided: dict[str, float | None], cut: _Cut) -> dict[str, Any]:
+    failure, moves = step["failure"], step["moves"]
+    same = ("name", "kind", "entered", "tool", "merge", "rule", "sampling", "expands", "budget", "priority", "logprob")
+    ended = moves[-1]["at"] if moves and moves[-1]["state"] in ("done", "failed", "cancelled") else None
     return {
-        "id": step.id,
-        "name": step.name,
-        "kind": step.kind,
-        "label": cut(step.label),
-        "owner": places.get(step.owner or "", -1),
-        "needs": [places[each] for each in step.needs if each in places],
-        "after": places.get(step.after or "", -1),
-        "entered": step.entered,
-        "moves": [[move.at, move.state, cut(move.reason)] for move in step.moves],
+        **{key: step[key] for key in (*same, "signals", "chain")},
+        **{key: cut(step[key]) for key in ("label", "text", "why")},
+        "id": step["id"],
+        "owner": places.get(step["owner"], -1),
+        "needs": [places[each] for each in step["needs"] if each in places],
+        "after": places.get(step["after"], -1),
+        "moves": [[move["at"], move["state"], cut(move["reason"])] for move in moves],
         "prompt": [
-            {
-                "kind": piece.kind,
-                "text": cut(piece.text),
-                "tokens": piece.tokens,
-                "step": places.get(piece.step or "", -1),
-                "own": piece.own,
-            }
-            for piece in step.prompt
+            {**piece, "text": cut(piece["text"]), "step": places.get(piece["step"], -1)} for piece in step["prompt"]
         ],
-        "tool": step.tool,
-        "args": None if step.args is None else cut(json.dumps(step.args, ensure_ascii=False, indent=1)),
-        "merge": step.merge,
-        "rule": step.rule,
-        "sampling": step.sampling,
-        "text": cut(step.text),
-        "value": None if step.value is None else cut(step.value),
-        "why": cut(step.why),
-        "failure": "" if failure is None else cut(f"{failure.kind}: {failure.message}"),
-        "expands": step.expands,
-        "effects": step.side_effects,
-        "budget": step.budget,
-        "priority": step.priority,
-        "logprob": step.logprob,
-        "signals": step.signals,
-        "chain": step.chain,
-        "decided": decided.get(step.id, step.ended) if step.kind == "join" else None,
+        "args": None if step["args"] is None else cut(json.dumps(step["args"], ensure_ascii=False, indent=1)),
+        "value": None if step["value"] is None else cut(step["value"]),
+        "failure": "" if failure is None else cut(f"{failure['kind']}: {failure['message']}"),
+        "effects": step["side_effects"],
+        "decided": decided.get(step["id"], ended) if step["kind"] == "join" else None,
     }
 
 
@@ -178,7 +161,7 @@ def _attempt(attempt: Attempt, places: dict[str, int], hosts: Sequence[str], cut
         "progress": [list(point) for point in attempt.progress],
         "usage": [usage.prompt, usage.cached, usage.completion],
         "read": attempt.read,
-        "finish": attempt.finish,
+        "finish": "" if attempt.result is None else attempt.result.finish,
         "failure": "" if failure is None else cut(f"{failure.kind}: {failure.message}"),
     }
 

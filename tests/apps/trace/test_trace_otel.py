@@ -15,6 +15,8 @@ from plait.core.plan import Plugin, Sampling
 from plait.runtime import telemetry
 from plait.runtime.plugins.loader import Plugins
 
+from ...workers.http.fake_server import FakeServer
+
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="OpenTelemetry is not installed")
 
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
@@ -59,7 +61,7 @@ def ask(script, tmp_path):
     """Run the plan live and return the answer."""
 
     async def run(plan=None, *, replies=("private answer",), **settings):
-        settings = {"journal": tmp_path / "run.sqlite", **settings}
+        settings = {"journal": tmp_path / "run.sqlite", "model": "words", **settings}
         async with AsyncOrchestrator(worker="scripted", script=script(*replies), tools=[weather], **settings) as client:
             return await client.run("secret request", plan=plan or the_plan())
 
@@ -73,7 +75,7 @@ def by_name(memory):
 async def test_run_then_step_then_attempt(memory, ask):
     answer = await ask(telemetry=True)
     spans = by_name(memory)
-    run, step, attempt = spans["invoke_workflow single"], spans["step ask"], spans["text_completion countdown"]
+    run, step, attempt = spans["invoke_workflow single"], spans["step ask"], spans["text_completion words"]
     assert run.parent is None
     assert step.parent.span_id == run.context.span_id
     assert attempt.parent.span_id == step.context.span_id
@@ -86,9 +88,9 @@ async def test_run_then_step_then_attempt(memory, ask):
 async def test_attributes_are_those_of_the_conventions(memory, ask):
     await ask(telemetry=True)
     spans = by_name(memory)
-    said = spans["text_completion countdown"].attributes
+    said = spans["text_completion words"].attributes
     assert said["gen_ai.operation.name"] == "text_completion"
-    assert said["gen_ai.request.model"] == "countdown"
+    assert said["gen_ai.request.model"] == "words"
     assert said["gen_ai.request.max_tokens"] == 7
     assert said["gen_ai.request.seed"] == 3
     assert said["gen_ai.request.stop_sequences"] == (".",)
@@ -98,6 +100,32 @@ async def test_attributes_are_those_of_the_conventions(memory, ask):
     assert (tools["gen_ai.operation.name"], tools["gen_ai.tool.name"]) == ("execute_tool", "weather")
     assert spans["invoke_workflow single"].attributes["gen_ai.usage.output_tokens"] == 2
     assert spans["step all"].attributes["plait.step.state"] == "done"
+
+
+async def test_spans_and_trace_name_the_server_and_the_model_that_it_serves(memory, tmp_path):
+    path = tmp_path / "run.sqlite"
+    async with FakeServer(models=["served-model"]) as server:
+        async with AsyncOrchestrator(worker="http", base_url=server.url, journal=path, telemetry=True) as client:
+            await client.run("q")
+        live = next(span for span in memory.get_finished_spans() if "gen_ai.request.model" in span.attributes)
+        trace = read_trace(path, Plugins())
+        assert trace.model == "served-model"
+        again = InMemorySpanExporter()
+        export_spans(path, trace, False, None, again)
+        later = next(span for span in again.get_finished_spans() if "gen_ai.request.model" in span.attributes)
+        for span in (live, later):
+            assert span.name.endswith(" served-model")
+            assert span.attributes["gen_ai.request.model"] == "served-model"
+            assert span.attributes["server.address"] == "127.0.0.1"
+            assert span.attributes["server.port"] == server.port
+
+
+async def test_a_script_is_not_called_by_the_name_of_the_bundled_model(memory, script, tmp_path):
+    settings = {"worker": "scripted", "script": script("4"), "journal": tmp_path / "it.sqlite", "telemetry": True}
+    async with AsyncOrchestrator(**settings) as client:
+        await client.run("q")
+    assert not any("countdown" in span.to_json() for span in memory.get_finished_spans())
+    assert read_trace(tmp_path / "it.sqlite", Plugins()).model == ""
 
 
 async def test_no_prompt_text_or_key_unless_asked_for(memory, ask, monkeypatch):
@@ -115,9 +143,9 @@ async def test_prompts_and_texts_when_asked_for(memory, ask, monkeypatch):
     monkeypatch.setenv(telemetry.CONTENT, "true")
     await ask(telemetry=True)
     spans = by_name(memory)
-    said = json.loads(spans["text_completion countdown"].attributes["gen_ai.input.messages"])
+    said = json.loads(spans["text_completion words"].attributes["gen_ai.input.messages"])
     assert said == [{"role": "user", "parts": [{"type": "text", "content": "private question"}]}]
-    assert "private answer" in spans["text_completion countdown"].attributes["gen_ai.output.messages"]
+    assert "private answer" in spans["text_completion words"].attributes["gen_ai.output.messages"]
     assert json.loads(spans["execute_tool weather"].attributes["gen_ai.tool.call.arguments"]) == {"city": "Paris"}
     assert spans["execute_tool weather"].attributes["gen_ai.tool.call.result"] == "rain in Paris"
 
@@ -190,7 +218,7 @@ async def test_a_broken_tracer_disturbs_no_run(memory, ask, monkeypatch):
 
 async def test_without_opentelemetry_it_is_said_what_to_install(ask, monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(ConfigError, match=r"opentelemetry-sdk.*plait\[otel\]"):
+    with pytest.raises(ConfigError, match=r"plait\[otel\]"):
         await ask(telemetry=True)
 
 

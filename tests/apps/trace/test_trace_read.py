@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from plait.apps.trace.details import steps_in_detail
 from plait.apps.trace.read import read_trace
 from plait.core.errors import ConfigError
 from plait.runtime.plugins.loader import Plugins
@@ -59,7 +60,9 @@ def test_a_vote_with_its_ballots(traced, script):
     trace = traced("what?", "--planner", "sample:n=3", "--script", script(*replies))
     assert (trace.status, trace.answer, trace.text, trace.planner) == ("done", "4", "what?", "sample:n=3")
     assert [step.name for step in trace.steps] == ["sample-1", "sample-2", "sample-3", "vote"]
-    assert all(step.state == "done" and step.ended is not None and step.ended <= trace.seconds for step in trace.steps)
+    assert all(
+        step.state == "done" and step.ended_at is not None and step.ended_at <= trace.seconds for step in trace.steps
+    )
     (vote,) = trace.votes
     assert [(ballot.answer, len(ballot.steps), ballot.chosen) for ballot in vote.ballots] == [
         ("4", 2, True),
@@ -68,24 +71,22 @@ def test_a_vote_with_its_ballots(traced, script):
     assert vote.verdict == "4"
     assert "2 of 3 votes" in vote.why
     assert not vote.early
-    assert trace.steps[-1].needs == tuple(step.id for step in trace.steps[:3])
+    assert trace.steps[-1].needs == tuple(step.step for step in trace.steps[:3])
 
 
 def test_tokens_add_up_to_the_runs_usage(traced, script):
     trace = traced("what is it?", "--planner", "sample:n=4", "--script", script("it is answer: 4"))
     for part in ("prompt", "cached", "completion"):
         assert sum(getattr(attempt.usage, part) for attempt in trace.attempts) == getattr(trace.usage, part) > 0
-        assert sum(getattr(step.usage, part) for step in trace.steps) == getattr(trace.usage, part)
+        assert sum(getattr(step.spent, part) for step in trace.steps) == getattr(trace.usage, part)
 
 
-def test_states_at_a_time(traced, script):
+def test_a_step_tells_its_moves(traced, script):
     trace = traced("q", "--script", script({"text": "a b c", "delay": 0.05}))
     (step,) = trace.steps
     ready, running, done = step.moves
-    assert (ready.state, running.state, done.state) == ("ready", "running", "done")
-    assert step.state_at(step.entered - 1e-9) == "absent"
-    assert step.state_at((running.at + done.at) / 2) == "running"
-    assert step.state_at(done.at) == "done"
+    assert (ready[1], running[1], done[1]) == ("ready", "running", "done")
+    assert 0.0 <= step.entered <= ready[0] <= running[0] < done[0]
 
 
 def test_branches_that_a_decided_vote_stops(traced, script):
@@ -96,10 +97,10 @@ def test_branches_that_a_decided_vote_stops(traced, script):
     stopped = [step for step in trace.steps if step.state == "cancelled"]
     assert len(stopped) == 2
     assert all("decided" in step.reason for step in stopped)
-    attempts = [each for each in trace.attempts if each.step in {step.id for step in stopped}]
+    attempts = [each for each in trace.attempts if each.step in {step.step for step in stopped}]
     assert [(each.ending, each.read) for each in attempts] == [("stopped", False)] * 2
     assert all(each.stopping is not None and "decided" in each.stop_reason for each in attempts)
-    assert set(trace.votes[0].unheard) == {step.id for step in stopped}
+    assert set(trace.votes[0].unheard) == {step.step for step in stopped}
 
 
 def test_a_join_that_closes_early_says_so(traced, script, tmp_path):
@@ -128,22 +129,23 @@ def test_calls_of_tools_inside_an_expansion(traced, script, tools):
     trace = traced("how much larger?", "--planner", "llmcompiler", "--tools", tools, "--script", replies)
     steps = {step.name: step for step in trace.steps}
     plan = steps["plan-1"]
-    assert steps["1"].owner == steps["joiner-1"].owner == plan.id
-    assert (plan.kind, plan.owner, plan.expands, plan.state) == ("think", None, True, "done")
+    details = {step["name"]: step for step in steps_in_detail(trace)}
+    assert steps["1"].owner == steps["joiner-1"].owner == plan.step
+    assert (plan.kind, plan.owner, plan.plan.expands, plan.state) == ("think", None, True, "done")
     assert plan.text == PLAN.partition("<END_OF_PLAN>")[0]
-    assert plan.value == "1.31"
-    assert steps["3"].tool == "ratio"
-    assert steps["3"].args == {"a": "2750000 people", "b": "2100000 people"}
-    assert steps["3"].needs == (steps["1"].id, steps["2"].id)
+    assert plan.output == "1.31" != plan.value
+    assert details["3"]["tool"] == "ratio"
+    assert details["3"]["args"] == {"a": "2750000 people", "b": "2100000 people"}
+    assert steps["3"].needs == (steps["1"].step, steps["2"].step)
     assert steps["3"].text == "1.31"
     assert steps["4"].state == "failed"
     assert "nothing is known of Atlantis" in steps["4"].reason
     assert steps["4"].failure is not None
     assert not any(vote.ballots for vote in trace.votes)  # a scratchpad takes all and chooses none
     assert {attempt.worker for attempt in trace.attempts} == {"scripted", "tools"}
-    assert plan.chain
-    assert steps["joiner-1"].chain
-    assert not steps["4"].chain
+    assert plan.step in trace.waited_for
+    assert steps["joiner-1"].step in trace.waited_for
+    assert steps["4"].step not in trace.waited_for
 
 
 def test_each_try_is_an_attempt(traced, script):
@@ -173,20 +175,24 @@ def test_a_continued_context_is_shown_as_such(traced, script, tmp_path):
     path.write_text(json.dumps(plan))
     replies = script({"when": "Double", "text": " fourteen"}, {"when": "^Say", "text": " said"}, " seven it is")
     trace = traced("q", "--plan", path, "--script", replies)
-    first, second, last = trace.steps
-    assert second.after == first.id
-    assert [(piece.kind, piece.step, piece.text) for piece in second.prompt] == [
-        ("context", first.id, ""),
+    first, second, _ = trace.steps
+    details = {step["name"]: step for step in steps_in_detail(trace)}
+    assert second.after == first.step
+    assert [(piece["kind"], piece["step"], piece["text"]) for piece in details["next"]["prompt"]] == [
+        ("context", first.step, ""),
         ("text", None, " Double it."),
     ]
-    assert [(piece.kind, piece.step, piece.text) for piece in last.prompt] == [
+    assert [(piece["kind"], piece["step"], piece["text"]) for piece in details["last"]["prompt"]] == [
         ("text", None, "Say "),
-        ("value", second.id, " fourteen"),
+        ("value", second.step, " fourteen"),
     ]
     # What the first call wrote stands once in the prefix tree, and the second read it.
     written = next(each for each in trace.segments if each.text == " seven it is")
-    assert {contact.step: contact.generated > 0 for contact in written.contacts} == {first.id: True, second.id: False}
-    assert next(contact.cached for contact in written.contacts if contact.step == second.id) == 3
+    assert {contact.step: contact.generated > 0 for contact in written.contacts} == {
+        first.step: True,
+        second.step: False,
+    }
+    assert next(contact.cached for contact in written.contacts if contact.step == second.step) == 3
     assert trace.unit == "words"
 
 
@@ -232,7 +238,7 @@ def test_a_resumed_run_is_one_trace(plait, script, tmp_path):
     assert trace.status == "done"
     assert any("2 sessions" in note for note in trace.notes)
     first, second, again = trace.attempts
-    assert (first.step, first.ending) == (trace.steps[0].id, "succeeded")
+    assert (first.step, first.ending) == (trace.steps[0].step, "succeeded")
     assert (second.ending, second.read) == ("failed", False)
     assert (again.step, again.ending, again.read) == (second.step, "succeeded", True)
     on_the_wall = trace.wall(again.start) - trace.wall(second.end - 1e-6)

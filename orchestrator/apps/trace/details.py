@@ -1,0 +1,127 @@
+"""A step in all detail, for JSON and the page: its record, and what its plan says with the references resolved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import JsonValue
+
+from ...core.plan import Budget, Join, Plugin, Think
+from ...core.record import StepRecord
+from ...core.values import as_text
+from .model import Trace
+
+__all__ = ["limits", "named", "steps_in_detail"]
+
+_OPTION = 40
+"""Characters of one option of a plugin that are shown."""
+
+
+def steps_in_detail(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Yield each step as a dictionary."""
+    known = {step.step: step for step in trace.steps}
+    calls: dict[str, JsonValue] = {each.step: each.op.args for each in trace.attempts if each.op.kind == "call"}
+    waited_for = set(trace.waited_for)
+    for step in trace.steps:
+        own = step.after_own and step.after is not None
+        yield {
+            "id": step.step,
+            "name": step.name,
+            "kind": step.kind,
+            "label": step.label,
+            "owner": step.owner,
+            "needs": step.needs[:-1] if own else step.needs,
+            "after": step.after,
+            "entered": step.entered,
+            "moves": [{"at": at, "state": state, "reason": reason} for at, state, reason in step.moves],
+            "text": step.text,
+            "value": as_text(step.output) if step.output != step.value else None,
+            "why": step.why,
+            "failure": None if step.failure is None else step.failure.model_dump(mode="json"),
+            "usage": step.spent.model_dump(mode="json"),
+            "tries": step.tries,
+            "logprob": step.logprob,
+            "signals": None if step.signals is None else step.signals.model_dump(mode="json"),
+            "chain": step.step in waited_for,
+            **_planned(step, known, calls.get(step.step)),
+        }
+
+
+def _planned(step: StepRecord, known: Mapping[str, StepRecord], args: JsonValue) -> dict[str, Any]:
+    plan = step.plan
+    assert plan is not None
+    said: dict[str, Any] = {
+        "prompt": [],
+        "tool": "",
+        "args": None,
+        "merge": "",
+        "rule": "",
+        "sampling": {},
+        "expands": plan.expands,
+        "side_effects": plan.side_effects,
+        "budget": limits(plan.budget),
+        "priority": plan.priority,
+    }
+    match plan.op:
+        case Think() as op:
+            said["prompt"] = list(_pieces(step, op, known))
+            given = op.sampling.model_dump(mode="json", exclude_defaults=True)
+            defaults = op.sampling.model_dump(mode="json", include={"max_tokens", "temperature"})
+            said["sampling"] = {**defaults, **given}
+        case Join() as op:
+            said["merge"], said["rule"] = named(op.merge), _rule(op)
+        case op:
+            said["tool"], said["args"] = op.tool, op.args if args is None else args
+    return said
+
+
+def _pieces(step: StepRecord, op: Think, known: Mapping[str, StepRecord]) -> Iterator[dict[str, Any]]:
+    """Yield the pieces of a prompt: text, raw token ids, the value of another step, or the context that it continues
+    (`own`: only what that step generated itself)."""
+    piece: dict[str, Any] = {"kind": "text", "text": "", "tokens": 0, "step": None, "own": False}
+    values = {known[need].name: known[need] for need in step.needs}
+    if step.after is not None:
+        yield {**piece, "kind": "context", "step": step.after, "own": step.after_own}
+    for part in op.prompt:
+        match part.kind:
+            case "text":
+                yield {**piece, "text": part.text}
+            case "tokens":
+                yield {**piece, "kind": "tokens", "tokens": len(part.ids)}
+            case "ref":
+                need = values.get(part.step)
+                text = as_text(need.output) if need is not None and need.state == "done" else ""
+                yield {**piece, "kind": "value", "text": text, "step": need.step if need is not None else part.step}
+
+
+def named(plugin: Plugin) -> str:
+    """Return a plugin with its options, long ones cut."""
+    if not plugin.options:
+        return plugin.name
+    said = ",".join(f"{key}={_short(value)}" for key, value in plugin.options.items())
+    return f"{plugin.name}:{said}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, dict) and "name" in value:
+        return str(value["name"])
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return said if len(said) <= _OPTION else said[: _OPTION - 1] + "…"
+
+
+def limits(budget: Budget | None) -> str:
+    """Return a budget's limits in words."""
+    if budget is None:
+        return ""
+    return ", ".join(f"{key} {value:g}" for key, value in budget.model_dump(exclude_none=True).items())
+
+
+def _rule(join: Join) -> str:
+    parts = [join.tolerate if join.quorum is None else f"quorum of {join.quorum}"]
+    if join.early:
+        parts.append("early: closes as soon as the verdict is certain")
+    if join.deadline is not None:
+        parts.append(f"deadline {join.deadline:g} s")
+    return ", ".join(parts)
