@@ -58,8 +58,9 @@ format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-docs: $(READY) ## Write docs/reference from the docstrings
+docs: $(READY) ## Write docs/reference from the docstrings, and the states of a step into docs/architecture.md
 	@$(BIN)/python scripts/reference.py
+	@$(BIN)/python scripts/states.py
 
 bench: $(READY) ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

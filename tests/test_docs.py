@@ -29,8 +29,14 @@ NEEDS_MORE = re.compile(
 )  # an engine, a server, a run that is only an example
 
 
-def _tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+WRITTEN_THEN = ("CHANGELOG.md", "LOG.md")  # about how things were
+FOLDERS = "orchestrator|planners|policies|workers|tests|scripts|studies|training|benchmarks|examples"
+PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)")
+MODULE = re.compile(r"`(plait\.(?:apps|core|machine|runtime|planners|policies|tasks|workers)(?:\.\w+)*)`")
+
+
+def _tool(name: str = "reference") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -68,6 +74,25 @@ def test_the_reference_has_every_public_name_and_plugin() -> None:
     for kind, (_, file, _) in _tool().KINDS.items():
         for name in Plugins().names(kind):
             assert f"## {name}\n" in made[file]
+
+
+def test_the_diagram_of_states_is_what_the_table_says() -> None:
+    tool = _tool("states")
+    assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_modules_that_are_named_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    lost = [path for path in PATH.findall(text) if not (ROOT / path).exists()]
+    for dotted in MODULE.findall(text):
+        module, _, name = dotted.rpartition(".")
+        if importlib.util.find_spec(module) is None:
+            module, _, name = module.rpartition(".")  # of a class's attribute
+        found = importlib.import_module(module)
+        if not hasattr(found, name) and importlib.util.find_spec(dotted) is None:
+            lost.append(dotted)
+    assert not lost or page.name in WRITTEN_THEN
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -18,7 +18,9 @@ PROMISES = {
     "llmcompiler.py": ["1844 m", "Mount Doom"],
     "own_planner.py": ["['They drink.', 'It carries.', 'They eat light.']", "before the outline was: True"],
     "own_policy.py": ["it is 42", "sample-2  done", "sample-1  cancelled sample-2 will do"],
+    "own_task.py": ["Silent True verified; of 3 done, 1 right, 2 wrong"],
     "own_tools.py": ["the second, by 13.5 degrees", "in parallel: True"],
+    "own_worker.py": ["SIX TIMES SEVEN done 9"],
     "quickstart.py": ["single: ", "threads: ", "tokens"],
     "refine.py": ["failed    draft-1-2", "42 (round 3 of 3", "53 of 79 tokens"],
     "sampling.py": [
