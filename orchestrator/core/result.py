@@ -29,8 +29,8 @@ class Usage(Frozen):
     """Tokens of results that came out of the result cache. Nothing was generated for them, so they are no part of
     `completion`, and their prompts none of `prompt`."""
     uncounted: int = 0
-    """Attempts that were given up and of which the server never said how much it had generated: where this is not 0,
-    `completion` is less than was generated."""
+    """Answers that were given up and of which the server never said how long they were: where this is not 0,
+    `completion` holds an estimate of their tokens."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

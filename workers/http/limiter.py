@@ -1,12 +1,10 @@
-"""How many requests may be at a server at once: additive increase, multiplicative decrease, within fixed slots.
-
-Knows when requests start and how they fared, and nothing of HTTP.
-"""
+"""How many requests may be at a server at once, when the next may go, and how fast answers come."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from typing import Literal
 
@@ -25,8 +23,19 @@ class Gate:
         self.limit = float(slots)
         """Requests that may be at the server at once; its whole part counts, and it is never under 1."""
         self.inside = 0
+        self.open_at = 0.0
+        """No request goes before this time, on the loop's clock."""
         self._round = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def pause(self, seconds: float) -> None:
+        """Let no request go for so many seconds: the server asked for that."""
+        self.open_at = max(self.open_at, asyncio.get_running_loop().time() + seconds)
+
+    @property
+    def closed_for(self) -> float:
+        """Seconds until a request may go."""
+        return max(0.0, self.open_at - asyncio.get_running_loop().time())
 
     async def enter(self) -> int:
         """Wait for a permit and return the number of the round, which `leave` takes back."""
@@ -62,3 +71,20 @@ class Gate:
             if not waiter.done():
                 self.inside += 1
                 waiter.set_result(None)
+
+
+class Pace:
+    """How fast a server's answers come, to estimate how long an answer was that was given up unseen."""
+
+    def __init__(self) -> None:
+        self.rate = 50.0
+        """Tokens a second of one answer: a mean over the last dozen or so."""
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Take note of an answer that came to its end."""
+        if tokens and seconds > 0:
+            self.rate += (tokens / seconds - self.rate) / 8
+
+    def estimate(self, seconds: float, most: int) -> int:
+        """Return about how many tokens were generated in so many seconds."""
+        return min(most, math.ceil(self.rate * seconds))

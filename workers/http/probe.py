@@ -1,12 +1,10 @@
-"""Finds out what an OpenAI-compatible server is: its models, and the richest form of request that it takes.
-
-Asks for one token in one form after another, richest first. It serves no steps.
-"""
+"""Finds out what an OpenAI-compatible server is: its models, and the richest form of request that it takes. It asks for
+one token in one form after another, the richest first."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,19 +24,27 @@ LADDER = (
     Dialect("chat/completions", usage=False),
 )
 ABSENT = (404, 405, 501)
+SAMPLE = "Two braids, 17 strands: naïve? Yes.\n"
 
 
 @dataclass(frozen=True)
 class Server:
-    """What was found."""
+    """A server as it was found."""
 
     link: Link
     model: str
     models: tuple[str, ...]
-    """Those that it lists; none if it does not list any."""
+    """The models that it lists; none if it does not list any."""
     dialect: Dialect
     root: str | None = None
     """Where it says that it has its model from: a folder, or an id on a hub."""
+    sample: tuple[int, ...] = ()
+    """Token ids of `SAMPLE`: another tokenizer gives others."""
+
+    @property
+    def identity(self) -> str:
+        """Which model answers: the address, the model's name, and its origin as far as the server says it."""
+        return " ".join([self.link.base_url, self.model, *([self.root] if self.root else [])])
 
 
 async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -> Server:
@@ -68,10 +74,27 @@ async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -
         chosen = model or next(iter(models), None)
         if chosen is None:
             raise EngineError(f"{link.base_url} serves no model: load one, or name one with `model`")
-        return Server(link, chosen, models, await _dialect(link, chosen, models), roots.get(chosen))
+        dialect = await _dialect(link, chosen, models)
+        sample = tuple(await tokenise(link, chosen, SAMPLE, False)) if dialect.ids else ()
+        return Server(link, chosen, models, dialect, roots.get(chosen), sample)
     except BaseException:
         await link.close()
         raise
+
+
+async def unchanged(server: Server) -> bool:
+    """Whether a server still has its model, as far as it says so. Raises `ServerError` when it cannot be reached."""
+    link = server.link
+    try:
+        if server.models:
+            roots = await _models(link)
+            if server.model not in roots or roots[server.model] != server.root:
+                return False
+        return not server.sample or tuple(await tokenise(link, server.model, SAMPLE, False)) == server.sample
+    except ServerError as trouble:
+        if trouble.unreachable:
+            raise
+        return True  # it does not say
 
 
 async def tokenise(link: Link, model: str, text: str, opening: bool) -> list[int]:
@@ -102,22 +125,15 @@ async def single(link: Link, model: str, text: str) -> int | None:
     return ids[0] if await detokenise(link, model, ids) == text else None
 
 
-async def answer(link: Link, dialect: Dialect, fields: dict[str, Any], chat: bool) -> AsyncGenerator[Any, None]:
-    """Yield the chunks of one answer; raises `ServerError`."""
-    async with contextlib.aclosing(link.stream("chat/completions" if chat else dialect.endpoint, fields)) as chunks:
-        async for chunk in chunks:
-            yield chunk
-
-
 def unknown(link: Link, model: str, models: Sequence[str]) -> str:
     """Return what to say of a model that is not there."""
     there = ", ".join(models) or "it lists none"
     return f"{link.base_url} has no model {model!r} (there are: {there}): name one of them with `model`"
 
 
-async def _models(link: Link) -> dict[str, str | None]:
+async def _models(link: Link, seconds: float | None = None) -> dict[str, str | None]:
     """Return the models that a server lists, each with its root."""
-    listed = await link.get("models")
+    listed: Any = await link.get("models", seconds)
     data = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(data, list):
         raise ServerError(f"{link.base_url}/models does not list models: is it an OpenAI-compatible server?")
@@ -161,10 +177,13 @@ async def _try(link: Link, model: str, dialect: Dialect, prompt: str | list[int]
     chat = dialect.endpoint == "chat/completions"
     reading = Reading(dialect, think)
     fields = body(dialect, model, think, prompt, chat, priority=1)
-    async for chunk in answer(link, dialect, fields, chat):
-        reading.feed(chunk)
+    async with contextlib.aclosing(link.stream(dialect.endpoint, fields)) as chunks:
+        async for chunk in chunks:
+            reading.feed(chunk)
+            if reading.overran:
+                break
     if reading.finish is None:
         raise ServerError(f"{link.base_url} broke its first answer off: is it OpenAI-compatible?")
     if dialect.ids and not (reading.prompt_ids and reading.ids):
         raise ServerError(f"{link.base_url} does not say token ids")
-    return replace(dialect, stop_reasons=reading.says_stop)
+    return replace(dialect, stop_reasons=reading.says_stop, limits=not reading.overran)

@@ -1,7 +1,7 @@
 """How a form of the output is asked of a server: each kind of server has fields of its own for it.
 
-Decides the fields, and finds out by a small request which of them a server heeds: most servers ignore what they do not
-know, and an answer without its form must not pass for one with it.
+A small request finds out which of them a server heeds. Most servers ignore unknown fields, and an answer without its
+form must not pass for an answer with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .connection import Link
 from .wire import Dialect, Reading, ServerError, body
 
 WORD = "zqx"
-"""What no model says of itself."""
+"""A word that no model says of itself."""
 PROBES = {
     "json": Structured(
         kind="json",
@@ -71,8 +71,12 @@ async def way(link: Link, dialect: Dialect, model: str, kind: str, chat: bool) -
         reading = Reading(dialect, think)
         try:
             request = body(dialect, model, think, "a", chat, form=fields)
-            async for chunk in link.stream("chat/completions" if chat else dialect.endpoint, request):
-                reading.feed(chunk)
+            stream = link.stream("chat/completions" if chat else dialect.endpoint, request)
+            async with contextlib.aclosing(stream) as chunks:
+                async for chunk in chunks:
+                    reading.feed(chunk)
+                    if reading.overran:
+                        break
         except ServerError as trouble:
             if trouble.unreachable or trouble.status in (401, 403, 429, 503):
                 raise

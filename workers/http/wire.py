@@ -1,11 +1,9 @@
-"""What goes over the wire of an OpenAI-compatible server: the body of a request, and what a stream of answers says.
-
-Decides which fields are sent to which kind of server, and how chunks add up to a result. It opens no connection and
-knows no retries.
-"""
+"""What goes over the wire of an OpenAI-compatible server: the body of a request, and how the pieces of a streamed
+answer add up to a result."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,12 +15,13 @@ from plait.core.result import Finish, Result, Usage
 
 from .._shared.confidence import Trace, add_position
 from .._shared.function_calls import Calls
+from .._shared.stops import opening
 
 Endpoint = Literal["completions", "chat/completions"]
 
 
 class ServerError(Exception):
-    """Why a request came to nothing. The message is for people: cause and remedy, without any secret."""
+    """Why a request failed. The message is for people: cause and remedy, without any secret."""
 
     def __init__(
         self,
@@ -32,6 +31,7 @@ class ServerError(Exception):
         retryable: bool = False,
         retry_after: float | None = None,
         unreachable: bool = False,
+        costly: bool = False,
     ) -> None:
         super().__init__(message)
         self.message, self.status, self.retryable = message, status, retryable
@@ -39,11 +39,15 @@ class ServerError(Exception):
         """Seconds that the server asked to wait."""
         self.unreachable = unreachable
         """No connection could be made."""
+        self.costly = costly
+        """The server may have generated something that nobody saw."""
+        self.refused = False
+        """The server turned the request away before it generated anything."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a server was found to take."""
+    """Which fields a server takes, and which it heeds."""
 
     endpoint: Endpoint = "completions"
     """Where think steps go that do not ask for the chat template."""
@@ -59,6 +63,8 @@ class Dialect:
     """It says which stop text ended an answer."""
     limit_field: str = "max_tokens"
     """Name of the limit on generated tokens."""
+    limits: bool = True
+    """It keeps that limit."""
 
 
 def body(
@@ -142,17 +148,25 @@ def stops_here(dialect: Dialect, think: Think) -> bool:
     return bool(think.sampling.stop) and think.sampling.keep_stop and not dialect.ids and not dialect.stop_reasons
 
 
-class Reading:
-    """What a stream has said so far. It may be the second one of a job, which goes on where the first broke off."""
+MOST_PROMPT = 1 << 32
+"""A server that says that a prompt has more tokens is not believed."""
 
-    def __init__(self, dialect: Dialect, think: Think, tells: bool = False) -> None:
-        """Begin. With `tells`, token ids are told with what is new."""
+
+class Reading:
+    """The part of an answer that has come so far. A second stream of the same job goes on where the first broke off.
+
+    An answer is cut at the step's `max_tokens`, whatever the server makes of that limit.
+    """
+
+    def __init__(self, dialect: Dialect, think: Think, tells: bool = False, secrets: Sequence[str] = ()) -> None:
+        """Begin. With `tells`, token ids are told with what is new. `secrets` are replaced by `***` in the text."""
         self._sampling = think.sampling
         self._keeps = think.sampling.keep_stop and not dialect.ids
         self._tells = tells
         self._stops = think.sampling.stop if stops_here(dialect, think) else ()
+        self._secrets = secrets
         self._held = ""
-        """The end of the text, which may be the beginning of a stop text."""
+        """The end of the text, which may be the beginning of a stop text or a secret."""
         self._texts: list[str] = []
         self._untold = ""
         """Text that is known from token ids and that the server has not shown."""
@@ -167,17 +181,25 @@ class Reading:
         self._before = Usage()
         """Of the streams before this one."""
         self._calls: Calls | None = None
-        """Of functions, if it made any."""
+        """Calls of functions, if it made any."""
+        self._aligned = True
+        """The ids are those of the text."""
+        self._size = 0
+        """Characters that the server sent."""
         self.ids: list[int] = []
         self.prompt_ids: list[int] = []
         self.count = 0
         """Tokens so far; where the server does not say, one a piece of text."""
+        self.chunks = 0
+        """JSON objects so far."""
         self.finish: Finish | None = None
         self.stop: int | str | None = None
         """The stop token or text that ended the answer, where the server says it."""
         self.says_stop = False
         self.stopped_here = False
         """We found a stop text: the rest is not wanted."""
+        self.overran = False
+        """The server generated more than the step's `max_tokens`: the rest was cut off and is not wanted."""
 
     @property
     def fresh(self) -> bool:
@@ -197,6 +219,8 @@ class Reading:
 
     def go_on(self, text: str, shown: int | None = None) -> None:
         """Read another stream, which goes on where this one broke off: after `text`, the text of all ids so far."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
         shown = len(self.text) if shown is None else shown
         self._untold, self._texts, self._held = text[shown:], [text[:shown]], ""
         self._begun = self.count
@@ -213,6 +237,7 @@ class Reading:
 
     def feed(self, chunk: object) -> Progress | None:
         """Take one JSON object of the stream, or a whole answer, and return what it adds. Raises `ServerError`."""
+        self.chunks += 1
         if not isinstance(chunk, Mapping):
             raise ServerError(
                 f"the server's answer is not a JSON object but {str(chunk)[:80]!r}: is it OpenAI-compatible?"
@@ -242,6 +267,11 @@ class Reading:
             raise ServerError(f"the server's text is a {type(text).__name__}: is it OpenAI-compatible?")
         text = text or ""
         ids = choice.get("token_ids") or ()
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half a character, which no file can hold
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        self._size += len(text)
         scores = _scores(choice.get("logprobs"))
         if self._sampling.logprobs and text and not scores and not self._scored:
             raise ServerError(
@@ -253,11 +283,18 @@ class Reading:
         thought = message.get("reasoning_content") or message.get("reasoning")
         calls = message.get("tool_calls")
         tokens = len(ids) or len(scores) or int(bool(text or thought or calls))
+        self._end(choice)
+        whole = self._usage is not None and self.finish is not None and self.fresh
+        said = max(tokens, min(self._completion(), len(text))) if whole else tokens
+        room = max(0, self._sampling.max_tokens - self._past - self.count)
+        if said > room:
+            self.overran, self.finish, self.stop = True, "length", None
+            # Which of the text belongs to which token is not known within a piece.
+            text, ids, self._aligned = text[: len(text) * room // said], ids[:room], self._aligned and not room
         self.ids += ids
         self.count += tokens
         self._logprobs += sum(scores)
         self._scored += len(scores)
-        self._end(choice)
         if calls or self._calls is not None:
             text += self._called(calls)
         if self.finish is not None and self._keeps and isinstance(self.stop, str):
@@ -315,48 +352,58 @@ class Reading:
                 self.finish = "stop"
 
     def _release(self, text: str) -> str:
-        """Return the text that may be shown now: up to a stop text, and not what may become one."""
-        if not self._stops:
+        """Return the text that may be shown now: up to a stop text, without secrets, and without an end that may become
+        one or the other."""
+        if not (self._stops or self._secrets):
             self._texts.append(text)
             return text
         text, self._held = self._held + text, ""
         found = [(place + len(stop)) for stop in self._stops if (place := text.find(stop)) >= 0]
         if found:
             text, self.stopped_here, self.finish = text[: min(found)], True, "stop"
-        elif self.finish is None:
-            longest = min(len(text), max(map(len, self._stops)) - 1)
-            held = next(
-                (size for size in range(longest, 0, -1) if any(s.startswith(text[-size:]) for s in self._stops)), 0
-            )
-            if held:
-                text, self._held = text[:-held], text[-held:]
+        for secret in self._secrets:
+            if secret in text:
+                text, self._aligned = text.replace(secret, "***"), False
+        if self.finish is None and (held := opening(text, (*self._stops, *self._secrets))):
+            text, self._held = text[: -len(held)], held
         self._texts.append(text)
         return text
 
     def _read_usage(self, usage: object) -> None:
         if isinstance(usage, Mapping):
-            details = usage.get("prompt_tokens_details") or {}
-            self._usage = Usage(
-                prompt=int(usage.get("prompt_tokens") or 0),
-                cached=int(details.get("cached_tokens") or 0),
-                completion=int(usage.get("completion_tokens") or 0),
-            )
+            details = usage.get("prompt_tokens_details")
+            prompt = _whole(usage.get("prompt_tokens"), MOST_PROMPT) or len(self.prompt_ids)
+            cached = _whole(details.get("cached_tokens") if isinstance(details, Mapping) else 0, prompt)
+            completion = _whole(usage.get("completion_tokens"), math.inf)
+            self._usage = Usage(prompt=prompt, cached=cached, completion=completion)
+
+    def _completion(self) -> int:
+        """Return how many tokens the stream that is read now took. What the server says is believed as far as it can
+        be true: reasoning that it hides is within the step's limit, and no other token is shorter than a character."""
+        seen = self.count - self._begun
+        if self._usage is None or not self._usage.completion:
+            return seen
+        said = min(self._usage.completion, max(self._sampling.max_tokens, seen, self._size))
+        return max(said, seen) if self.ids else said
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        usage, before = self._usage or Usage(prompt=len(self.prompt_ids)), self._before
+        return Usage(
+            prompt=before.prompt or usage.prompt,
+            cached=before.cached or usage.cached,
+            completion=self._completion() + self._begun,
+        )
 
     def result(self, finish: Finish) -> Result:
         """Return what an answer that ended so amounts to."""
-        usage = self._usage or Usage(prompt=len(self.prompt_ids), completion=self.count - self._begun)
-        before = self._before
-        usage = Usage(
-            prompt=before.prompt or usage.prompt,
-            cached=before.cached or usage.cached,
-            completion=usage.completion + self._begun,
-        )
-        whole = bool(self.prompt_ids) and (bool(self.ids) or not self.text)
+        whole = self._aligned and bool(self.prompt_ids) and (bool(self.ids) or not self.text)
         return Result(
             value=self.text,
             prompt_ids=tuple(self.prompt_ids) if whole else (),
             token_ids=tuple(self.ids) if whole else (),
-            usage=usage,
+            usage=self.usage,
             finish=finish,
             logprob=self._logprobs / self._scored if self._sampling.logprobs and self._scored else None,
             signals=self._trace.signals() if self._trace else None,
@@ -372,6 +419,13 @@ def reported(error: object) -> ServerError:
     return ServerError(
         f"the server broke an answer off: {fields.get('message') or fields}", status=status, retryable=again
     )
+
+
+def _whole(count: object, most: float) -> int:
+    """Return a count that a server says, or 0 for what cannot be one."""
+    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= most:
+        return 0
+    return int(min(count, 1 << 62))
 
 
 def _scores(logprobs: object) -> list[float]:

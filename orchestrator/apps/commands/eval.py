@@ -283,7 +283,7 @@ def _show(summary: dict[str, Any], output: Output) -> None:
     low, high = summary["solved_interval_percent"]
     share = f"{summary['solved_percent']:.1f} %, 95 % interval {low:.1f} to {high:.1f}"
     cancelled = ", cancelled" if summary["status"] == "cancelled" else ""
-    least = "at least " if summary["uncounted"] else ""
+    least = "about " if summary["uncounted"] else ""
     rows = (
         f"{summary['planner']} on {summary['n']} of {summary['problems']} {summary['task']} problems{cancelled}",
         f"  solved         {summary['solved']} ({share})",

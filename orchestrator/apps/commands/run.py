@@ -171,7 +171,7 @@ def _bound(task: str, text: str) -> Any:
 def cost(answer: Answer) -> str:
     """Return tokens and time in one line."""
     usage = answer.usage
-    least = "at least " if usage.uncounted else ""
+    least = "about " if usage.uncounted else ""
     total = f"{least}{answer.total_tokens} tokens ({answer.critical_path_tokens} critical path)"
     parts = [f"{answer.seconds:.2f} s", total]
     if usage.cached:

@@ -75,7 +75,7 @@ class Answer(Frozen):
             lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
         reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
         cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
-        least = "at least " if self.usage.uncounted else ""
+        least = "about " if self.usage.uncounted else ""
         lines.append(
             f"{self.seconds:.2f} s, {least}{self.total_tokens} tokens generated{cancelled}{reused}, "
             f"{self.critical_path_tokens} on the critical path"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -60,6 +60,8 @@ class FakeServer:
     key: str = ""
     public: bool = False
     """Lists its models without a key."""
+    wild: Callable[[asyncio.StreamWriter, dict[str, Any]], Awaitable[None]] | None = None
+    """Answers in its own way; the connection ends with it."""
     away: bool = False
     """Only the proxy before it answers."""
     models: list[str] | None = field(default_factory=lambda: ["fake-model"])
@@ -182,7 +184,9 @@ class FakeServer:
         self.most = max(self.most, self.running)
         # What comes from a client in the middle of an answer is its end.
         gone = asyncio.ensure_future(reader.read(1))
-        work = asyncio.ensure_future(self._generate(writer, body, chat, fault))
+        work = asyncio.ensure_future(
+            self._wildly(writer, body) if self.wild else self._generate(writer, body, chat, fault)
+        )
         try:
             await asyncio.wait([gone, work], return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -195,6 +199,14 @@ class FakeServer:
                 each.cancel()
             await asyncio.wait([gone])
         return True
+
+    async def _wildly(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
+        assert self.wild is not None
+        await self.wild(writer, body)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        raise Closed
 
     def _refusal(self, body: dict[str, Any], chat: bool, fault: Fault) -> tuple[int, str] | None:
         if fault.status:

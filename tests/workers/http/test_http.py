@@ -52,7 +52,7 @@ def test_keys_do_not_go_into_the_address() -> None:
 
 
 def test_options_must_make_sense() -> None:
-    with pytest.raises(ConfigError, match="slots >= 1"):
+    with pytest.raises(ConfigError, match="option 'slots' should be greater than or equal to 1"):
         Http("http://host/v1", slots=0)
 
 

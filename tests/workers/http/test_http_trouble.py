@@ -46,7 +46,9 @@ async def test_a_trouble_that_does_not_pass() -> None:
     async with serving(retries=2) as (server, worker):
         server.faults += [Fault(500, message="out of luck")] * 10
         failure = await fails(worker)
-        assert (failure.kind, failure.retryable, failure.lost) == ("EngineError", True, False)
+        assert (failure.kind, failure.retryable, failure.lost) == ("EngineError", False, False), (
+            "the worker has tried it"
+        )
         assert "500" in failure.message and "out of luck" in failure.message
         assert len(server.asked()) == 3
 
@@ -66,7 +68,8 @@ async def test_a_wait_longer_than_the_time_left_is_not_begun() -> None:
     async with serving() as (server, worker):
         server.faults.append(Fault(429, {"retry-after": "30"}))
         failure = await asyncio.wait_for(fails(worker, seconds=2.0), 2.0)
-        assert failure.retryable and "429" in failure.message
+        assert not failure.retryable and "429" in failure.message and "asks to wait for 30 s" in failure.message
+        assert len(server.asked()) == 1
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -168,10 +171,11 @@ async def test_nonsense_in_a_stream(sent: str, said: str) -> None:
 
 
 async def test_a_server_that_falls_silent() -> None:
-    async with serving(timeout=0.3, retries=0) as (server, worker):
+    async with serving(FakeServer(ids=False), first_timeout=0.3, whole=512) as (server, worker):
         server.delay = 30.0
         failure = await fails(worker)
-        assert "did not answer for 0.3 s" in failure.message and failure.retryable
+        assert "did not answer for 0.3 s: it hangs, or needs a longer `first_timeout`" in failure.message
+        assert not failure.retryable and len(server.asked()) == 1 and failure.usage.uncounted == 1
         await eventually(lambda: server.running == 0)
 
 

@@ -1,0 +1,68 @@
+"""The options of the worker `http`."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from plait.core.errors import ConfigError
+from plait.core.values import Frozen
+
+
+class HttpOptions(Frozen):
+    """Which server, how often it is asked, and how much of it is taken."""
+
+    base_url: str
+    """The server's address, which ends in `/v1`."""
+    model: str | None = None
+    """The model to ask; by default the first one that the server lists."""
+    name: str = "http"
+    """Name of the worker."""
+    slots: int = Field(default=256, ge=1)
+    """Most requests at the same time. Fewer are sent while the server says that it is overloaded."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key; by default OPENAI_API_KEY, which need not be set."""
+    retries: int = Field(default=5, ge=0)
+    """How often a request is sent again that the server turned away before it generated anything. An answer that breaks
+    off later is a failed try of the step, and `Retries.think` says how many tries a step has."""
+    backoff: float = Field(default=0.25, ge=0, allow_inf_nan=False)
+    """Seconds before the first retry, doubled for each further one. A `Retry-After` of the server counts if it is
+    longer."""
+    first_timeout: float = Field(default=300.0, gt=0)
+    """Most seconds until an answer begins. A whole answer (see `whole`) begins when it is complete."""
+    timeout: float = Field(default=120.0, gt=0)
+    """Most seconds between two tokens of an answer, however many bytes without text the server sends."""
+    total_timeout: float = Field(default=3600.0, gt=0)
+    """Most seconds for one answer."""
+    line_bytes: int = Field(default=4 << 20, ge=1024)
+    """Longest line of a streamed answer, in bytes."""
+    answer_bytes: int = Field(default=64 << 20, ge=1024)
+    """Longest answer, in bytes after decompression."""
+    start_timeout: float = Field(default=30.0, gt=0)
+    """Most seconds for the start."""
+    ping_every: float = Field(default=5.0, gt=0)
+    """Seconds between checks that the server is there."""
+    whole: int = Field(default=512, ge=0)
+    """A step of at most so many tokens whose text nobody follows gets its answer in one piece, which costs both sides
+    less; 0 for none. The server never says how long such an answer was that is given up: its tokens are estimated
+    (`Usage.uncounted`)."""
+
+
+def check(base_url: str, api_key_env: str | None) -> None:
+    """Raise `ConfigError` for an address that is none, and for a key where its variable's name belongs. What was given
+    is not repeated: it may be a secret."""
+    try:
+        parts = urlsplit(base_url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        parts, known = None, False
+    if parts is None or not known:
+        raise ConfigError("base_url is no address of a server: give one such as http://localhost:8000/v1")
+    if parts.username or parts.password or parts.query:
+        raise ConfigError("base_url holds more than an address: keys go into the environment (see api_key_env)")
+    if api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", api_key_env):
+        raise ConfigError(
+            "api_key_env is not the name of an environment variable: put the key itself into one, and give its name"
+        )

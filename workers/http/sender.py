@@ -1,0 +1,349 @@
+"""One job at an OpenAI-compatible server: its requests, what is tried again, and what is told while it runs.
+
+A request is sent again by the worker only where it cost the server nothing: it was turned away, or the connection broke
+at once. An answer that broke off goes on from its token ids, once. Every other trouble ends the attempt, with what it
+used, and the step's own retries (`Retries.think`) decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from plait.core.errors import EngineError
+from plait.core.events import Job
+from plait.core.interfaces import Progress
+from plait.core.plan import Think
+from plait.core.result import Failure, Result, Usage
+
+from .._shared.streams import Stream, together
+from .limiter import Gate, Pace, Verdict
+from .options import HttpOptions
+from .probe import Server, unknown
+from .prompts import Prompts
+from .tools import Offers
+from .wire import Reading, ServerError, body
+
+log = logging.getLogger("plait.http")
+
+LONGEST_WAIT = 600.0
+"""Seconds. A server that asks to wait for longer fails the step."""
+QUICK = 1.0
+"""Seconds. A request that failed within this time cost the server next to nothing."""
+SLOW = 30.0
+"""Seconds without a token after which a person is told that the server may hang."""
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A job on its way."""
+
+    job: Job
+    think: Think
+    stream: Stream
+    reading: Reading | None = None
+    task: asyncio.Task[None] | None = None
+    why: Failure | None = None
+    """Set when the worker itself gives the job up."""
+    began: float = 0.0
+    """When the job came, on the loop's clock."""
+    tries: int = 0
+    """Requests that were sent again."""
+    resumed: bool = False
+    """Its answer broke off, and a further request goes on where it did. That is done once."""
+    stuck: bool = False
+    """Its answer broke off where no other request can go on."""
+    unseen: float | None = None
+    """When a whole answer was asked for that has not come: until then the server says nothing of it."""
+    untold: list[Progress] = field(default_factory=list[Progress])
+    """News of a job that does not stream, until its group of confidence is due."""
+    spent: Usage = field(default_factory=Usage)
+    """Of whole answers that broke off unseen before this one."""
+
+    def used(self, pace: Pace) -> Usage:
+        """Return what the job used, with an estimate for answers of which nothing was seen."""
+        usage = self.reading.usage + self.spent if self.reading else self.spent
+        if self.unseen is None:
+            return usage
+        seconds = asyncio.get_running_loop().time() - self.unseen
+        return usage + Usage(completion=pace.estimate(seconds, self.think.sampling.max_tokens), uncounted=1)
+
+    def spend(self, pace: Pace) -> None:
+        """Keep the estimate for an answer that broke off unseen."""
+        if self.unseen is not None:
+            seen = self.reading.usage if self.reading else Usage()
+            used = self.used(pace)
+            self.spent = Usage(completion=used.completion - seen.completion, uncounted=used.uncounted)
+            self.unseen = None
+
+
+class Sender:
+    """Sends the jobs of one server as it was found."""
+
+    def __init__(
+        self, options: HttpOptions, server: Server, gate: Gate, counts: dict[str, int], suspect: asyncio.Event
+    ) -> None:
+        """`suspect` is set when a connection broke: somebody should look whether the server is still there."""
+        self.server = server
+        self.pace = Pace()
+        self._suspect = suspect
+        self._options, self._gate, self._counts = options, gate, counts
+        self._prompts, self._offers = Prompts(), Offers()
+        self._template = True
+        self._limits = server.dialect.limits
+        self._warned = False
+
+    async def send(self, live: Live) -> Result:
+        """Do one job. Raises `ServerError` or `EngineError`."""
+        server = self._serving(live.think)
+        live.began = asyncio.get_running_loop().time()
+        chat = server.dialect.endpoint == "chat/completions"
+        while True:
+            try:
+                result = await self._offered(live, server, chat or (live.think.chat and self._template))
+                return result.model_copy(update={"usage": result.usage + live.spent})
+            except ServerError as trouble:
+                refused = trouble.status in (400, 422, 500) and "chat template" in trouble.message
+                if refused and not chat and live.think.chat and self._template:
+                    # A model without a chat template: the prompt is plain text, as for an engine in this process.
+                    self._template = False
+                    continue
+                wait = self._wait(live, trouble)
+                if wait is None:
+                    raise
+                log.info("%s: %s", self._options.name, trouble.message)
+            live.spend(self.pace)
+            live.tries += 1
+            self._counts["retries"] += 1
+            await asyncio.sleep(wait)
+
+    def partial(self, live: Live) -> Result:
+        """Return what was generated before a job was cancelled, as far as the server said."""
+        result = live.reading.result("cancelled") if live.reading else Result(value="", finish="cancelled")
+        return result.model_copy(update={"usage": live.used(self.pace)})
+
+    def count(self, live: Live) -> None:
+        """Add a job that has ended to the worker's counts."""
+        usage = live.used(self.pace)
+        self._counts["generated"] += usage.completion
+        self._counts["prompt"] += usage.prompt
+        self._counts["cached"] += usage.cached
+
+    def _wait(self, live: Live, trouble: ServerError) -> float | None:
+        """Return the seconds until a request may be sent again; `None` if none may. What the worker has tried in vain
+        is not retryable any more."""
+        if not trouble.retryable:
+            return None
+        reading, options = live.reading, self._options
+        if reading is not None and not reading.fresh:
+            sampling = live.think.sampling
+            fixed = bool(live.think.tools) or sampling.structured is not None
+            if live.resumed or live.stuck or not reading.past or fixed or live.tries >= options.retries:
+                return None
+            live.resumed = True
+        elif trouble.costly:
+            return None
+        elif live.tries >= (options.retries if trouble.refused else min(1, options.retries)):
+            trouble.retryable = not trouble.refused
+            return None
+        asked = trouble.retry_after or 0.0
+        left = self._left(live)
+        if asked > LONGEST_WAIT or (left is not None and asked > left):
+            trouble.message += f" (it asks to wait for {asked:g} s, and the step has {min(left or asked, asked):.0f} s)"
+            trouble.retryable = False
+            return None
+        # The jitter comes on top: all who were told the same would else come back at once.
+        return max(asked, options.backoff * 2.0**live.tries) + random.uniform(0.0, options.backoff / 2)
+
+    @staticmethod
+    def _left(live: Live) -> float | None:
+        """Return the seconds that the job's budget leaves, if it has a limit."""
+        seconds = live.job.seconds
+        return None if seconds is None else seconds - (asyncio.get_running_loop().time() - live.began)
+
+    def _serving(self, think: Think) -> Server:
+        """Return the server with the model that the step asks for. Raises `EngineError`."""
+        server = self.server
+        if think.model is None or think.model == server.model:
+            return server
+        if server.models and think.model not in server.models:
+            raise EngineError(unknown(server.link, think.model, server.models))
+        return replace(server, model=think.model)
+
+    async def _offered(self, live: Live, server: Server, chat: bool) -> Result:
+        """Send one request, again with less when the server refuses the functions that it offers."""
+        while True:
+            offer = self._offers.fields(server.model, live.think, chat)
+            try:
+                return await self._once(live, server, chat, offer)
+            except ServerError as trouble:
+                begun = live.reading is not None and not live.reading.fresh
+                if begun or not self._offers.refused(server.model, offer, trouble):
+                    raise
+
+    async def _once(
+        self, live: Live, server: Server, chat: bool, offer: Mapping[str, Any] = MappingProxyType({})
+    ) -> Result:
+        """Send one request and read its answer."""
+        live.unseen = None
+        begun = await self._begin(live, server, chat)
+        if isinstance(begun, Result):
+            return begun
+        prompt, past, reading = begun
+        think, base = live.think, server.link.base_url
+        chat = chat and not live.resumed  # by the ids that the server said, its template's words among them
+        dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
+        form = {**await self._prompts.form(server, think, chat), **offer}
+        fields = body(dialect, server.model, think, prompt, chat, past=past, priority=live.job.priority, form=form)
+        if dialect.ids and think.sampling.stop:
+            fields["stop_token_ids"] = [*think.sampling.stop_ids, *await self._prompts.singles(server, think)]
+        followed = think.stream or think.sampling.window or think.sampling.max_tokens > self._options.whole
+        whole = not followed and self._limits
+        if whole:
+            # A line for every token costs the server and us more than a small model's token itself.
+            fields["stream"] = False
+            fields.pop("stream_options", None)
+        await self._turn(live)
+        round_ = await self._gate.enter()
+        verdict: Verdict = "neither"
+        sent = asyncio.get_running_loop().time()
+        try:
+            self._counts["requests"] += 1
+            live.unseen = sent if whole else None
+            await self._read(live, reading, server, dialect, fields)
+            verdict = "served"
+        except ServerError as trouble:
+            self._judge(trouble, asyncio.get_running_loop().time() - sent)
+            if trouble.status in (429, 503):
+                verdict = "overloaded"
+                self._counts["overloaded"] += 1
+            if not (trouble.costly or (trouble.retryable and not trouble.refused)):
+                live.unseen = None
+            raise
+        finally:
+            self._gate.leave(round_, verdict)
+        if reading.overran and self._limits:
+            self._limits = False
+            log.warning("%s does not keep max_tokens: its answers are cut here, and streamed to be cut in time", base)
+        if reading.finish is None:
+            raise self._unfinished(reading, base, asyncio.get_running_loop().time() - sent)
+        self.pace.add(reading.usage.completion - past, asyncio.get_running_loop().time() - sent)
+        return await self._prompts.stripped(think, server, reading)
+
+    async def _read(self, live: Live, reading: Reading, server: Server, dialect: Any, fields: dict[str, Any]) -> None:
+        """Read an answer, within the limits on time."""
+        options, loop, base = self._options, asyncio.get_running_loop(), server.link.base_url
+        end = loop.time() + options.total_timeout
+        moved = -1.0
+        """When a token came last, to within an eighth of the silence that is allowed."""
+        slow = loop.call_later(SLOW, self._say_slow, base) if not self._warned else None
+        try:
+            async with asyncio.timeout_at(min(end, loop.time() + options.first_timeout)) as clock:
+                async with contextlib.aclosing(server.link.stream(dialect.endpoint, fields)) as chunks:
+                    async for chunk in chunks:
+                        live.unseen = None
+                        progress = reading.feed(chunk)
+                        if progress is not None:
+                            now = loop.time()
+                            if now - moved > options.timeout / 8 or moved < 0:
+                                moved = now
+                                clock.reschedule(min(end, now + options.timeout))
+                                if slow is not None:
+                                    slow.cancel()
+                            self._tell(live, reading, progress)
+                        if reading.stopped_here or reading.overran:
+                            break
+        except TimeoutError:
+            if loop.time() >= end:
+                said = f"an answer of {base} took more than {options.total_timeout:g} s: raise `total_timeout`"
+                raise ServerError(f"{said}, or ask for fewer tokens") from None
+            if moved < 0:
+                said = f"{base} did not answer for {options.first_timeout:g} s"
+                raise ServerError(f"{said}: it hangs, or needs a longer `first_timeout`", costly=True) from None
+            said = f"{base} sent no token for {options.timeout:g} s within an answer"
+            raise ServerError(f"{said}: it hangs, or needs a longer `timeout`", retryable=True) from None
+        finally:
+            if slow is not None:
+                slow.cancel()
+
+    def _say_slow(self, base: str) -> None:
+        if not self._warned:
+            self._warned = True
+            most = self._options.first_timeout
+            log.warning(
+                "%s has not begun to answer for %g s; it is given up after %g s (first_timeout)", base, SLOW, most
+            )
+
+    def _judge(self, trouble: ServerError, seconds: float) -> None:
+        """Say of a trouble whether it was a refusal, and whether it may have cost tokens."""
+        trouble.refused = trouble.unreachable or trouble.status in (429, 503)
+        trouble.refused = trouble.refused or (trouble.status is not None and seconds < QUICK)
+        trouble.costly = trouble.costly or (not trouble.refused and seconds >= QUICK)
+        if trouble.status in (429, 503) and trouble.retry_after and trouble.retry_after <= LONGEST_WAIT:
+            self._gate.pause(trouble.retry_after)
+        if trouble.status is None and (trouble.retryable or trouble.costly):
+            self._suspect.set()  # the connection, not an answer: look whether the server is still there
+
+    @staticmethod
+    def _unfinished(reading: Reading, base: str, seconds: float) -> ServerError:
+        if reading.chunks and reading.fresh:
+            return ServerError(f"the answer of {base} held no text and no end (`choices`): is it OpenAI-compatible?")
+        said = f"{base} broke an answer off after {reading.count} tokens: try again"
+        return ServerError(said, retryable=True, costly=seconds >= QUICK)
+
+    async def _turn(self, live: Live) -> None:
+        """Wait until the server wants to be asked again."""
+        while (closed := self._gate.closed_for) > 0:
+            left = self._left(live)
+            if left is not None and left < closed:
+                raise ServerError(
+                    f"{self.server.link.base_url} asked to wait for {closed:.0f} s, and the step has less"
+                )
+            await asyncio.sleep(closed + random.uniform(0.0, self._options.backoff / 2))
+
+    async def _begin(self, live: Live, server: Server, chat: bool) -> tuple[str | list[int], int, Reading] | Result:
+        """Return the prompt to send, how many of its tokens were generated before, and what reads the answer; or the
+        result, if those end it already."""
+        think, generated, reading = live.think, live.job.generated, live.reading
+        if reading is not None and live.resumed:
+            if not reading.fresh:
+                text = await self._prompts.text_after(server, think, reading.prompt_ids, reading.past)
+                if text is None:
+                    live.stuck = True
+                    raise ServerError(f"{server.link.base_url} broke an answer off: try again", retryable=True)
+                reading.go_on(text)
+            return [*reading.prompt_ids, *reading.ids], len(reading.ids), reading
+        by_ids = server.dialect.ids and not chat and think.sampling.structured is None
+        dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
+        tells = by_ids and not generated
+        reading = live.reading = Reading(dialect, think, tells=tells, secrets=server.link.secrets)
+        if generated and by_ids:
+            prompt = await self._prompts.prompt_ids(server, think)
+            text = await self._prompts.text_after(server, think, prompt, generated)
+            if text is not None:
+                ended = await self._prompts.ended(server, think, prompt, generated, text)
+                if ended is not None:
+                    live.reading = None
+                    return ended
+                # As much of it has been shown as the server shows while a stop text may begin at the end.
+                held = 0 if think.sampling.keep_stop else max(map(len, think.sampling.stop), default=1) - 1
+                reading.take_up(prompt, generated, text, max(0, len(text) - held))
+                return [*prompt, *generated], len(generated), reading
+        return await self._prompts.prompt(server, think, chat), 0, reading
+
+    @staticmethod
+    def _tell(live: Live, reading: Reading, progress: Progress) -> None:
+        """Pass on what is new: all of it where the step streams, else now and then how confident it is."""
+        if live.think.stream:
+            live.stream.push(progress)
+        elif live.think.sampling.window:
+            live.untold.append(progress)
+            if reading.due():
+                live.stream.push(replace(together(live.untold), text=""))
+                live.untold.clear()
