@@ -30,7 +30,7 @@ def takes(options: type[Frozen]) -> Callable[[C], C]:
 def made(options: type[O], worker: str, given: Mapping[str, Any]) -> O:
     """Return the options of a worker. Raises `ConfigError` that names each wrong one."""
     try:
-        return options(**given)
+        return options.model_validate(dict(given))
     except ValidationError as error:
         parts: list[str] = []
         for detail in first_of_each(error):

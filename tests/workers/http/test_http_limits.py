@@ -408,9 +408,13 @@ async def test_who_answers_is_known_after_the_start() -> None:
 
 async def test_by_default_a_server_gets_as_many_requests_as_there_are() -> None:
     """Thirty-two at a time halved the rate of a server that takes 256."""
-    async with serving(FakeServer(delay=0.3)) as (server, worker):
-        await asyncio.gather(*(items(worker, job(attempt=each)) for each in range(150)))
-        assert server.most == 150
+    async with serving() as (server, worker):
+        server.delay = 60.0
+        waiting = [asyncio.create_task(items(worker, job(attempt=each))) for each in range(150)]
+        await eventually(lambda: server.running == 150)
+        for attempt in range(150):
+            await worker.cancel(attempt)
+        await asyncio.gather(*waiting)
 
 
 def test_wrong_options_are_named() -> None:
