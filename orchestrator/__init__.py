@@ -56,38 +56,19 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Answer": ".runtime.client.answer",
-    "AnswerNews": ".runtime.client.answer",
-    "AskNews": ".runtime.client.answer",
-    "AsyncOrchestrator": ".runtime.client.client",
-    "Budget": ".core.plan",
-    "Call": ".core.plan",
-    "Config": ".runtime.client.config",
-    "Context": ".core.tools.context",
-    "Join": ".core.plan",
-    "Merge": ".core.interfaces",
-    "News": ".runtime.client.answer",
-    "Orchestrator": ".runtime.client.sync",
-    "PlaitError": ".core.errors",
-    "Plan": ".core.plan",
-    "Planner": ".core.interfaces",
-    "Plugin": ".core.plan",
-    "Policy": ".core.interfaces",
-    "Question": ".core.tools.context",
-    "Ref": ".core.plan",
-    "Request": ".core.plan",
-    "Sampling": ".core.plan",
-    "Step": ".core.plan",
-    "StepNews": ".runtime.client.answer",
-    "Task": ".core.task",
-    "TextNews": ".runtime.client.answer",
-    "Think": ".core.plan",
-    "Tool": ".core.tools.tool",
-    "Verdict": ".core.interfaces",
-    "Worker": ".core.interfaces",
-    "tool": ".core.tools.tool",
+_NAMES = {
+    ".core.errors": ("PlaitError",),
+    ".core.interfaces": ("Merge", "Planner", "Policy", "Verdict", "Worker"),
+    ".core.plan": ("Budget", "Call", "Join", "Plan", "Plugin", "Ref", "Request", "Sampling", "Step", "Think"),
+    ".core.task": ("Task",),
+    ".core.tools.context": ("Context", "Question"),
+    ".core.tools.tool": ("Tool", "tool"),
+    ".runtime.client.answer": ("Answer", "AnswerNews", "AskNews", "News", "StepNews", "TextNews"),
+    ".runtime.client.client": ("AsyncOrchestrator",),
+    ".runtime.client.config": ("Config",),
+    ".runtime.client.sync": ("Orchestrator",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

@@ -361,7 +361,7 @@ def test_nothing_of_an_extra_is_imported_before_it_is_needed() -> None:
     done = run_python(
         "import importlib, sys, plait, plait.apps.main\n"
         "for name in plait.__all__: getattr(plait, name)\n"
-        "plait.apps.main.build()\n"
+        "plait.apps.main.build().load_all()\n"
         f"print(*[name for name in {OPTIONAL!r} if name in sys.modules])"
     )
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
@@ -468,3 +468,15 @@ def test_every_folder_with_code_is_a_package_and_is_linked() -> None:
               if path.startswith("orchestrator/")}  # fmt: skip
     expected = inside | {name: ROOT / name for name in SHIPPED if name != "orchestrator"}
     assert {name: path for name, path in linked.items() if name != "__pycache__"} == expected
+
+
+def test_public_names_are_listed_imported_for_checkers_and_found() -> None:
+    """`plait/__init__.py` names each three times: for readers, for type checkers, and for the import at first use."""
+    import plait
+
+    guarded = next(node for node in tree("orchestrator/__init__.py").body if isinstance(node, ast.If))
+    for_checkers = {alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(plait.__all__) == for_checkers | {"__version__"}
+    assert all(hasattr(plait, name) for name in plait.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Orchestra'"):
+        plait.Orchestra  # noqa: B018
