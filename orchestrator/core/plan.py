@@ -58,7 +58,13 @@ Part = Annotated[Text | Tokens | Ref, Field(discriminator="kind")]
 
 
 def _as_parts(value: object) -> object:
-    return (Text(text=value),) if isinstance(value, str) else value
+    """Turn plain strings into pieces of text, alone or among other pieces."""
+    if isinstance(value, str):
+        return (Text(text=value),)
+    if isinstance(value, list | tuple):
+        parts: list[object] | tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        return tuple(Text(text=part) if isinstance(part, str) else part for part in parts)
+    return value
 
 
 def _plain_refs(value: object) -> object:
@@ -128,7 +134,7 @@ class Think(Frozen):
 
     kind: Literal["think"] = "think"
     prompt: Annotated[tuple[Part, ...], BeforeValidator(_as_parts)] = ()
-    """Pieces of the prompt; a plain string is taken as one piece of text."""
+    """Pieces of the prompt; a plain string, alone or among them, is a piece of text."""
     after: StepName | None = None
     """The step whose context (prompt and output) this one continues token for token; `prompt` is appended to it."""
     before: str = ""
@@ -156,7 +162,7 @@ class Think(Frozen):
         def __init__(
             self,
             *,
-            prompt: str | Sequence[Part] = (),
+            prompt: str | Sequence[Part | str] = (),
             after: str | None = None,
             before: str = "",
             chat: bool = False,
