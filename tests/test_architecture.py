@@ -234,9 +234,6 @@ LAUNCHES = frozenset(
 )
 LOADS_BY_NAME = {
     "planners/threads/dialects/__init__.py",  # a file of its own folder
-    "orchestrator/tasks/plain/answers.py",  # a function that the user names
-    "policies/merge/best_scored.py",  # a scorer that the user names
-    "policies/prune/redundant.py",  # an embedding that the user names
 }
 
 

@@ -5,13 +5,13 @@ Decides whose answer that is. It counts no votes, and does not know whether the 
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from pydantic import Field
 
+from plait.core.addresses import resolve
 from plait.core.errors import PluginError
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -64,11 +64,4 @@ class BestScored(Merge):
 
 def load(path: str) -> Scorer:
     """Return a function by `pkg.mod:fn`. Raises `PluginError`."""
-    module, _, name = path.partition(":")
-    try:
-        found: object = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise PluginError(f"scorer {path!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise PluginError(f"scorer {path!r}: there is no function {name!r} in {module}")
-    return cast("Scorer", found)
+    return cast("Scorer", resolve(path, "scorer"))

@@ -7,12 +7,12 @@ the same, the task says (`Task.steps`).
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from pydantic import Field, field_validator
 
+from plait.core.addresses import resolve
 from plait.core.errors import PluginError
 from plait.core.events import Event, Progressed, Succeeded
 from plait.core.interfaces import Policy, Stop
@@ -143,11 +143,4 @@ def _embedded(path: str, text: str) -> tuple[float, ...]:
 
 def _embedding(path: str) -> Callable[[str], Sequence[float]]:
     """Return a function by `pkg.mod:fn`. Raises `PluginError`."""
-    module, _, name = path.partition(":")
-    try:
-        found: object = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise PluginError(f"judge={path}: {module} cannot be imported ({error}); is it installed?") from error
-    if not callable(found):
-        raise PluginError(f"judge={path}: there is no function {name!r} in {module}")
-    return cast("Callable[[str], Sequence[float]]", found)
+    return cast("Callable[[str], Sequence[float]]", resolve(path, "judge"))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
+from plait.core.addresses import allow
 from plait.core.errors import PluginError
 from plait.core.interfaces import Merge
 from plait.core.result import Signals
@@ -255,6 +256,9 @@ def test_votes_that_go_with_a_failed_branch_are_missed() -> None:
 
 def length(question: str, text: str) -> float:
     return math.nan if text == "never" else float(len(question) + len(text))
+
+
+allow(f"{__name__}:length", f"{__name__}:no", "no.such:fn")
 
 
 def test_a_scorer_of_the_users() -> None:

@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.core.addresses import allow
 from plait.core.errors import PluginError, TaskError
 from plait.core.plan import Plugin
 from plait.runtime.plugins.loader import Plugins
@@ -64,6 +65,9 @@ def test_a_regular_expression() -> None:
 
 def shout(text: str) -> str | None:
     return text.upper() if text else None
+
+
+allow(f"{__name__}:shout", f"{__name__}:none", "no.such:fn")
 
 
 def test_a_function_of_the_users() -> None:

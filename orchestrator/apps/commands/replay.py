@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ...core.messages import counted
+from ...runtime.journal.names import refuse_names
 from ...runtime.journal.replay import replay as replayed
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Common, Json, common_options
@@ -33,6 +34,7 @@ def replay(
     No worker is started, whatever the options and the configuration name.
     """
     common.load()
+    refuse_names(file)
     with opened(as_json) as output:
         report = replayed(file, Plugins(), until=until, check=check)
         divergence = report.divergence

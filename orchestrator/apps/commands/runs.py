@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ...core.addresses import allow
 from ...core.errors import UsageError
 from ...core.events import Finish
 from ...core.messages import counted
@@ -24,11 +26,12 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import RunEntry, entries, find, sweep
+from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
 from ...runtime.journal.sessions import place, settings_of
 from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import Common, Json, common_options
+from ..common.options import Allow, Common, Json, common_options
 from ..common.output import Output, cancellable, opened
 from ..common.session import opened_session
 from ..common.tree import StepTree
@@ -36,6 +39,10 @@ from .run import exit_code, show as show_answer
 
 __all__ = ["app"]
 
+_REACHING = ("worker", "tools", "mcp", "base_url", "api_key_env")
+"""Settings of a run that choose code to run, or where prompts and keys are sent."""
+_OF_THE_REQUEST = ("planner", "policies", "merge", "n", "tokens", "seconds")
+"""Settings that a run has in its own request."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
 
@@ -70,10 +77,12 @@ def listing(
         _table(found, output)
 
 
-def show(run: Id, place: Place = None, as_json: Json = False) -> None:
+def show(run: Id, place: Place = None, allowed: Allow = None, as_json: Json = False) -> None:
     """Show a run: its steps and, if it has ended, its answer. Starts nothing."""
+    allow(*(allowed or ()))
     entry = find(_place(place), run)
     with opened(as_json) as output:
+        refuse_names(entry.path, entry.run)
         rebuilt = rebuild(entry.path, entry.run, Plugins())
         answer = _answer(rebuilt)
         if as_json:
@@ -110,16 +119,20 @@ def resume(
 ) -> None:
     """Finish a run that was interrupted, without doing again what is done, and print its answer.
 
-    Model, worker and tools are those of the run unless others are given.
+    Model, worker and tools are those of the run unless others are given. A journal named by --from may be somebody
+    else's: tools, servers and keys that it names have to be given again.
     """
     entry = find(_place(place), run)
-    stored = dict(settings_of(entry))
+    stored = {key: value for key, value in settings_of(entry).items() if key not in _OF_THE_REQUEST}
+    if place is not None:
+        _refuse_settings(stored, common, entry)
     if on_unknown is not None:
         stored["on_unknown"] = on_unknown
     ours = {each.name for each in dataclasses.fields(Common)}
     given = {key: value for key, value in stored.items() if key in ours and getattr(common, key, None) is None}
     config = dataclasses.replace(common, **given).load(**{k: v for k, v in stored.items() if k not in ours})
     with opened(as_json) as output:
+        refuse_names(entry.path, entry.run)
         rebuilt = rebuild(entry.path, entry.run, Plugins())
         if rebuilt.finish is not None:
             answer = _answer(rebuilt)
@@ -183,6 +196,23 @@ def _answer(rebuilt: Rebuilt) -> Answer:
 def _task(rebuilt: Rebuilt) -> Any:
     request = rebuilt.submitted.request
     return Plugins().task(request.task, request.text)
+
+
+def _refuse_settings(stored: dict[str, Any], common: Common, entry: RunEntry) -> None:
+    """Raise `UsageError` for settings of a journal that choose code to run or where prompts and keys are sent, unless
+    the command names them too."""
+    flags: list[str] = []
+    for key in _REACHING:
+        value = stored.get(key)
+        if not value or getattr(common, key) is not None or (key == "worker" and ":" not in str(value)):
+            continue
+        values = value if isinstance(value, list) else [value]
+        flags += [f"--{key.replace('_', '-')} {shlex.quote(str(each))}" for each in values]
+    if flags:
+        raise UsageError(
+            f"{entry.path.name} names tools or servers, and a journal that --from names may be a stranger's: if they "
+            f"are meant, add {' '.join(flags)}"
+        )
 
 
 def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:

@@ -17,9 +17,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ...core.addresses import allow
 from ...runtime.client.config import Config
 
 __all__ = [
+    "Allow",
     "Common",
     "Count",
     "Dialect",
@@ -53,6 +55,15 @@ Policies = Annotated[
 Merge = Annotated[
     str | None,
     typer.Option(metavar="NAME[:k=v,…]", help="How branches become one answer.", rich_help_panel=_WHAT),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="PKG.MOD:NAME",
+        help="Python code that rows, plans and journals may name; repeatable.",
+        rich_help_panel=_WHERE,
+    ),
 ]
 Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
 Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens a run may generate.", rich_help_panel=_WHAT)]
@@ -103,6 +114,7 @@ class Common:
         typer.Option(metavar="URL|COMMAND", help="MCP server whose tools may be called; repeatable.",
                      rich_help_panel=_WHERE),
     ] = None  # fmt: skip
+    allow: Allow = None
     journal: Annotated[
         str | None,  # not a path: the word `off` is none
         typer.Option(metavar="PATH", help="Where runs are written: a file, a folder, `off`.", rich_help_panel=_WHERE),
@@ -126,6 +138,7 @@ class Common:
         if self.base_url is not None and self.worker is None:
             given["worker"] = "http"
         config = Config.load(file=self.config, **given, **settings)
+        allow(*config.allow)
         logging.getLogger("plait").setLevel(config.log_level.upper())
         return config
 

@@ -15,6 +15,7 @@ from ...core.errors import ConfigError, PlaitError
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
 from ...runtime.plugins.spec import parse_plugin
+from ...runtime.plugins.trust import trust
 from ..commands.plan import planned
 from ..common.interrupt import Stopper, run_stoppable
 from ..common.options import Common, Dialect, Json, Planner, common_options
@@ -77,6 +78,7 @@ def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
     try:
         chosen = planned(planner, None, dialect)
         spec = parse_plugin(chosen) if isinstance(chosen, str) else chosen
+        trust(spec)
         warnings = preflight(Plugins().planner(spec), model)
     except PlaitError as error:
         return Check("planner", "fail", str(error), "see `plait names planners` for what there is")

@@ -10,6 +10,7 @@ import typer
 from ...core.errors import UsageError
 from ...core.plan import Budget
 from ...runtime.plugins.loader import Plugins, parse_plugin
+from ...runtime.plugins.trust import trust
 from ..commands.plan import planned
 from ..common.options import Common, Count, Dialect, Merge, Planner, Policies, Seconds, Task, Tokens, common_options
 from .commands import COMMANDS  # enters the commands in the table
@@ -61,6 +62,7 @@ def _asked(
 ) -> Asked:  # fmt: skip
     """Return how requests are made at first. Raises `UsageError` for plugins that are not there."""
     plugins = Plugins()
+    trust(task, planner, merge, *(policies or ()))
     chosen: Any = planned(planner, None, dialect)
     asked = Asked(n=n)
     if task != "plain":

@@ -15,6 +15,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
+from ...core.addresses import allow
 from ...core.errors import ConfigError, PluginError, UsageError
 from ...core.events import Finish, Submitted
 from ...core.graph import validate
@@ -33,6 +34,7 @@ from ..journal.resume import OnUnknown
 from ..journal.sessions import Rebuilt, Records, Resumer, RunEntry
 from ..plugins.inline import Kind, address, handed_over, verified
 from ..plugins.loader import Plugins, parse_plugin
+from ..plugins.trust import trust
 from .answer import Answer, Mode, News
 from .config import Config
 from .handle import Handle, Questions, read_answer
@@ -134,6 +136,8 @@ class AsyncOrchestrator:
                 "give them by name without it"
             )
         self.config = config or Config.load(**named)
+        allow(*self.config.allow)
+        trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
         self.plugins = Plugins()
         self._given = list(workers) if workers is not None else None
         self._tools: Any = build_tools(self.config, self.plugins, tools)
@@ -293,6 +297,7 @@ class AsyncOrchestrator:
         if plan is None:
             event = self._expander.start(run, self.plugins.planner(brief.request.planner), brief, at)
         else:
+            trust(plan)
             event = Submitted(at=at, run=run, request=brief.request, plan=self._marked(plan))
         try:
             self._check(event.plan, brief)
@@ -400,6 +405,7 @@ class AsyncOrchestrator:
         config = self.config
         self._tools.add(options.get("tools", ()))
         planner = self._spec("planner", options.get("planner") or config.planner)
+        trust(planner)
         if not planned:
             general = self._general(planner, options.get("n") or config.n, options.get("merge") or config.merge)
             planner = Plugin(name=planner.name, options={**planner.options, **general})
@@ -415,6 +421,7 @@ class AsyncOrchestrator:
             budget=self._budget(options),
             seed=_first(options.get("seed"), config.seed) or 0,
         )
+        trust(request.planner, *request.policies)
         task = self.plugins.task(request.task, text)
         for spec in request.policies:
             self.plugins.policy(spec)  # said now rather than when the run has begun
@@ -448,6 +455,7 @@ class AsyncOrchestrator:
             if "merge" not in planner.model_fields:
                 raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
             options["merge"] = self._spec("merge", merge).model_dump()
+            trust(Plugin(name="", options=options))
         return options
 
     def _spec(self, kind: Kind, given: object) -> Plugin:
@@ -457,6 +465,7 @@ class AsyncOrchestrator:
 
     def _task(self, options: Options) -> Plugin:
         task, verify = _spec(options.get("task") or "plain"), options.get("verify")
+        trust(task)
         if verify is None:
             return task
         if not callable(verify):

@@ -91,6 +91,7 @@ def _variable(value: str) -> str:
     return value
 
 
+Address = Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
 OnePlugin = Annotated[Plugin, BeforeValidator(_plugin), NoDecode]
 File = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -124,6 +125,9 @@ class Config(BaseSettings):
     """JSON file of replies for the scripted worker."""
     tools: File | None = None
     """FILE.py whose `@tool` functions plans may call."""
+    allow: tuple[Address, ...] = ()
+    """Functions and classes, `pkg.mod:name`, that plans, rows and journals may name. A name among a command's own
+    options (or the SDK's arguments) is allowed by that."""
     mcp: tuple[str, ...] = ()
     """MCP servers whose tools plans may call: URLs, or command lines of programs that speak it on their standard
     streams."""

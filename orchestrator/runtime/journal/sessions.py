@@ -149,7 +149,7 @@ class Records:
     def meta(self) -> dict[str, JsonValue]:
         """Return what is remembered of a session: model, settings (no secrets), and the wall clock."""
         config = self._config
-        settings = config.model_dump(mode="json", exclude_unset=True, exclude={"journal", "log_level"})
+        settings = config.model_dump(mode="json", exclude_unset=True, exclude={"allow", "journal", "log_level"})
         if config.base_url is not None:
             settings["base_url"] = re.sub(r"//[^/@]*@", "//", config.base_url)
         with contextlib.suppress(OSError):

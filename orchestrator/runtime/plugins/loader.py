@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
 
+from ...core.addresses import allow, check, found_in, is_allowed
 from ...core.errors import PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
@@ -40,6 +41,8 @@ PACKAGES: dict[PluginKind, tuple[str, ...]] = {
     "worker": ("plait.workers",),
 }
 _BASES: dict[PluginKind, type] = {"planner": Planner, "policy": Policy, "merge": Merge, "task": Task, "worker": Worker}
+_OWN = tuple(f"{package}." for packages in PACKAGES.values() for package in packages)
+"""Beginnings of the modules that hold our own plugins: importing one does nothing."""
 _MOST_MADE = 1024
 """Plugins that are kept; options may be different in every request."""
 _WORKER_METHODS = ("start", "run", "cancel", "health", "close")
@@ -117,6 +120,7 @@ class Plugins:
         if known is not None and known is not cls and not _same(known, cls):
             number = self._namesakes[key] = self._namesakes.get(key, 0) + 1
             return self.register(kind, f"{name}#{number}", cls)
+        allow(*found_in(name))
         self._classes.setdefault(key, cls)
         return name
 
@@ -133,7 +137,10 @@ class Plugins:
         if len({each.address for each in offers}) > 1:
             which = " and ".join(f"{each.distribution} ({each.address})" for each in offers)
             raise PluginError(f"{kind} {name!r} is offered by {which}: name one of them as pkg.mod:Class")
-        return _third_party(kind, name, offers[0].address) if offers else _ours(kind, name)
+        if not offers:
+            return _ours(kind, name)
+        allow(offers[0].address)  # whoever installed it allowed it
+        return _third_party(kind, name, offers[0].address)
 
     def names(self, kind: PluginKind) -> dict[str, str]:
         """Return the names of the plugins that are there, each with the first sentence of its docstring (or why it
@@ -235,8 +242,8 @@ def _only_class(kind: PluginKind, name: str, path: str) -> type:
 
 
 def _third_party(kind: PluginKind, name: str, address: str) -> type:
-    value = _attribute(kind, name, address)
-    if inspect.isroutine(value):
+    value = _attribute(kind, name, address, plugin=True)
+    if inspect.isroutine(value) and is_allowed(address):
         made = made_of(kind, value)
         if made is not None:
             return made
@@ -246,10 +253,12 @@ def _third_party(kind: PluginKind, name: str, address: str) -> type:
     return value
 
 
-def _attribute(kind: PluginKind, name: str, address: str) -> object:
+def _attribute(kind: PluginKind, name: str, address: str, *, plugin: bool = False) -> object:
     path, _, attribute = address.partition(":")
     if not path or not attribute:
         raise PluginError(f"there is no {kind} {name!r}: write its name, or pkg.mod:Class")
+    if not (plugin and address.startswith(_OWN)):
+        check(address, kind, plugin=plugin)
     module = _import(kind, name, path)
     value: object = getattr(module, attribute, None)
     if value is None:

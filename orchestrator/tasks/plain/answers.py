@@ -5,7 +5,6 @@ Pure functions of texts. They do not know what was asked, nor whether an answer 
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Callable
@@ -15,7 +14,8 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from ...core.errors import TaskError
+from ...core.addresses import resolve
+from ...core.errors import PluginError, TaskError
 from ...core.values import as_text
 
 _ANSWER = re.compile(r"\banswer\b[ \t]*(?:is\b[ \t]*:?|:)[ \t]*\**[ \t]*(?=\S)", re.IGNORECASE)
@@ -102,14 +102,10 @@ def by_pattern(text: str, pattern: str) -> str | None:
 
 def function(path: str) -> Callable[[str], JsonValue]:
     """Return a function by `pkg.mod:fn`. Raises `TaskError`."""
-    module, _, name = path.partition(":")
     try:
-        found: object = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise TaskError(f"function={path}: {module} cannot be imported ({error}); is it installed?") from error
-    if not callable(found):
-        raise TaskError(f"function={path}: there is no function {name!r} in {module}")
-    return cast("Callable[[str], JsonValue]", found)
+        return cast("Callable[[str], JsonValue]", resolve(path, "function"))
+    except PluginError as error:
+        raise TaskError(str(error)) from error.__cause__
 
 
 # -- when two are the same ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.core.addresses import allow
 from plait.core.errors import ConfigError, PluginError, TaskError
 from plait.core.interfaces import Merge, Planner, Policy, Worker
 from plait.core.plan import Plugin
@@ -102,6 +103,10 @@ def test_a_third_partys_plugin(plugins: Plugins, theirs: Path) -> None:
     (theirs / "their_pkg").mkdir()
     (theirs / "their_pkg" / "__init__.py").write_text("")
     (theirs / "their_pkg" / "mod.py").write_text(HEAD + "class Theirs(Merge):\n    k: int = 1\n")
+    with pytest.raises(PluginError, match=r"only the caller may allow: add --allow their_pkg\.mod:Theirs"):
+        plugins.merge(Plugin(name="their_pkg.mod:Theirs"))
+    assert "their_pkg" not in sys.modules
+    allow("their_pkg.mod:Theirs")
     made = plugins.merge(Plugin(name="their_pkg.mod:Theirs", options={"k": 5}))
     assert isinstance(made, Merge) and made.k == 5  # type: ignore[attr-defined]
 
@@ -133,6 +138,8 @@ def test_a_third_partys_plugin(plugins: Plugins, theirs: Path) -> None:
     ],
 )
 def test_names_that_mean_no_plugin(plugins: Plugins, kind: Any, name: str, said: list[str]) -> None:
+    if ":" in name:
+        allow(name)
     with pytest.raises(PluginError) as caught:
         plugins.class_of(kind, name)
     message = str(caught.value)
@@ -245,6 +252,7 @@ class Short(Task):
         return text
 """
     )
+    allow("their_task:Short")
     spec = Plugin(name="their_task:Short")
     assert plugins.task(spec, "abc").text == "abc"
     with pytest.raises(TaskError, match="the request: at most three letters, like abc"):
@@ -289,6 +297,7 @@ def test_worker_options_that_do_not_fit(plugins: Plugins, options: dict[str, Any
 
 
 def test_a_third_partys_worker(plugins: Plugins, theirs: Path) -> None:
+    allow("their_worker:Open")
     (theirs / "their_worker.py").write_text(
         HEAD
         + """

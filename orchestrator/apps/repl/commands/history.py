@@ -11,6 +11,7 @@ from ....core.errors import UsageError
 from ....core.messages import counted
 from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
+from ....runtime.plugins.trust import refuse
 from ...commands.run import worded
 from ...trace.find import find as journal_of
 from ...trace.read import default_name, read_trace
@@ -129,7 +130,9 @@ async def _save(repl: Repl, rest: str) -> None:
 async def _load(repl: Repl, rest: str) -> None:
     if not rest:
         raise UsageError("/load needs a file that /save wrote: /load talk.json")
-    turns, asked = load(path_of(rest))
+    path = path_of(rest)
+    turns, asked = load(path)
+    refuse(path.name, asked.task, asked.planner, asked.merge, *(asked.policies or ()))
     repl.session.turns[:] = turns
     repl.session.asked = asked
     repl.renamed()

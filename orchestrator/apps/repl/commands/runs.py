@@ -8,6 +8,7 @@ from ....core import graph
 from ....core.errors import UsageError
 from ....core.messages import counted, explain, first_of_each, json_path
 from ....core.plan import Plan
+from ....runtime.plugins.trust import refuse
 from ...commands.run import where_time_went
 from ..conversation import Repl
 from ..registry import command, path_of, take_flags
@@ -47,6 +48,7 @@ async def _run(repl: Repl, rest: str) -> None:
         except ValidationError as error:
             detail = first_of_each(error)[0]
             raise UsageError(f"{path}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
+        refuse(path.name, plan)
         await repl.ask(f"the plan of {path.name}", plan)
         return
     await repl.ask(rest or repl.last_question())

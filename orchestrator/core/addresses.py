@@ -1,0 +1,76 @@
+"""Functions and classes named in text as `pkg.mod:name`: the one place that imports them.
+
+Importing a module runs it. A name may stand in data (a row of a batch, a plan, a journal, a model's text), so a name is
+imported only if the caller of this process has allowed it: an argument of the SDK and a flag of the command line do.
+
+>>> allow("math:floor")
+>>> resolve("math:floor", "scorer")(2.5)
+2
+>>> resolve("os:system", "scorer")
+Traceback (most recent call last):
+...
+plait.core.errors.PluginError: scorer os:system is a name of Python code, which only the caller may allow: ...
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
+
+from .errors import PluginError
+
+__all__ = ["allow", "check", "found_in", "is_allowed", "resolve"]
+
+_ADDRESS = re.compile(r"[\w.]+:\w+")
+_allowed: dict[str, None] = {}
+_modules: dict[str, None] = {}
+
+
+def allow(*addresses: str) -> None:
+    """Have `pkg.mod:name` imported where it is named, and other plugins of that module too, for the life of the
+    process."""
+    for address in addresses:
+        _allowed[address] = None
+        _modules[address.partition(":")[0]] = None
+
+
+def is_allowed(address: str, *, plugin: bool = False) -> bool:
+    """Return whether an address was allowed, or, for the class of a plugin, another name of its module."""
+    return address in _allowed or (plugin and address.partition(":")[0] in _modules)
+
+
+def found_in(value: object) -> Iterator[str]:
+    """Yield the texts of a value that are addresses, its keys left out; in `plain+a.b:f` that is `a.b:f`."""
+    if isinstance(value, str):
+        yield from (part for part in value.split("+") if _ADDRESS.fullmatch(part))
+    elif isinstance(value, Mapping):
+        for each in cast("Mapping[object, object]", value).values():
+            yield from found_in(each)
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        for each in cast("Sequence[object]", value):
+            yield from found_in(each)
+
+
+def check(address: str, what: str, *, plugin: bool = False) -> None:
+    """Raise `PluginError` for an address that is not allowed; `what` begins the message."""
+    if not is_allowed(address, plugin=plugin):
+        raise PluginError(
+            f"{what} {address} is a name of Python code, which only the caller may allow: add --allow {address} "
+            f'(in Python: Orchestrator(allow=["{address}"]))'
+        )
+
+
+def resolve(address: str, what: str) -> Callable[..., object]:
+    """Return the function that an address names; `what` begins the message of an error. Raises `PluginError` for a name
+    that is not allowed, not there or no function, and whatever importing its module raises."""
+    check(address, what)
+    module, _, name = address.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise PluginError(f"{what} {address}: {module} cannot be imported ({error}); is it installed?") from error
+    if not callable(found):
+        raise PluginError(f"{what} {address}: there is no function {name!r} in {module}")
+    return found

@@ -1,0 +1,23 @@
+"""Whether a journal names Python code that nobody has allowed: asked before it is replayed or gone on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...core.events import Expanded, Submitted
+from ..plugins.trust import refuse
+from .journal import Journal
+
+__all__ = ["refuse_names"]
+
+
+def refuse_names(path: Path, run: str | None = None) -> None:
+    """Raise `PluginError` for a name `pkg.mod:name` that is not allowed, in any run of a journal or in one of them."""
+    for row in Journal(path).rows():
+        if row.kind not in ("submitted", "expanded") or run not in (None, row.run):
+            continue
+        event = row.load()
+        if isinstance(event, Submitted):
+            refuse(path.name, event.request.task, *event.request.policies, event.plan)
+        elif isinstance(event, Expanded):
+            refuse(path.name, event.patch)
