@@ -19,7 +19,7 @@ from .. import __version__
 from .common.guard import guarded
 from .common.output import cancellable
 
-__all__ = ["COMMANDS", "build", "main", "run"]
+__all__ = ["COMMANDS", "build", "check_words", "main", "run"]
 
 COMMANDS = {
     "demo": (".commands.demo", "demo", "Solve a few Countdown puzzles serially, by a vote and by spawned threads."),
@@ -91,6 +91,15 @@ def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     command = build()
     return guarded(lambda: command.main(list(words), prog_name="plait", standalone_mode=False), "--json" in words)
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raise what the words of a command get wrong (its name, an option, a number), and run nothing."""
+    if not {"-h", "--help", "--version"} & set(words):
+        group = build()
+        context = typer.Context(group, info_name="plait")
+        name, command, rest = group.resolve_command(context, list(words))
+        command.make_context(name, rest, parent=context)
 
 
 def build() -> LazyGroup:

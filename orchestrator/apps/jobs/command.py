@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import os
+import re
 import shlex
 import sys
 import time
@@ -21,14 +23,18 @@ from urllib.parse import urlsplit
 import typer
 
 from ...core.errors import UsageError, WorkerError
+from ..common.files import write_private
 from ..common.options import Json
 from ..common.output import Output, cancellable, opened
-from .log_files import split_log
+from ..main import check_words
+from .log_files import new_key, split_log
 
 __all__ = ["app"]
 
 DEFAULT = "http://127.0.0.1:8265"
 _OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+_KEY = "plait_key"
+_WITHOUT_KEY = re.compile(r" --key [0-9a-f]+")
 _SECONDS = 0.5
 _PATIENCE = 20
 """Seconds that a new cluster has to get ready for a job."""
@@ -62,11 +68,16 @@ def submit(
     if not words:
         raise UsageError("there is no command to submit: plait job submit -- run 'What is asked'")
     if words[0] in ("job", "repl"):
-        raise UsageError(f"`plait {words[0]}` is no job: submit run, eval, batch or study")
-    entry = [python or _python(_address(address)), "-m", "plait.apps.jobs.entry"]
-    for path in keep or ():
-        entry += ["--keep", str(path)]
-    options: dict[str, Any] = {"entrypoint": shlex.join([*entry, "--", *words])}
+        raise UsageError(f"`plait {words[0]}` is no job: submit run, eval or batch")
+    check_words(words)
+    names = [path.name for path in keep or ()]
+    if len(set(names)) < len(names):
+        raise UsageError("two files of --keep have the same name, and they come back into one folder: rename one")
+    key = new_key()
+    entry = [python or _python(_address(address)), "-m", "plait.apps.jobs.entry", "--key", key]
+    entry += [word for path in keep or () for word in ("--keep", str(path))]
+    entry += [] if working_dir is None else ["--here"]
+    options: dict[str, Any] = {"entrypoint": shlex.join([*entry, "--", *words]), "metadata": {_KEY: key}}
     if working_dir is not None:
         if not working_dir.is_dir():
             raise UsageError(f"--working-dir {working_dir} is no folder")
@@ -79,7 +90,7 @@ def submit(
             output.progress.print(f"submitted {made}", markup=False)
             code = _follow(client, made, output) if follow else 0
         if as_json:
-            output.result({"job": made, "entrypoint": options["entrypoint"]})
+            output.result({"job": made, "command": shlex.join(["plait", *words])})
         elif not follow:
             output.stream.write(made + "\n")
     if code:
@@ -125,7 +136,7 @@ def logs(
         if follow:
             _follow(client, job, output)
             return
-        rest, _ = split_log(client.get_job_logs(job).splitlines(keepends=True))
+        rest, _ = split_log(_lines(client.get_job_logs(job)), _key(client, job))
         output.stream.write("".join(rest))
 
 
@@ -138,10 +149,10 @@ def result(
     """Bring back the files that a job was to keep."""
     with opened(as_json) as output, _cluster(address) as client:
         info = _told(client.get_job_info(job))
-        _, files = split_log(client.get_job_logs(job).splitlines(keepends=True))
+        _, files = split_log(_lines(client.get_job_logs(job)), _key(client, job))
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            (out / name).write_bytes(content)
+            write_private(out / name, content)
         if as_json:
             output.result({"job": job, "status": info["status"], "files": [str(out / name) for name in files]})
         for name, content in files.items() if not as_json else ():
@@ -171,13 +182,23 @@ def listing(address: Address = None, as_json: Json = False) -> None:
                                 no_wrap=True, overflow="ellipsis")  # fmt: skip
 
 
+def _key(client: Any, job: str) -> str:
+    """Return the key that a job's files are signed with; empty for a job that plait did not submit."""
+    return str((getattr(client.get_job_info(job), "metadata", None) or {}).get(_KEY, ""))
+
+
+def _lines(text: str) -> list[str]:
+    """Cut a log at its line ends alone: a model's text may hold other signs that `splitlines` cuts at."""
+    return text.splitlines(keepends=True) if text.isascii() else io.StringIO(text, newline="\n").readlines()
+
+
 def _told(info: Any) -> dict[str, Any]:
     began, ended = info.start_time or 0, info.end_time or int(time.time() * 1000)
     return {
         "job": info.submission_id,
         "status": str(getattr(info.status, "value", info.status)),
         "message": info.message or "",
-        "entrypoint": info.entrypoint,
+        "entrypoint": _WITHOUT_KEY.sub("", info.entrypoint),
         "seconds": max(0, ended - began) / 1000 if began else 0.0,
     }
 
@@ -185,14 +206,16 @@ def _told(info: Any) -> dict[str, Any]:
 def _follow(client: Any, job: str, output: Output) -> int:
     """Write the log as it grows, and return the exit code that the job's end stands for."""
 
+    key = _key(client, job)
+
     async def tail() -> None:
         held = ""  # a line may come in several pieces
         async for text in client.tail_job_logs(job):
             whole, newline, held = (held + text).rpartition("\n")
-            rest, _ = split_log((whole + newline).splitlines(keepends=True))
+            rest, _ = split_log(_lines(whole + newline), key)
             output.stream.write("".join(rest))
             output.stream.flush()
-        output.stream.write("".join(split_log([held])[0]))
+        output.stream.write("".join(split_log([held], key)[0]))
 
     asyncio.run(tail())
     while (state := _told(client.get_job_info(job))["status"]) not in _OVER:  # the log's end comes a little before

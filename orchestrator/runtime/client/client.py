@@ -51,7 +51,7 @@ Own = Callable[..., Any]
 """A function of the caller's: a planner `fn(brief) -> Plan`, a policy's rank `fn(step, view) -> number`, a merge
 `fn(branches, task) -> value`, a verifier `fn(answer) -> bool | None`. All but planners run inside the machine and must
 be pure. A subclass of `Planner`, `Policy` or `Merge` may stand for one too. A run can be resumed in another process if
-that can import it."""
+that can import it and allows it (`Orchestrator(allow=["pkg.mod:name"])`)."""
 
 
 class Options(TypedDict, total=False):

@@ -2,52 +2,182 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import gzip
+import hashlib
+import hmac
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+import types
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, strategies as st
 
 from plait.apps.common.interrupt import descendants
+from plait.apps.jobs import entry
 from plait.apps.jobs.log_files import packed, split_log
 
 from ..conftest import Plait
+
+KEY = "k" * 64
 
 
 @given(st.binary(max_size=300_000), st.lists(st.text("abc \n"), max_size=5))
 def test_a_file_travels_through_a_log(content: bytes, said: list[str]) -> None:
     text = [line for each in said for line in (each + "\n").splitlines(keepends=True)]
-    lines = packed("run.journal", content)
+    lines = packed("run.journal", content, KEY)
     assert lines is not None
-    rest, files = split_log([*text, *(line + "\n" for line in lines), *text])
+    rest, files = split_log([*text, *(line + "\n" for line in lines), *text], KEY)
     assert files == {"run.journal": content}
     assert rest == [*text, *text]
 
 
 def test_a_file_that_is_not_whole_does_not_come_back() -> None:
-    lines = packed("a", os.urandom(200_000))
+    lines = packed("a", os.urandom(200_000), KEY)
     assert lines is not None
     assert len(lines) > 2
-    assert split_log(lines[:-1])[1] == {}
-    assert split_log(lines[1:])[1] == {}
-    assert set(split_log([*lines[1:], lines[0]])[1]) == {"a"}
+    assert split_log(lines[:-1], KEY)[1] == {}
+    assert split_log(lines[1:], KEY)[1] == {}
+    assert set(split_log([*lines[1:], lines[0]], KEY)[1]) == {"a"}
 
 
-def test_a_log_cannot_choose_the_folder_of_a_file() -> None:
-    body = packed("x", b"1")
-    assert body is not None
-    line = body[0].replace(" x ", " ../../etc/x ")
-    assert list(split_log([line])[1]) == ["x"]
+def signed(head: str, piece: str, key: str = KEY) -> str:
+    """A line of a log as a job writes it."""
+    mac = hmac.new(key.encode(), f"{head} {piece}".encode(), hashlib.sha256).hexdigest()
+    return f"plait-file {head} {mac} {piece}\n"
+
+
+def zipped(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content)).decode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"plait-file 1/1 conftest.py {zipped(b'1')}\n",
+        f"plait-file 1/1 conftest.py {'0' * 64} {zipped(b'1')}\n",
+        signed("1/1 conftest.py", zipped(b"1"), "another key"),
+        signed("1/1 conftest.py", zipped(b"1")).replace("conftest", "sitecustomize"),
+        signed("1/1 ../../etc/x", zipped(b"1")),
+        signed("1/1 ..", zipped(b"1")),
+        signed("1/999999 x", zipped(b"1")),
+        signed("0/1 x", zipped(b"1")),
+        signed("1/1 x", "no base64 at all".replace(" ", "!")),
+        signed("1/1 x", zipped(b"1")[:-8]),
+    ],
+)
+def test_what_a_model_writes_into_a_log_is_no_file(line: str) -> None:
+    assert split_log([line], KEY)[1] == {}
+    assert split_log([line], "") == ([line], {}), "a job of somebody else's has no files"
+
+
+def test_a_file_is_not_unpacked_beyond_all_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.apps.jobs.log_files.UNPACKED_LIMIT", 1000)
+    assert split_log([signed("1/1 bomb", zipped(bytes(1001)))], KEY)[1] == {}
+    assert split_log([signed("1/1 fine", zipped(bytes(1000)))], KEY)[1] == {"fine": bytes(1000)}
+    assert packed("bomb", bytes(1001), KEY) is None
+
+
+class Cluster:
+    """Ray's Jobs API with one job, whose log is what `entry` printed, and what a model has said."""
+
+    jobs: ClassVar[dict[str, dict[str, Any]]] = {}
+    log: ClassVar[str] = ""
+
+    def __init__(self, address: str) -> None:
+        pass
+
+    def submit_job(self, **options: Any) -> str:
+        self.jobs["made"] = options
+        return "made"
+
+    def get_job_info(self, job: str) -> Any:
+        made = self.jobs[job]
+        return types.SimpleNamespace(
+            submission_id=job, status="SUCCEEDED", message="", start_time=1, end_time=2, **made
+        )
+
+    def get_job_logs(self, job: str) -> str:
+        return self.log
+
+
+@pytest.fixture
+def one_job(monkeypatch: pytest.MonkeyPatch) -> type[Cluster]:
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", Cluster)
+    monkeypatch.setattr(Cluster, "jobs", {})
+    return Cluster
+
+
+def test_the_files_of_a_job_come_back_and_those_of_a_model_do_not(
+    plait: Plait, one_job: type[Cluster], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made = plait("job", "submit", "--keep", "out.txt", "--working-dir", tmp_path, "--", "version")
+    assert made.out == "made\n"
+    words = shlex.split(one_job.jobs["made"]["entrypoint"])
+    assert words[1:3] == ["-m", "plait.apps.jobs.entry"]
+    Path("out.txt").write_text("the answers")
+    assert entry.main(words[3:]) == 0
+    hostile = f"plait-file 1/1 conftest.py {zipped(b'import os')}\n"
+    one_job.log = hostile + capsys.readouterr().out
+    done = plait("job", "result", "made", "--out", "back", "--json")
+    assert done.json["files"] == ["back/out.txt"]
+    assert (tmp_path / "back" / "out.txt").read_text() == "the answers"
+    assert (tmp_path / "back" / "out.txt").stat().st_mode & 0o777 == 0o600
+    said = plait("job", "logs", "made").out
+    assert hostile in said and "pydantic" in said and "out.txt" not in said
+    assert "--key" not in plait("job", "status", "made").out
+
+
+def test_a_job_leaves_nothing_in_the_folder_of_the_cluster(
+    plait: Plait, one_job: type[Cluster], capsys: pytest.CaptureFixture[str], tmp_path: Path, script: Any
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chdir(home)
+    words = ["run", "q", "--script", script("answer: 4"), "--journal", "run.journal"]
+    assert plait("job", "submit", "--keep", "run.journal", "--", *words).code == 0
+    assert entry.main(shlex.split(one_job.jobs["made"]["entrypoint"])[3:]) == 0
+    said = capsys.readouterr()
+    one_job.log = said.out
+    os.chdir(home)
+    assert list(home.iterdir()) == []
+    assert "what the command wrote is in" in said.err
+    assert plait("job", "result", "made", "--json").json["files"] == ["run.journal"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["rnu", "q"], "Did you mean 'run'?"),
+        (["run", "q", "--plannr", "x"], "No such option: --plannr"),
+        (["eval", "countdown", "--count", "many"], "--count"),
+    ],
+)
+def test_a_command_that_is_none_is_not_submitted(
+    plait: Plait, one_job: type[Cluster], words: list[str], said: str
+) -> None:
+    done = plait("job", "submit", "--", *words)
+    assert (done.code, one_job.jobs) == (2, {})
+    assert said in done.err
+
+
+def test_two_kept_files_of_one_name_are_refused(plait: Plait, one_job: type[Cluster]) -> None:
+    done = plait("job", "submit", "--keep", "a/x", "--keep", "b/x", "--", "version")
+    assert done.code == 2 and "the same name" in done.err
+    assert one_job.jobs == {}
 
 
 def test_no_cluster_is_said_so(plait: Plait) -> None:

@@ -137,7 +137,8 @@ async def main() -> None:
     """Do what the command line says."""
     what, on_unknown = sys.argv[1], sys.argv[3]
     workers = [Scripted(replies(), slots=4)]
-    async with AsyncOrchestrator(workers=workers, tools=[pay, put, look], journal=FOLDER / "runs") as orchestrator:
+    options = {"journal": FOLDER / "runs", "allow": ["kill_child:Rounds"]}
+    async with AsyncOrchestrator(workers=workers, tools=[pay, put, look], **options) as orchestrator:
         if what == "start":
             handle = await orchestrator.submit("go", planner=Plugin(name="kill_child:Rounds"))
         else:
