@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 import zlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 from plait import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, Think, tool
@@ -40,7 +41,7 @@ class Engine(Scripted):
         for part in op.prompt:
             prompt += part.ids if isinstance(part, Tokens) else ids_of(part.text) if isinstance(part, Text) else ()
         texts = tuple(part for part in op.prompt if isinstance(part, Text)) or (Text(text="go on"),)
-        plain = job.model_copy(update={"op": op.model_copy(update={"prompt": texts})})
+        plain = replace(job, op=op.model_copy(update={"prompt": texts}))
         async for item in super().run(plain):
             if isinstance(item, Progress):
                 yield Progress(item.text, item.tokens, ids=ids_of(item.text))

@@ -1,28 +1,41 @@
 """The two closed vocabularies of the machine: events (past facts that go in) and actions (orders that come out).
 
-Both are written to the journal and compared on replay, so they are frozen pydantic models told apart by `kind`. Times
-(`at`) are seconds on whatever clock the driver has; the machine only compares and adds them. Step ids are
-`run:name` and, for a step that another one expanded into, `run:outer/name`. This file decides nothing.
+Both are written to the journal and compared on replay. A machine handles millions of them, so they are plain
+dataclasses: `event_adapter` and `action_adapter` check what is read from a file, and nothing is checked inside. Nobody
+changes one after it was made. Times (`at`) are seconds on whatever clock the driver has; the machine only compares and
+adds them. Step ids are `run:name` and, for a step that another one expanded into, `run:outer/name`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, TypeAdapter
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
 from .plan import Call, Kind, Plan, Request, Think
 from .result import Failure, Result, Usage
-from .values import Frozen
+
+
+class _Written:
+    """Base of events and actions: read from JSON, they have no unknown fields."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
 
 Status = Literal["done", "partial", "failed", "cancelled"]
 
+
+NO_USAGE = Usage()
+_CANCELLED = Result(finish="cancelled")
 
 PRIORITY_STEP = 1_000_000
 """How much one step of `Step.priority` weighs in `Job.priority`; a policy's rank moves it by less than half of this."""
 
 
-class Job(Frozen):
+@dataclass(slots=True)
+class Job(_Written):
     """All that a worker gets: an attempt at one step, references resolved, limits applied."""
 
     attempt: int
@@ -46,20 +59,22 @@ class Job(Frozen):
     the policies' rank, cut to less than half of that either way."""
 
 
-class Submitted(Frozen):
+@dataclass(slots=True)
+class Submitted(_Written):
     """A run was asked for, with the planner's first plan."""
 
-    kind: Literal["submitted"] = "submitted"
+    kind: Literal["submitted"] = field(default="submitted", kw_only=True)
     at: float
     run: str
     request: Request
     plan: Plan
 
 
-class Expanded(Frozen):
+@dataclass(slots=True)
+class Expanded(_Written):
     """A planner's reader said how an expanding step goes on."""
 
-    kind: Literal["expanded"] = "expanded"
+    kind: Literal["expanded"] = field(default="expanded", kw_only=True)
     at: float
     step: str
     attempt: int
@@ -71,10 +86,11 @@ class Expanded(Frozen):
     """The reader could not go on; the step fails."""
 
 
-class Progressed(Frozen):
+@dataclass(slots=True)
+class Progressed(_Written):
     """A live attempt generated more."""
 
-    kind: Literal["progressed"] = "progressed"
+    kind: Literal["progressed"] = field(default="progressed", kw_only=True)
     at: float
     attempt: int
     text: str = ""
@@ -90,41 +106,45 @@ class Progressed(Frozen):
     """The lowest such mean of the attempt so far."""
 
 
-class Succeeded(Frozen):
+@dataclass(slots=True)
+class Succeeded(_Written):
     """An attempt ended in a value."""
 
-    kind: Literal["succeeded"] = "succeeded"
+    kind: Literal["succeeded"] = field(default="succeeded", kw_only=True)
     at: float
     attempt: int
     result: Result
 
 
-class Failed(Frozen):
+@dataclass(slots=True)
+class Failed(_Written):
     """An attempt ended without a value."""
 
-    kind: Literal["failed"] = "failed"
+    kind: Literal["failed"] = field(default="failed", kw_only=True)
     at: float
     attempt: int
     failure: Failure
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
 
 
-class Stopped(Frozen):
+@dataclass(slots=True)
+class Stopped(_Written):
     """A worker confirmed that a cancelled attempt is over; `result` holds what it had generated."""
 
-    kind: Literal["stopped"] = "stopped"
+    kind: Literal["stopped"] = field(default="stopped", kw_only=True)
     at: float
     attempt: int
-    result: Result = Result(finish="cancelled")
+    result: Result = _CANCELLED
 
 
-class WorkerUp(Frozen):
+@dataclass(slots=True)
+class WorkerUp(_Written):
     """A worker is ready, for the first time or again."""
 
-    kind: Literal["worker-up"] = "worker-up"
+    kind: Literal["worker-up"] = field(default="worker-up", kw_only=True)
     at: float
     worker: str
-    slots: int = Field(ge=0)
+    slots: Annotated[int, Field(ge=0)]
     """Attempts it takes at the same time."""
     serves: tuple[Kind, ...]
     models: tuple[str, ...] = ()
@@ -135,56 +155,62 @@ class WorkerUp(Frozen):
     """Tokens in a block of that cache."""
 
 
-class WorkerDown(Frozen):
+@dataclass(slots=True)
+class WorkerDown(_Written):
     """A worker went away with all that it was running."""
 
-    kind: Literal["worker-down"] = "worker-down"
+    kind: Literal["worker-down"] = field(default="worker-down", kw_only=True)
     at: float
     worker: str
     returning: bool = False
     """Whether it is being restarted: steps wait for it rather than fail for want of a worker."""
 
 
-class Tick(Frozen):
+@dataclass(slots=True)
+class Tick(_Written):
     """A time that the machine had asked to be woken at has come."""
 
-    kind: Literal["tick"] = "tick"
+    kind: Literal["tick"] = field(default="tick", kw_only=True)
     at: float
 
 
-class Cancelled(Frozen):
+@dataclass(slots=True)
+class Cancelled(_Written):
     """The user gave the run up."""
 
-    kind: Literal["cancelled"] = "cancelled"
+    kind: Literal["cancelled"] = field(default="cancelled", kw_only=True)
     at: float
     run: str
     reason: str = "cancelled by the user"
 
 
-class Pruned(Frozen):
+@dataclass(slots=True)
+class Pruned(_Written):
     """The user gave one step up, as a policy may: it is left out, and its run goes on."""
 
-    kind: Literal["pruned"] = "pruned"
+    kind: Literal["pruned"] = field(default="pruned", kw_only=True)
     at: float
     step: str
     reason: str = "pruned by the user"
 
 
-class Paused(Frozen):
+@dataclass(slots=True)
+class Paused(_Written):
     """The user wants nothing more of a run to start (what runs goes on, and so does the time), or wants it to go on."""
 
-    kind: Literal["paused"] = "paused"
+    kind: Literal["paused"] = field(default="paused", kw_only=True)
     at: float
     run: str
     on: bool = True
     """`False`: go on."""
 
 
-class Elsewhere(Frozen):
+@dataclass(slots=True)
+class Elsewhere(_Written):
     """Something happened in a run that another journal holds. Written where steps of this journal's runs started
     because of it; says nothing to a machine."""
 
-    kind: Literal["elsewhere"] = "elsewhere"
+    kind: Literal["elsewhere"] = field(default="elsewhere", kw_only=True)
     at: float
 
 
@@ -205,56 +231,61 @@ Event = (
 )
 
 
-class Dispatch(Frozen):
+@dataclass(slots=True)
+class Dispatch(_Written):
     """Start a job on a worker."""
 
-    kind: Literal["dispatch"] = "dispatch"
+    kind: Literal["dispatch"] = field(default="dispatch", kw_only=True)
     worker: str
     job: Job
     reason: str = ""
     """Why there, if a policy said so."""
 
 
-class Cancel(Frozen):
+@dataclass(slots=True)
+class Cancel(_Written):
     """Give a step up. With an attempt: tell the worker, which answers `Stopped`. Without: it never ran."""
 
-    kind: Literal["cancel"] = "cancel"
+    kind: Literal["cancel"] = field(default="cancel", kw_only=True)
     step: str
     attempt: int | None = None
     worker: str | None = None
     reason: str = ""
 
 
-class Expand(Frozen):
+@dataclass(slots=True)
+class Expand(_Written):
     """Feed a step's reader: with a text delta while it runs, with the result when it has ended."""
 
-    kind: Literal["expand"] = "expand"
+    kind: Literal["expand"] = field(default="expand", kw_only=True)
     step: str
     attempt: int
     delta: str | None = None
     result: Result | None = None
 
 
-class WakeAt(Frozen):
+@dataclass(slots=True)
+class WakeAt(_Written):
     """Send a `Tick` at this time; a later `WakeAt` replaces an earlier one."""
 
-    kind: Literal["wake-at"] = "wake-at"
+    kind: Literal["wake-at"] = field(default="wake-at", kw_only=True)
     at: float
 
 
-class Finish(Frozen):
+@dataclass(slots=True)
+class Finish(_Written):
     """The run is over: nothing of it is live any more. Sent once."""
 
-    kind: Literal["finish"] = "finish"
+    kind: Literal["finish"] = field(default="finish", kw_only=True)
     run: str
     status: Status
     result: Result | None = None
     """Of the output step, if it has one."""
     failure: Failure | None = None
     """Why there is no answer, or not a whole one."""
-    partial: dict[str, JsonValue] = {}
+    partial: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """Values of the steps that were done, by step id, when the run has no answer of its own."""
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     critical_path_tokens: int = 0
     """Most generated tokens along any chain of steps that the answer was made from."""
     steps: int = 0

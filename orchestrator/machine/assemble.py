@@ -1,7 +1,7 @@
-"""What a step needs becomes what a worker gets: references put in, contexts continued, limits applied.
+"""Assembles the operation that a worker gets: references put in, contexts continued, limits applied.
 
-Values are put in once and never read again. A continued context is carried as token ids where the engine gave them, and
-as text where it did not. Knows nothing of scheduling.
+A value is put in once, and references inside it are not read. A continued context is carried as token ids where the
+engine gave them, and as text where it did not.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ def resolve(node: Node, tokens: int) -> Think | Call:
     if op.kind == "think":
         return _think(node, op, tokens)
     assert op.kind == "call"
+    if not op.args:
+        return op
     values = _values(node)
     args = {key: substitute(value, values) for key, value in op.args.items()}
     return op if args == op.args else Call(tool=op.tool, args=args)
@@ -28,7 +30,7 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
     sampling = op.sampling
     if tokens < sampling.max_tokens:
         sampling = sampling.model_copy(update={"max_tokens": tokens})
-    if node.after is None and not node.deps and sampling is op.sampling:
+    elif node.after is None and not node.deps:
         return op
     values = _values(node)
     parts: list[Text | Tokens] = []
@@ -36,16 +38,7 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
         parts += context(node.after, node.after_own, op.before)
     for part in op.prompt:
         parts.append(Text(text=as_text(values[part.step])) if isinstance(part, Ref) else part)
-    return Think(
-        prompt=tuple(parts),
-        chat=op.chat,
-        begin=op.begin,
-        sampling=sampling,
-        stream=op.stream,
-        model=op.model,
-        salt=op.salt,
-        tools=op.tools,
-    )
+    return op.model_copy(update={"prompt": tuple(parts), "after": None, "before": "", "sampling": sampling})
 
 
 def context(step: Node, own: bool, before: str = "") -> tuple[Text | Tokens, ...]:

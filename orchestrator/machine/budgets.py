@@ -2,21 +2,17 @@
 
 An account exists only where a budget sets a limit; each knows the account around it, and what is charged to one is
 charged to all around it. Tokens are kept by reservation: an attempt reserves the most it may generate and gives back
-the rest when it ends, so a token budget is never exceeded. This file decides whether an attempt may start. It does not
-know steps, workers or time beyond the deadline it is given.
+the rest when it ends, so a token budget is never exceeded. Example: of a budget of 100 tokens, two attempts that may
+generate 60 each get 60 and then, when the first has ended after 20 tokens, 60 again.
 """
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..core.plan import Budget
-from .records import Account, Queued, is_current, lane_of
-
-if TYPE_CHECKING:
-    pass
+from .records import Account
 
 
 class Grant(NamedTuple):
@@ -30,7 +26,7 @@ _CALL = Grant(0, False)
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Wait:
     """Not now: something under `account` has to end first."""
 
     account: Account
@@ -51,7 +47,7 @@ def open_account(budget: Budget | None, owner: str, parent: Account | None, now:
     return Account(budget, owner, parent, deadline)
 
 
-def admit(account: Account | None, tokens: int, now: float) -> Grant | Hold | Refusal:
+def admit(account: Account | None, tokens: int, now: float) -> Grant | Wait | Refusal:
     """Say whether an attempt that may generate `tokens` (0 for a tool) can start under all accounts around it.
 
     With less left than asked for it waits while others hold reservations, since most give some back; when none does,
@@ -79,7 +75,7 @@ def admit(account: Account | None, tokens: int, now: float) -> Grant | Hold | Re
                 return Refusal(f"{each.owner}: all {limit.tokens} tokens are used up; raise `tokens`")
             else:
                 granted = min(granted, left)
-    return Hold(hold) if hold else Grant(granted, granted < tokens)
+    return Wait(hold) if hold else Grant(granted, granted < tokens)
 
 
 def reserve(account: Account | None, tokens: int) -> None:
@@ -104,21 +100,6 @@ def settle(account: Account | None, reserved: int, tokens: int, cost: float) -> 
             if each.held:
                 holders.append(each)
     return holders
-
-
-def hold(account: Account, entry: Queued) -> None:
-    """Keep a step back until something under the account ends."""
-    heapq.heappush(account.held.setdefault(lane_of(entry[3].step), []), entry)
-
-
-def unhold(account: Account, lane: str) -> Queued | None:
-    """Take out the first step of a lane (by priority, rank, arrival) that an account holds back."""
-    held = account.held.get(lane)
-    while held:
-        entry = heapq.heappop(held)
-        if is_current(entry):
-            return entry
-    return None
 
 
 def enter(account: Account | None, steps: int) -> str | None:

@@ -1,23 +1,20 @@
-"""Follows decisions that were made before, and takes a run over from another machine.
+"""Following decisions that were made before, and taking a run over from another machine.
 
-A machine chooses by all its runs which step goes to which worker. A journal that holds some of them only cannot repeat
-that choice, so it records it: `orders` are the attempts that were sent out and the steps that were refused one, and a
+A machine chooses by all its runs which step goes to which worker. A journal that holds only some of them cannot repeat
+that choice, so it records it. Its *orders* are the attempts that were sent out and the steps that were refused one. A
 machine that follows them makes the same attempts under the same ids, whatever slots it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..core.events import Action, Dispatch
 from ..core.result import Failure
 from ..core.states import State
-from . import budgets
-from .records import Node, Run
-
-if TYPE_CHECKING:
-    from .machine import Machine
+from .records import Backlog, Node, Records, Run
+from .timers import Timers
 
 
 class Sent(NamedTuple):
@@ -43,7 +40,7 @@ Order = Sent | Refused
 
 
 def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = ()) -> list[Order]:
-    """Return the orders in what a machine said to an event (`Machine.refused` holds the refusals), in their order."""
+    """Return the orders in a machine's answer to an event, in their order; `refused` is its `Machine.refused`."""
     orders: list[Order] = []
     waiting = list(refused)
     for index, action in enumerate(actions):
@@ -55,49 +52,30 @@ def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] 
     return orders + [each for _, each in waiting]
 
 
-def startable(node: Node, order: Order) -> bool:
-    """Whether an order can be followed now, rather than after what has ended has spread."""
-    if isinstance(order, Refused):
-        return not node.ended
-    return node.state is State.READY
-
-
-def grant_of(node: Node, now: float) -> budgets.Grant | None:
-    """Return what a step's budgets allow its next attempt, `None` for nothing."""
-    kept = node.checkpoint if node.attempt is None else node.attempt.checkpoint()
-    tokens = 0
-    if node.step.op.kind == "think":
-        tokens = node.step.op.sampling.max_tokens - (len(kept.ids) if kept is not None else 0)
-    grant = budgets.admit(node.account, tokens, now)
-    return grant if isinstance(grant, budgets.Grant) else None
-
-
-def take_over(machine: Machine, other: Machine, run: Run, at: float) -> list[Node]:
+def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers, run: Run, at: float) -> list[Node]:
     """Move a run's records between machines, its times by as much as their clocks differ; return its ready steps.
 
-    No attempt of it may be left. What held its steps back in the other machine is forgotten: this one asks again.
+    No attempt of it may be left. It is forgotten why its steps were blocked in the other machine: this one asks again.
     """
-    assert not run.live and run.id not in machine.runs
+    assert not run.live and run.id not in into.runs
     shift = at - other.now
-    run.parked.clear()
-    run.aside.clear()
-    run.forced = None
+    run.held, run.set_aside, run.forced = Backlog(), Backlog(), None
     if run.wake is not None:
         run.wake += shift
     accounts = {account: None for node in run.nodes if node.account is not None for account in node.account.chain()}
     for account in accounts:
-        account.held.clear()
+        account.held = Backlog()
         if account.deadline is not None:
             account.deadline += shift
     for node in run.nodes:
         node.story = tuple((move[0] + shift, *move[1:]) for move in node.story)
-        node.held, node.asked, node.woken = "", None, None
+        node.blocked = None
     ready = sorted((node for node in run.nodes if node.state is State.READY), key=lambda node: node.ticket)
     for node in ready:
         node.ticket = node.turn = 0
-    for timer in other.timers.of(run):
-        machine.timers.add(timer.at + shift, timer.kind, timer.subject)
-    machine.runs[run.id] = run
-    machine.nodes.update((node.id, node) for node in run.nodes)
-    machine.last_attempt = max(machine.last_attempt, other.last_attempt)
+    for timer in its_timers.of(run):
+        timers.add(timer.at + shift, timer.kind, timer.subject)
+    into.runs[run.id] = run
+    into.nodes.update((node.id, node) for node in run.nodes)
+    into.last_attempt = max(into.last_attempt, other.last_attempt)
     return ready

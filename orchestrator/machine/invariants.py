@@ -1,7 +1,4 @@
-"""What must be true of a machine between any two events. Slow (it walks everything): for tests, simulation and replay.
-
-Decides nothing; raises `InvariantError` with the step and the rule that is broken.
-"""
+"""What must be true of a machine between any two events. Slow, as it walks everything: for tests and simulation."""
 
 from __future__ import annotations
 
@@ -11,19 +8,19 @@ from ..core.errors import InvariantError
 from ..core.states import State
 from .budgets import Grant, admit
 from .machine import Machine
-from .records import Account, Node, is_current, lane_of
+from .records import Account, Backlog, Node, Run
 from .views import branch_of, branches_of
 
 
 def check(machine: Machine) -> None:
-    """Raise `InvariantError` unless slots, accounts, readers and the queue are as they must be."""
+    """Raise `InvariantError` unless slots, accounts, consumers and the queue are as they must be."""
     _check_slots(machine)
     _check_queue(machine)
     for run in machine.runs.values():
         live = sum(attempt.node.run is run for attempt in machine.attempts.values())
         _demand(live == run.live, run.id, f"counts {run.live} attempts, {live} exist")
         for node in run.nodes:
-            _check_readers(node)
+            _check_consumers(node)
             _check_needs(node)
             _check_accounts(node)
             _check_branches(node)
@@ -36,7 +33,7 @@ def check(machine: Machine) -> None:
 def check_not_stuck(machine: Machine) -> None:
     """Raise `InvariantError` if a run can only wait for ever: nothing of it runs, nothing is asked of a planner, no
     timer is set, and what is ready waits neither for a slot that is taken nor for a worker that is coming back."""
-    hosts = machine.fleet.workers.values()
+    hosts = machine.workers.values()
     room = any(host.returning or (host.up and host.running) for host in hosts)
     for run in machine.runs.values():
         waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
@@ -46,87 +43,89 @@ def check_not_stuck(machine: Machine) -> None:
 
 def _check_slots(machine: Machine) -> None:
     held = Counter(attempt.worker.name for attempt in machine.attempts.values())
-    for host in machine.fleet.workers.values():
+    for host in machine.workers.values():
         _demand(host.running == held[host.name], host.name, f"counts {host.running} slots taken, {held[host.name]} are")
         most = max(host.slots, host.carried)
         left = sum(attempt.left for attempt in machine.attempts.values() if attempt.worker is host)
         _demand(host.load == left, host.name, f"counts a load of {host.load} tokens, {left} are left")
         here = [attempt for attempt in machine.attempts.values() if attempt.worker is host]
         shared = {
-            attempt.node.prefix_group: attempt.node.prefix_group.room.get(host.name, 0)
+            attempt.node.prefix_group: attempt.node.prefix_group.shared.get(host.name, 0)
             for attempt in here
             if attempt.node.prefix_group
         }
-        room = sum(attempt.room for attempt in here) + sum(shared.values())
+        room = sum(attempt.context for attempt in here) + sum(shared.values())
         _demand(host.context == room, host.name, f"counts {host.context} tokens of context, there are {room}")
         _demand(not host.up or host.running <= most, host.name, f"runs {host.running} on {host.slots} slots")
 
 
 def _check_queue(machine: Machine) -> None:
-    queued: set[str] = set()
-    for lane, queue in machine.fleet.waiting():
-        current = [entry[3].id for entry in queue if is_current(entry)]
-        queued.update(current)
-        idle = any(host.free > 0 and lane in host.lanes for host in machine.fleet.workers.values())
-        _demand(not (current and idle), min(current, default=lane), "is ready beside an idle slot")
-    held = _check_held(machine)
-    aside = {entry[3].id for run in machine.runs.values() for entry in run.aside if is_current(entry)}
+    """Every ready step stands in exactly one place: the ready queue or one backlog."""
+    places: Counter[str] = Counter()
+    for lane, nodes in machine.queue.waiting():
+        ready = [node.id for node in nodes if node.state is State.READY]
+        places.update(ready)
+        idle = any(worker.free > 0 and lane in worker.lanes for worker in machine.workers.values())
+        _demand(not (ready and idle), min(ready, default=lane), "is ready beside an idle slot")
     for run in machine.runs.values():
-        _demand(run.paused or not run.aside, run.id, "is not paused and has steps set aside")
-    parked = _check_parked(machine)
+        _check_held_by_policies(run)
+        _demand(run.paused or not run.set_aside, run.id, "is not paused and has steps set aside")
+        places.update(node.id for backlog in (run.held, run.set_aside) for node in backlog.nodes())
+    places.update(_check_held_by_budgets(machine, places))
     for node in machine.nodes.values():
-        where = (node.id in queued) + (node.id in held) + (node.id in aside) + (node.id in parked)
+        where = places[node.id]
         _demand(where == (node.state is State.READY), node.id, f"is {node.state} and stands in {where} queues")
 
 
-def _check_parked(machine: Machine) -> set[str]:
-    """Check that what policies hold back will be asked about again, and return the ids of those steps."""
-    parked: set[str] = set()
-    for run in machine.runs.values():
-        here = [entry[3].id for heap in run.parked.values() for entry in heap if is_current(entry)]
-        parked.update(here)
-        forced = run.forced is not None and run.forced.state is State.READY
-        going = run.live or run.paused or forced or any(node.state is State.EXPANDING for node in run.nodes)
-        _demand(bool(not here or going), run.id, "is held back and nothing of it runs")
-        _demand(all(machine.nodes[each].held for each in here), run.id, "holds a step back and does not say why")
-    return parked
+def _check_held_by_policies(run: Run) -> None:
+    """The steps that policies hold back will be asked about again."""
+    here = run.held.nodes()
+    forced = run.forced is not None and run.forced.state is State.READY
+    going = run.live or run.paused or forced or any(node.state is State.EXPANDING for node in run.nodes)
+    _demand(bool(not here or going), run.id, "is held back and nothing of it runs")
+    for node in here:
+        blocked = node.blocked
+        _demand(blocked is not None and blocked.backlog is run.held, node.id, "is held back and not marked so")
+        _demand(blocked is not None and bool(blocked.reason), node.id, "is held back and does not say why")
 
 
-def _check_held(machine: Machine) -> set[str]:
-    """Check that what budgets hold back is rightly held back, and return the ids of those steps."""
-    held: set[str] = set()
-    woken = [(node.woken, lane_of(node.step)) for node in machine.nodes.values() if node.state is State.READY]
+def _check_held_by_budgets(machine: Machine, places: Counter[str]) -> list[str]:
+    """The steps that budgets hold back have to wait, and will be asked about again. Return the ids of those steps;
+    `places` counts the steps that are being asked about."""
+    held: list[str] = []
     accounts: dict[Account, None] = {}
+    asked: list[tuple[Backlog, str]] = []
     for node in machine.nodes.values():
         accounts.update(dict.fromkeys(node.account.chain() if node.account is not None else ()))
+        if node.state is State.READY and node.blocked is not None and places[node.id]:
+            asked.append((node.blocked.backlog, node.blocked.key))
     for account in accounts:
-        for lane, heap in account.held.items():
-            entries = [entry for entry in heap if is_current(entry)]
-            held.update(entry[3].id for entry in entries)
-            if entries and (account, lane) not in woken:
-                node = min(entries)[3]
-                op = node.step.op
-                kept = len(node.checkpoint.ids) if node.checkpoint is not None else 0
-                answer = admit(node.account, op.sampling.max_tokens - kept if op.kind == "think" else 0, machine.now)
+        for lane, heap in account.held.heaps.items():
+            nodes = [entry[3] for entry in sorted(heap) if entry[3].state is State.READY]
+            held += [node.id for node in nodes]
+            if nodes and not any(backlog is account.held and key == lane for backlog, key in asked):
+                node, op = nodes[0], nodes[0].step.op
+                known = len(node.checkpoint.ids) if node.checkpoint is not None else 0
+                answer = admit(node.account, op.sampling.max_tokens - known if op.kind == "think" else 0, machine.now)
                 _demand(not isinstance(answer, Grant), node.id, f"is held back by {account.owner} for no reason")
                 _demand(account.running > 0, node.id, f"waits for {account.owner}, under which nothing runs")
     return held
 
 
-def _check_readers(node: Node) -> None:
+def _check_consumers(node: Node) -> None:
     if node.ended:
         return
     scope = node.scope
     kept = int(scope.open or scope.output is node)
-    readers = kept + sum(not each.ended and not each.released for each in node.dependants)
-    _demand(readers == node.consumers, node.id, f"counts {node.consumers} readers, has {readers}")
-    _demand(readers > 0, node.id, "is live and nobody reads it")
+    consumers = kept + sum(not each.ended and not each.released for each in node.dependants)
+    _demand(consumers == node.consumers, node.id, f"counts {node.consumers} consumers, has {consumers}")
+    _demand(consumers > 0, node.id, "is live and has no consumer")
     owner = scope.owner
     _demand(owner is None or not owner.ended, node.id, "is live in the expansion of a step that has ended")
 
 
 def _check_branches(node: Node) -> None:
-    """What a merge would be shown now, of which much is kept from before, is what there is."""
+    """The cached list of branches of a join equals a freshly built one."""
     if node.seen is not None:
         kept = list(node.seen)
         shown, node.seen = branches_of(node), kept

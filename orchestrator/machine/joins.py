@@ -1,4 +1,4 @@
-"""When a join can end, and in what. Pure functions of the join's record; what follows from an end is not known here."""
+"""When a join can end, and with which result. Pure functions of the join's record."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """How a plan enters a run: names resolved, cycles refused, edges counted.
 
 A name is looked for among the steps of the plan's own scope, then in the scopes around it. Everything is checked before
-anything is changed, so a plan that is refused leaves no trace. Decides what a legal patch is; it starts nothing, and
-does not know workers or policies.
+anything is changed, so a plan that is refused leaves no trace. Nothing is started.
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
     alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}
     for node in nodes.values():
         in_order &= _resolve(node, nodes)
-        node.deps = alike.setdefault(node.deps, node.deps)  # siblings share one: less for the garbage collector
+        if node.deps:
+            node.deps = alike.setdefault(node.deps, node.deps)  # siblings share one: less for the garbage collector
     order = list(nodes.values())
     if not in_order:
         order = _topological(order)
@@ -221,6 +221,8 @@ def _waits_for(start: Node, targets: set[str], seen: set[str]) -> bool:
 def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float) -> list[Account]:
     accounts: list[Account] = []
     for node in nodes:
+        if group is None and node.step.budget is None:
+            continue
         node.account = account = open_account(node.step.budget, node.id, group, now)
         if account is not None:
             for each in account.chain():
@@ -232,13 +234,16 @@ def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float
 
 
 def _connect(order: list[Node], scope: Scope) -> None:
-    """Set edges, counts of needs and readers, and heights (last step first)."""
+    """Set edges, counts of needs and consumers, and upward ranks (last step first)."""
     owner = scope.owner
     above = owner.upward_rank - owner.step.token_cost() if owner is not None else 0.0
     for node in order:
         for dep in node.deps:
             if not dep.ended:
-                dep.dependants.append(node)
+                if isinstance(dep.dependants, list):
+                    dep.dependants.append(node)
+                else:
+                    dep.dependants = [node]
                 dep.consumers += 1
                 node.pending += 1
             elif dep.state is State.DONE:
@@ -254,4 +259,6 @@ def _connect(order: list[Node], scope: Scope) -> None:
         for reader in node.dependants:
             if reader.upward_rank > below:
                 below = reader.upward_rank
-        node.upward_rank = node.step.token_cost() + below
+        op = node.step.op
+        cost = 0 if op.kind == "join" else 1 if op.kind == "call" else op.sampling.max_tokens
+        node.upward_rank = cost + below

@@ -1,37 +1,49 @@
-"""The machine: events in, actions out. It decides what runs when, what is given up, and what a run ends in.
+"""The machine: events in, actions out. It decides when each step runs, which are given up, and how a run ends.
 
 Theory of operation
 -------------------
-`handle` takes one event, changes the records, and returns the actions that follow from it; nothing else changes them.
-Every handler does its own small part and, where a step ends, puts it on a list; `_advance` then works through that list
-until nothing moves (`lifecycle.py`):
+`handle` takes one event (an attempt succeeded, a worker went away, a timer is due), changes the records, and returns
+the actions that follow (send this job, stop that attempt, ask the planner, wake me at). Nothing else changes the
+records, and there is no clock, no randomness and no I/O in here: the same events give the same actions, which is what
+makes a journal replayable.
 
-* A step that ends tells its dependants. One whose needs are all met becomes ready; a join counts its branches; any
-  other dependant of a step without a value ends without one itself. So failure travels downstream as data until a join
-  tolerates it.
-* A step that ends lets go of what it needed. Each step counts its readers (dependants that have not ended, and its
-  scope while that keeps it); at none it is cancelled, and lets go in turn. Early stop, quorum, failure, budgets and the
-  user's Ctrl-C all reduce to this one rule, upstream.
-* Ready steps go to free slots in order of (priority, rank, arrival) as far as their budgets admit; ranks of different
-  policies are not compared: between runs that order their steps differently, or not, the turn goes by arrival. One that
-  a budget holds back waits with that budget's account, which lets the next be asked about when something under it has
-  ended. One that a policy holds back waits likewise until something of its run has ended, and never when nothing of it
-  is live.
+The words:
 
-A dispatch makes an *attempt* with a fresh id. An attempt that is lost hands on the token ids it had told, and the next
-goes on from them. A policy may ask for a second attempt beside a live one; the first result wins, and the loss or
-failure of one of two is nothing to the step. Cancelling a step ends the step at once and asks the attempt to stop; the
-attempt keeps its slot and its token reservation until the worker has answered. One that never does (its grace is over,
-its worker went away) is charged all that it might have generated. News of an attempt that is gone is counted in `late`
-and otherwise ignored, so duplicates and stragglers do no harm.
+* A *run* is one request. Its plan consists of *steps* (record: `Node`). A *join* is a step that merges others, its
+  *branches*.
+* An *attempt* is one dispatch of a step to a *worker*, with an id of its own. It occupies one of the worker's *slots*
+  until the worker has said how it ended, even if the step has ended before.
+* A step's *dependants* are the steps that need it. Those that may still use its value are its *consumers*; its scope
+  counts as one while it keeps the step.
+* A *scope* is the set of steps that one step expanded into (or the run's first plan). It has one *output*.
+* An *account* is the running total of a budget. Accounts nest: run, group, step.
 
-A step that expands owns a *scope*. While the scope is open more patches may come and its steps are kept even if nobody
-reads them yet; when it closes only its output is kept, and the output's end is the end of the expanding step.
+The rules, and where they are:
 
-A run finishes once: when its output step has ended and none of its attempts is left.
+1. A step that ends with a value lets its dependants go on; without one, they end without one too, except joins, which
+   tolerate what their plan says. Failure travels downstream as data. (`steps.py`, `joins.py`)
+2. A step that ends releases the steps that it needed. A step without a consumer is cancelled, and releases in turn.
+   Early stop, quorum, failure, budgets and the user's Ctrl-C all work by this one rule, upstream. (`steps.py`)
+3. Ready steps go to free slots by priority, then the policies' rank, then arrival. (`ready_queue.py`)
+4. A ready step may be blocked by a budget, by a policy or by the user's pause. When something has ended there, the
+   first of the blocked steps is asked about again. A policy never blocks the last thing that a run could do.
+   (`dispatch.py`)
+5. A lost attempt leaves a *checkpoint*, the token ids that it had generated; the next attempt goes on from it. A
+   *hedge* is a second attempt beside a live one: the first result wins, the other attempt is stopped. (`slots.py`)
+6. A cancelled step ends at once; its attempt is asked to stop, and keeps slot and token reservation until the worker
+   has answered. If the worker never does, the budget is charged all that the attempt might have generated.
+   (`slots.py`)
+7. A run finishes once: when its output step has ended and none of its attempts is left. (`outcome.py`)
+8. News of an attempt that is gone is counted in `late` and otherwise ignored, so duplicates do no harm.
 
-What this file does not know: clocks, tasks, threads, randomness, workers beyond their names and slots, and what a
-planner will say next.
+The layers, each of which calls only those below it:
+
+    machine.py       what each event means
+    plans.py reviews.py dispatch.py     plans enter; policies review; slots are filled
+    steps.py         how steps move
+    slots.py         the life of an attempt
+    ready_queue.py budgets.py timers.py joins.py …     small parts
+    records.py       the data
 """
 
 from __future__ import annotations
@@ -40,7 +52,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import assert_never
 
-from ..core.errors import BudgetExceeded, PlaitError, PluginError, WorkerLost
+from ..core.errors import BudgetExceeded, PlaitError, WorkerLost
 from ..core.events import (
     Action,
     Cancelled,
@@ -61,49 +73,87 @@ from ..core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ..core.interfaces import Hedge, Plugins, Policy, Stop
-from ..core.plan import Plan, Think
+from ..core.interfaces import Plugins, Policy
 from ..core.result import Failure, Usage, as_failure
-from ..core.states import State
+from ..core.states import Move, State
 from . import budgets
 from .assemble import prior
-from .dispatch import Attempts
-from .follow import Order, take_over
+from .dispatch import Dispatcher
+from .follow import Order, Refused, take_over
 from .joins import judge_at_deadline
-from .link import insert, repeats
+from .link import repeats
 from .outcome import finish, is_over
-from .records import Attempt, Node, Run, Scope, WorkerState, is_current
+from .plans import Plans
+from .ready_queue import ReadyQueue
+from .records import Account, Attempt, Node, Records, Run, Scope
+from .reviews import Reviews
+from .slots import Slots
+from .steps import Steps
+from .timers import Timer
 from .views import StepView, View
 
-_SOONEST = 0.001
-"""Seconds until a policy is asked again at the soonest: one that always asks for now must not stop the world."""
 _REMEMBERED = 65_536
 """Runs that are known to have finished; a driver may live for years."""
 
 
-class Machine(Attempts):
+class Machine:
     """All state of all runs. `cancel_timeout` is how many seconds a worker has to confirm a cancel, `lease` how many an
     attempt may be silent before its worker is taken to have lost it (`None`: for ever)."""
 
     def __init__(self, plugins: Plugins, *, cancel_timeout: float = 10.0, lease: float | None = None) -> None:
-        super().__init__(plugins, cancel_timeout=cancel_timeout, lease=lease)
+        self.cancel_timeout = cancel_timeout
+        self.lease = lease
         self.late = 0
         """News of attempts, steps and runs that were already over."""
         self.retired: list[Run] = []
         """Runs that finished in the last `handle`."""
+        self._plugins = plugins
         self._finished: dict[str, None] = {}
         """Ids of the runs that finished last, in that order: a second copy of one's submission is late news."""
-        self._wishes: list[tuple[Run, Hedge]] = []
+        self._records = records = Records()
+        self.queue = queue = ReadyQueue(records.workers)
+        self._slots = slots = Slots(records, queue, cancel_timeout=cancel_timeout, lease=lease)
+        self._steps = steps = Steps(records, queue, slots)
+        self._dispatcher = Dispatcher(records, queue, slots, steps)
+        self._reviews = Reviews(records, queue, slots, steps)
+        self._plans = Plans(records, slots, steps, plugins)
+        self.runs = records.runs
+        """Runs that have not finished, by id."""
+        self.nodes = records.nodes
+        """Their steps, by id."""
+        self.attempts = records.attempts
+        """Attempts that are not gone, by id."""
+        self.workers = records.workers
+        """All workers that ever came, by name."""
+        self.timers = slots.timers
 
     @property
-    def workers(self) -> dict[str, WorkerState]:
-        """All workers that ever came, by name."""
-        return self.fleet.workers
+    def now(self) -> float:
+        """Time of the last event, in seconds."""
+        return self._records.now
+
+    @property
+    def moves(self) -> list[Move]:
+        """Moves of steps in the last `handle`, in order."""
+        return self._records.moves
+
+    @property
+    def last_attempt(self) -> int:
+        """Attempts sent out so far."""
+        return self._records.last_attempt
+
+    @property
+    def refused(self) -> list[tuple[int, Refused]]:
+        """Steps that were refused an attempt in the last `handle`, each with how many actions came before."""
+        return self._dispatcher.refused
+
+    def view(self, subject: StepView | None = None, run: str = "") -> View:
+        """Return what policies see: of a step, if one is given, and of a run."""
+        return View(self._records, self.queue, subject, run)
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and return what to do about it, in order."""
-        self._renew()
-        self.now = max(self.now, event.at)
+        self._open_answer(event.at)
         subject: Node | None = None
         match event:
             case Succeeded():
@@ -121,7 +171,9 @@ class Machine(Attempts):
             case Tick():
                 self._on_tick(event)
             case WorkerUp():
-                self.fleet.up(event.worker, event.slots, event.serves, event.models, event.cache_tokens, event.block)
+                self.queue.worker_up(
+                    event.worker, event.slots, event.serves, event.models, event.cache_tokens, event.block
+                )
             case WorkerDown():
                 self._on_worker_down(event)
             case Cancelled():
@@ -134,26 +186,30 @@ class Machine(Attempts):
                 pass
             case _:
                 assert_never(event)
-        self._spread()
-        if subject is not None and subject.run.reviewers and not is_over(subject.run):
-            self._review(event, subject.run, subject)  # before slots are filled: what it stops must not start
-        self._advance()
-        if self._orders is not None:
-            self._follow(hedges=True)
-        for run, hedge in self._wishes:  # after: a step's second attempt takes no slot from another's first
-            self._hedge(hedge, run)
-        return self._close_up()
+        if subject is not None and subject.run.reviewers:
+            self._steps.spread()
+            if not is_over(subject.run):
+                self._reviews.review(event, subject.run, subject)  # before slots are filled: what it stops cannot start
+        dispatcher, hedges = self._dispatcher, self._reviews.hedges
+        dispatcher.advance()
+        if dispatcher.orders is not None:
+            dispatcher.follow(hedges=True)
+        if hedges:
+            for run, hedge in hedges:  # after: a step's second attempt takes no slot from another's first
+                dispatcher.hedge(hedge, run)
+            hedges.clear()
+        return self._close_answer()
 
     def follow(self, event: Event, orders: Sequence[Order]) -> list[Action]:
         """Take an event as `handle` does, but send out what `orders` say in place of what this machine would choose.
 
         An order that cannot be followed is dropped with those after it: the actions returned lack it then.
         """
-        self._orders = deque(orders)
+        self._dispatcher.orders = deque(orders)
         try:
             return self.handle(event)
         finally:
-            self._orders = None
+            self._dispatcher.orders = None
 
     def adopt(self, other: Machine, run: str, at: float) -> list[Action]:
         """Go on with a run of another machine, of which no attempt is left; return what to do about it.
@@ -161,57 +217,35 @@ class Machine(Attempts):
         Its attempts are numbered from above the last of both machines. Times of its records move by as much as `at`
         lies after the other machine's present: the time in between does not count for it.
         """
-        self._renew()
-        self.now = max(self.now, at)
-        for node in take_over(self, other, other.runs.pop(run), at):
-            self._queue(node)
-        self._advance()
-        return self._close_up()
+        self._open_answer(at)
+        taken = other._records.runs.pop(run)
+        for node in take_over(self._records, self._slots.timers, other._records, other._slots.timers, taken, at):
+            self._steps.enqueue(node)
+        self._dispatcher.advance()
+        return self._close_answer()
 
-    def _renew(self) -> None:
-        self._out, self.moves, self.retired, self._wishes, self.refused = [], [], [], [], []
+    def _open_answer(self, at: float) -> None:
+        records = self._records
+        records.actions = []
+        if records.moves:
+            records.moves = []
+        if self.retired:
+            self.retired = []
+        if self._dispatcher.refused:
+            self._dispatcher.refused = []
+        if at > records.now:
+            records.now = at
 
-    def _close_up(self) -> list[Action]:
-        while self._closing:
-            self._finish_if_over(self._closing.pop())
-        wake = self.timers.arm()
+    def _close_answer(self) -> list[Action]:
+        closing = self._slots.closing
+        while closing:
+            self._finish_if_over(closing.pop())
+        wake = self._slots.timers.arm()
         if wake is not None:
-            self._out.append(WakeAt(at=wake))
-        return self._out
+            self._records.actions.append(WakeAt(wake))
+        return self._records.actions
 
-    # -- events ------------------------------------------------------------------------------------------------------
-
-    def _on_submitted(self, event: Submitted) -> None:
-        if event.run in self.runs or event.run in self._finished:
-            self.late += 1
-            return
-        request = event.request
-        try:
-            run = Run(event.run, request, self._plugins.task(request.task, request.text))
-            policies = [self._plugins.policy(spec) for spec in request.policies]
-            run.rankers = tuple(each for each in policies if type(each).rank is not Policy.rank)
-            run.placers = tuple(each for each in policies if type(each).place is not Policy.place)
-            run.reviewers = tuple(each for each in policies if type(each).review is not Policy.review)
-            run.root = scope = Scope(run, None, None, f"{run.id}:")
-            account = budgets.open_account(request.budget, f"run {run.id}", None, self.now)
-            nodes = self._insert(event.plan, scope, account)
-        except PlaitError as error:
-            self._over(event.run)
-            self._out.append(Finish(run=event.run, status="failed", failure=as_failure(error)))
-            return
-        if account is not None:
-            self._arm_deadline(account, run)
-        self.runs[run.id] = run
-        self._start(nodes)
-        self._close_scope(scope)
-        for policy in run.reviewers:
-            try:
-                after = policy.first_look()
-            except Exception as error:
-                self._break(run, policy, error)
-                return
-            if after is not None:
-                self._wish_wake(run, self.now + after)
+    # -- news of attempts ----------------------------------------------------------------------------------------------
 
     def _on_succeeded(self, event: Succeeded) -> Node | None:
         attempt = self.attempts.get(event.attempt)
@@ -219,10 +253,10 @@ class Machine(Attempts):
             self.late += 1
             return None
         read = attempt.state == "live"
-        self._gone(attempt, event.result.usage, read=read)
+        self._slots.over(attempt, event.result.usage, read=read)
         if not read:
             return None
-        node, result = attempt.node, self._won(attempt, event.result)
+        node, result = attempt.node, self._slots.won(attempt, event.result)
         if attempt.truncated and result.finish == "length":
             node.limited = True
         if node.limited and not result.partial:
@@ -232,9 +266,9 @@ class Machine(Attempts):
         node.own = result
         node.path_own = node.path_before + result.usage.completion
         if node.step.expands:
-            self._expand(node, result)
+            self._steps.expand(node, result)
         else:
-            self._done(node, result, node.path_own)
+            self._steps.done(node, result, node.path_own)
         return node
 
     def _on_progressed(self, event: Progressed) -> Node | None:
@@ -242,15 +276,15 @@ class Machine(Attempts):
         if attempt is None:
             self.late += 1
             return None
-        attempt.heartbeat = self.now
+        node, text = attempt.node, event.text
+        attempt.heartbeat = self._records.now
         tokens = max(event.tokens, len(event.ids))
-        if tokens and not attempt.tokens and attempt.node.run.parked:
-            self._stirred[attempt.node.run.id] = attempt.node.run
+        if tokens and not attempt.tokens and node.run.held:
+            self._slots.stirred[node.run.id] = node.run
         attempt.tokens += tokens
         used = min(attempt.left, tokens)
         attempt.left -= used
         attempt.worker.load -= used
-        node, text = attempt.node, event.text
         if attempt.state != "live":
             return None
         if event.ids:
@@ -265,9 +299,12 @@ class Machine(Attempts):
             else:
                 attempt.resumed_from = None  # this worker takes no ids and began again
         if text:
-            attempt.text.append(text)
-            if node.step.expands and isinstance(node.step.op, Think) and node.step.op.stream:
-                self._out.append(Expand(step=node.id, attempt=attempt.id, delta=text))
+            if isinstance(attempt.text, list):
+                attempt.text.append(text)
+            else:
+                attempt.text = [text]
+            if node.step.expands and node.step.op.kind == "think" and node.step.op.stream:
+                self._records.actions.append(Expand(node.id, attempt.id, delta=text))
         return node
 
     def _on_failed(self, event: Failed) -> Node | None:
@@ -277,10 +314,10 @@ class Machine(Attempts):
             return None
         live = attempt.state == "live"
         known = event.usage != Usage() or not event.failure.lost
-        self._gone(attempt, event.usage if known else None)
+        self._slots.over(attempt, event.usage if known else None)
         if not live:
             return None
-        self._retry_or_fail(attempt, event.failure)
+        self._steps.retry_or_fail(attempt, event.failure)
         return attempt.node
 
     def _on_stopped(self, event: Stopped) -> None:
@@ -289,21 +326,48 @@ class Machine(Attempts):
             self.late += 1
             return
         live = attempt.state == "live"
-        self._gone(attempt, event.result.usage)
+        self._slots.over(attempt, event.result.usage)
         if live:
             message = f"{attempt.worker.name} stopped this attempt though nobody had asked it to"
-            self._retry_or_fail(attempt, as_failure(WorkerLost(message)))
+            self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
-        self.fleet.down(event.worker, event.returning)
+        self.queue.worker_down(event.worker, event.returning)
         message = f"worker {event.worker} went away while it ran this step"
         lost = [each for each in self.attempts.values() if each.worker.name == event.worker]
         live = [each for each in lost if each.state == "live"]
         for attempt in lost:
-            self._gone(attempt, None)
+            self._slots.over(attempt, None)
         for attempt in live:
             if attempt.node.state is State.RUNNING:  # else it ended as part of another that was lost
-                self._retry_or_fail(attempt, as_failure(WorkerLost(message)))
+                self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
+
+    # -- news of runs --------------------------------------------------------------------------------------------------
+
+    def _on_submitted(self, event: Submitted) -> None:
+        if event.run in self.runs or event.run in self._finished:
+            self.late += 1
+            return
+        request = event.request
+        try:
+            run = Run(event.run, request, self._plugins.task(request.task, request.text))
+            policies = [self._plugins.policy(spec) for spec in request.policies]
+            run.rankers = tuple(each for each in policies if type(each).rank is not Policy.rank)
+            run.placers = tuple(each for each in policies if type(each).place is not Policy.place)
+            run.reviewers = tuple(each for each in policies if type(each).review is not Policy.review)
+            run.root = scope = Scope(run, None, None, f"{run.id}:")
+            account = budgets.open_account(request.budget, f"run {run.id}", None, self._records.now)
+            nodes = self._plans.enter(event.plan, scope, account)
+        except PlaitError as error:
+            self._remember(event.run)
+            self._records.actions.append(Finish(event.run, "failed", failure=as_failure(error)))
+            return
+        if account is not None:
+            self._plans.arm_deadline(account, run)
+        self.runs[run.id] = run
+        self._plans.start(nodes)
+        self._plans.close_scope(scope)
+        self._reviews.begin(run)
 
     def _on_expanded(self, event: Expanded) -> None:
         node = self.nodes.get(event.step)
@@ -311,7 +375,7 @@ class Machine(Attempts):
             self.late += 1
             return
         if event.failure is not None:
-            self._fail(node, event.failure)
+            self._steps.fail(node, event.failure)
             return
         if event.patch is not None:
             if node.inner is None:
@@ -321,13 +385,13 @@ class Machine(Attempts):
                 self.late += 1
             else:
                 try:
-                    added = self._insert(event.patch, node.inner, node.account)
+                    added = self._plans.enter(event.patch, node.inner, node.account)
                 except PlaitError as error:
-                    self._fail(node, as_failure(error))
+                    self._steps.fail(node, as_failure(error))
                     return
-                self._start(added)
+                self._plans.start(added)
         if event.closed and node.state is State.EXPANDING:
-            self._close_expansion(node)
+            self._plans.close_expansion(node)
 
     def _on_cancelled(self, event: Cancelled) -> None:
         run = self.runs.get(event.run)
@@ -336,14 +400,14 @@ class Machine(Attempts):
             return
         if run.cancelled is None and not is_over(run):
             run.cancelled = event.reason
-            self._cancel_all(run, event.reason)
+            self._steps.cancel_all(run, event.reason)
 
     def _on_pruned(self, event: Pruned) -> None:
         node = self.nodes.get(event.step)
         if node is None or node.ended:
             self.late += 1
             return
-        self._cancel(node, event.reason)
+        self._steps.cancel(node, event.reason)
 
     def _on_paused(self, event: Paused) -> None:
         run = self.runs.get(event.run)
@@ -352,164 +416,73 @@ class Machine(Attempts):
             return
         run.paused = event.on
         if not event.on:
-            aside, run.aside = run.aside, []
-            for entry in filter(is_current, aside):
-                self.fleet.put_back(entry)
+            self._dispatcher.resume(run)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def _on_tick(self, event: Tick) -> None:
-        for timer in self.timers.due(self.now):
-            match timer.subject:
-                case Node() as node if timer.kind == "retry":
-                    if node.state is State.WAITING:
-                        self._ready(node)
-                case Node() as node:
-                    if node.state is State.WAITING:
-                        node.limited = True
-                        self._obey(node, judge_at_deadline(node))
-                case Attempt() as attempt if timer.kind == "lease":
-                    self._lease_over(attempt)
-                case Attempt() as attempt:
-                    if attempt.state == "stopping":
-                        self._gone(attempt, None)
-                case Run() as run:
-                    if run.wake == timer.at and not is_over(run):
-                        run.wake = None
-                        self._spread()
-                        self._review(event, run, None)
-                case (account, run):
-                    if run.id in self.runs:
-                        self._seconds_over(account)
+        for timer in self._slots.timers.due(self._records.now):
+            self._due(timer, event)
 
-    # -- plans -------------------------------------------------------------------------------------------------------
-
-    def _insert(self, plan: Plan, scope: Scope, account: budgets.Account | None) -> Sequence[Node]:
-        owner = scope.owner
-        added = insert(plan, scope, account, self.now, self._plugins.merge)
-        for each in added.accounts:
-            self._arm_deadline(each, scope.run)
-        before = 0
-        if owner is not None:
-            generated = owner.attempt.generated if owner.attempt else 0
-            before = owner.path_own if owner.own is not None else owner.path_before + generated
-        for node in added.nodes:
-            self.nodes[node.id] = node
-            node.path_before = before
-            op = node.step.op
-            if op.kind == "join" and op.deadline is not None:
-                self.timers.add(self.now + op.deadline, "deadline", node)
-        return added.nodes
-
-    def _start(self, nodes: Sequence[Node]) -> None:
-        """Start what is ready among new steps, and end what needs something that has already ended badly."""
-        for node in nodes:
-            if node.state is not State.WAITING:
-                continue
-            if node.merge is not None:
-                if node.pending < len(node.deps):
-                    self._judge(node, arrived=node.branches_done > 0)
-                continue
-            for dep in node.deps:
-                if dep.ended and dep.state is not State.DONE:
-                    self._end_like(node, dep)
-                    break
-            else:
-                if node.pending == 0:
-                    self._ready(node)
-
-    def _close_expansion(self, node: Node) -> None:
-        assert node.own is not None
-        scope = node.inner
-        if scope is None or scope.output is None:
-            self._done(node, node.own, node.path_own)
-            return
-        self._move(node, State.EXPANDED)
-        self._close_scope(scope)
-        if scope.output.ended:
-            self._output_ended(scope, scope.output)
-
-    def _close_scope(self, scope: Scope) -> None:
-        """Keep only the output from now on."""
-        scope.open = False
-        for node in scope.names.values():
-            if node is not scope.output and not node.ended:
-                self._release(node)
-
-    # -- limits, policies, ends ----------------------------------------------------------------------------------------
+    def _due(self, timer: Timer, event: Tick) -> None:
+        match timer.subject:
+            case Node() as node if timer.kind == "retry":
+                if node.state is State.WAITING:
+                    self._steps.ready(node)
+            case Node() as node:
+                if node.state is State.WAITING:
+                    node.limited = True
+                    self._steps.obey(node, judge_at_deadline(node))
+            case Attempt() as attempt if timer.kind == "lease":
+                self._lease_over(attempt)
+            case Attempt() as attempt:
+                if attempt.state == "stopping":
+                    self._slots.over(attempt, None)
+            case Run() as run:
+                if run.wake == timer.at and not is_over(run):
+                    run.wake = None
+                    self._steps.spread()
+                    self._reviews.review(event, run, None)
+            case (account, run):
+                if run.id in self.runs:
+                    self._seconds_over(account)
 
     def _lease_over(self, attempt: Attempt) -> None:
-        assert self._lease is not None
+        """Give an attempt up as lost if nothing was heard of it for the time of a lease."""
+        lease = self._slots.lease
+        assert lease is not None
         if attempt.state != "live":
             return
-        if attempt.heartbeat + self._lease > self.now:
-            self.timers.add(attempt.heartbeat + self._lease, "lease", attempt)
+        if attempt.heartbeat + lease > self._records.now:
+            self._slots.timers.add(attempt.heartbeat + lease, "lease", attempt)
             return
-        message = f"worker {attempt.worker.name} has been silent about this step for {self._lease:g} s"
-        self._stop(attempt, message)
-        self._retry_or_fail(attempt, as_failure(WorkerLost(message)))
+        message = f"worker {attempt.worker.name} has been silent about this step for {lease:g} s"
+        self._slots.stop(attempt, message)
+        self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
-    def _arm_deadline(self, account: budgets.Account, run: Run) -> None:
-        if account.deadline is not None:
-            self.timers.add(account.deadline, "seconds", (account, run))
-
-    def _seconds_over(self, account: budgets.Account) -> None:
+    def _seconds_over(self, account: Account) -> None:
         """Fail the work under an account whose time is up; joins that wait make what they can of what is done."""
         message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
         for node in account.timed:
             if node.ended or node.state is State.EXPANDED or (node.merge is not None and node.state is State.WAITING):
                 continue
-            self._fail(node, Failure(kind=BudgetExceeded.__name__, message=message))
+            self._steps.fail(node, Failure(kind=BudgetExceeded.__name__, message=message))
 
-    def _review(self, event: Event, run: Run, subject: Node | None) -> None:
-        """Ask a run's policies what follows from an event, and do so; hedges come after slots are filled."""
-        about = StepView(subject) if subject is not None else None
-        for policy in run.reviewers:
-            try:
-                wishes = list(policy.review(event, View(self, about, run.id)))
-                times = [float(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
-            except Exception as error:
-                self._break(run, policy, error)
-                break
-            for wish in wishes:
-                node = self.nodes.get(wish.step) if isinstance(wish, Stop | Hedge) else None
-                if isinstance(wish, Stop | Hedge) and (node is None or node.run is not run):
-                    self._break(run, policy, PluginError(_no_step(wish.step, run)))
-                    break
-                if isinstance(wish, Stop):
-                    if node is not None and not node.ended:
-                        node.merged_into = wish.merged_into
-                        self._cancel(node, wish.reason)
-                elif isinstance(wish, Hedge):
-                    self._wishes.append((run, wish))
-            if times:
-                self._wish_wake(run, min(times))
-            self._spread()
-
-    def _wish_wake(self, run: Run, at: float) -> None:
-        at = max(at, self.now + _SOONEST)
-        if run.wake is None or at < run.wake:
-            run.wake = at
-            self.timers.add(at, "review", run)
+    # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _finish_if_over(self, run: Run) -> None:
         if run.live or run.id not in self.runs or not is_over(run):
             return
         assert run.root is not None and run.root.output is not None
-        self._over(run.id)
+        self._remember(run.id)
         del self.runs[run.id]
-        self._holding.pop(run.id, None)
+        self._dispatcher.holding.pop(run.id, None)
         for node in run.nodes:
             del self.nodes[node.id]
         self.retired.append(run)
-        self._out.append(finish(run, run.root.output))
+        self._records.actions.append(finish(run, run.root.output))
 
-    def _over(self, run: str) -> None:
+    def _remember(self, run: str) -> None:
         self._finished[run] = None
         if len(self._finished) > _REMEMBERED:
             del self._finished[next(iter(self._finished))]
-
-
-def _no_step(given: str, run: Run) -> str:
-    """Say that a policy's order names no step of its run, and what the id may have been meant to be."""
-    meant = [repr(node.id) for node in run.nodes if node.step.name == given]
-    hint = f"; did you mean {' or '.join(meant[:2])}?" if meant else ""
-    return f"it stops or hedges {given!r}, which is the id of no step of the run {run.id!r}{hint} (an id is `step.id`)"

@@ -1,6 +1,6 @@
-"""Which steps share a context, where those of one were sent, and how long contexts are: what placing is decided from.
+"""Which steps share a context, where they were sent, and how long contexts are. Policies place steps by this.
 
-Checkpoint only for runs that have policies. Lengths are estimates until an engine has counted; nothing is decided here.
+Kept only for runs that have policies. Lengths are estimates until an engine has counted: a token for four characters.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def begun(group: PrefixGroup, attempt: Attempt) -> None:
     worker = host.name
     if node.step.op.kind == "think":
         shared = shared_tokens(node)
-        attempt.room = prompt_tokens(node) - shared + attempt.reserved
+        attempt.context = prompt_tokens(node) - shared + attempt.reserved
         if worker not in group.live:
-            group.room[worker] = shared
+            group.shared[worker] = shared
             host.context += shared
-        host.context += attempt.room
+        host.context += attempt.context
     group.sent[worker] = group.sent.get(worker, 0) + 1
     group.live[worker] = group.live.get(worker, 0) + 1
 
@@ -34,20 +34,20 @@ def begun(group: PrefixGroup, attempt: Attempt) -> None:
 def gone(group: PrefixGroup, attempt: Attempt) -> None:
     """Count an attempt as over, and give its room back."""
     host = attempt.worker
-    host.context -= attempt.room
+    host.context -= attempt.context
     group.live[host.name] -= 1
     if not group.live[host.name]:
         del group.live[host.name]
-        host.context -= group.room.pop(host.name, 0)
+        host.context -= group.shared.pop(host.name, 0)
 
 
 def enroll(nodes: Iterable[Node]) -> None:
-    """Find each new step's kin among the steps of its run."""
+    """Enter each new step into its prefix group."""
     for node in nodes:
         if node.merge is None:
-            kin = node.run.prefix_groups.setdefault(_key(node), PrefixGroup())
-            kin.nodes.append(node)
-            node.prefix_group = kin
+            group = node.run.prefix_groups.setdefault(_key(node), PrefixGroup())
+            group.nodes.append(node)
+            node.prefix_group = group
 
 
 def _key(node: Node) -> Hashable:
@@ -80,8 +80,8 @@ def prompt_tokens(node: Node) -> int:
 
 
 def shared_tokens(node: Node) -> int:
-    """Return about how many tokens of a think step's prompt its kin have too: the context that it continues, or the
-    prompt up to its first reference or, without one, its last part."""
+    """Return about how many tokens of a think step's prompt are the same for its group: the context that it continues,
+    or the prompt up to its first reference or, without one, its last part."""
     op = node.step.op
     if op.kind != "think":
         return 0

@@ -1,17 +1,19 @@
-"""The machine's mutable records (runs, scopes, nodes, attempts) and the table of a step's legal moves.
+"""The records of a machine: runs, scopes, steps, attempts, workers, accounts. Plain data with a few one-line questions.
 
-Private to `plait.core`: only the machine and its helpers write to them, everyone else sees them through
-`view.py`. Nothing is decided here but which moves are legal.
+Only the modules of this folder write to them. Everyone else reads them, or sees a step through `StepView`. Nearly every
+rule about them is in `invariants.py`.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ..core.errors import InvalidTransition
+from ..core.events import Action
 from ..core.interfaces import Merge, Policy
 from ..core.plan import Budget, Kind, Request, Step, Text, Tokens
 from ..core.result import Failure, Result, Usage
@@ -22,80 +24,93 @@ from ..core.view import Branch, Ended, StepView
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A step in the plan of a run."""
+    """A step in the plan of a run.
+
+    The counts obey two rules. `pending` is how many needs have not ended; at 0 the step is ready. `consumers` is how
+    many steps still want its value; at 0 the step is cancelled.
+    """
 
     id: str
     run: Run
     step: Step
     scope: Scope
     account: Account | None
+    """Innermost budget account over it; `None` without any budget."""
     merge: Merge | None = None
+    """Of a join: its merge."""
     state: State = State.WAITING
     ended: bool = False
     """Whether `state` is one that a step does not leave."""
+
     deps: tuple[Node, ...] = ()
-    """Steps whose values it needs (and the one whose context it continues, unless that is an expander around it)."""
+    """Steps whose values it needs, and the one whose context it continues, unless that is an expander around it."""
     after: Node | None = None
+    """The step whose context it continues."""
     after_own: bool = False
-    """It continues what an expander around it generated itself, not the value that this expansion will give."""
-    dependants: list[Node] = field(default_factory=list["Node"])
+    """It continues the text that an expander around it generated itself, not the value of that expansion."""
+    dependants: list[Node] | tuple[()] = ()
+    """Steps that have it among their `deps`; a list once there is one."""
     own_waiters: list[Node] | None = None
-    """Steps of its own expansion that continue what it generated."""
+    """Steps of its own expansion that wait for the text that it generates itself (`after_own`)."""
     pending: int = 0
     """Needs that have not ended (for a join: branches)."""
+    consumers: int = 0
+    """Dependants that have not ended and still want its value, and one more while its scope keeps it."""
+    released: bool = False
+    """A join that has its verdict, expands, and wants its branches no longer."""
+    inner: Scope | None = None
+    """The scope of the steps that it expands into."""
+
     waits_for_all: bool = False
-    """A join that a branch with a value moves only if it is the last to end."""
+    """A join that can only close when its last branch has ended, unless one of them fails."""
     branches_done: int = 0
     branches_failed: int = 0
-    consumers: int = 0
-    """Dependants that have not ended, and one more while its scope keeps it."""
     seen: list[Branch] | None = None
     """Of a join: its branches as its merge saw them last."""
-    released: bool = False
-    """It no longer reads its needs (a join that has its verdict and now expands)."""
-    inner: Scope | None = None
-    """What it expands into."""
+
     attempt: Attempt | None = None
     """The live attempt; of two the older one."""
     hedge: Attempt | None = None
     """The second live attempt, of a step that is hedged."""
     hedged: bool = False
-    """It has had its one hedge."""
+    """It has had its one hedge, which may be over."""
     generation: int = 0
-    """Id of the attempt whose text is read; patches to any other are late."""
+    """Id of the attempt whose text the planner reads; patches to any other are late."""
+    tries: int = 0
+    lost: int = 0
+    """Tries that ended because the worker was lost."""
+    interrupted: int = 0
+    """Those of them where our own process had ended."""
     checkpoint: Checkpoint | None = None
-    """What lost attempts had generated, for the next one to go on from."""
+    """The beginning of its text that a lost attempt had generated; the next attempt goes on from there."""
+    prompt: tuple[Text | Tokens, ...] = ()
+    """Assembled prompt of the last attempt, for servers that return no token ids."""
     ran_on: str | None = None
     """The worker of the last attempt; in the end, of the one that gave its value."""
     prefix_group: PrefixGroup | None = None
     """The steps that share its context, in a run with policies."""
-    held: str = ""
-    """Why a policy holds it back; empty if none does."""
-    asked: str | None = None
-    """What it was held behind before it was let out to be asked about again."""
-    tries: int = 0
-    lost: int = 0
-    interrupted: int = 0
-    """How many of those losses were the end of our own process."""
-    prompt: tuple[Text | Tokens, ...] = ()
-    """Resolved prompt of the last attempt, for servers that return no token ids."""
+
+    ticket: int = 0
+    """Its number by arrival in the ready queue, which it keeps when it is tried again; 0 before it was ready."""
+    turn: int = 0
+    """The ticket on which it goes beside steps of other orders (`ready_queue.py`): its own or one that it swapped."""
+    rank: tuple[float, ...] = ()
+    """Of its policies, the smaller the earlier; empty without one that ranks."""
+    blocked: Blocked | None = None
+    """Why it is ready and may not start. Still set while it is asked about again."""
+
     own: Result | None = None
-    """What its own attempt (or merge) ended in."""
+    """The result of its own attempt (or merge)."""
     result: Result | None = None
     """Its value to others: its own, or that of its expansion."""
     failure: Failure | None = None
     spent: Usage | None = None
-    """Of all its attempts that are gone."""
+    """Usage of all its attempts that are gone."""
     merged_into: str | None = None
     """Id of the step in whose favour a policy gave it up."""
     limited: bool = False
-    """A budget or deadline cut something that it was made from."""
-    ticket: int = 0
-    """Its place by arrival in the ready queue, which it keeps when it is tried again; 0 until it was ready once."""
-    turn: int = 0
-    """The ticket on which it goes, in the eyes of runs with other policies: its own, or one that it traded."""
-    woken: Account | None = None
-    """The account that had held it back and lets it be asked about again now."""
+    """A budget or deadline limited something that it was made from."""
+
     upward_rank: float = 0.0
     """Longest way from its start to the output, in tokens that may be generated."""
     path_before: int = 0
@@ -105,35 +120,99 @@ class Node:
     path: int = 0
     """Most generated tokens along any chain that its value was made from."""
     story: tuple[Move, ...] = ()
+    """Its moves so far."""
 
     def __repr__(self) -> str:
         return f"<{self.id} {self.state.value}>"  # the records refer to one another: a field by field repr has no end
 
     def move(self, finish: State, at: float, reason: str = "") -> Move:
         """Move to a state and note it in the story, or raise `InvalidTransition`."""
-        if finish not in MOVES[self.state]:
-            raise InvalidTransition(self.id, self.state, finish, tuple(map(tell, self.story)))
-        move = (at, self.id, NAMES[self.state], NAMES[finish], reason)
+        start = self.state
+        if finish not in MOVES[start]:
+            raise InvalidTransition(self.id, start, finish, tuple(map(tell, self.story)))
+        move = (at, self.id, NAMES[start], NAMES[finish], reason)
         self.state = finish
-        self.ended = not MOVES[finish]
-        self.story = (*self.story, move)
+        if not MOVES[finish]:
+            self.ended = True
+        self.story += (move,)
         return move
 
 
 def lane_of(step: Step) -> str:
-    """Return which workers a step needs: the kind they serve, and the model if it names one. Steps of one lane queue
-    together."""
+    """Return the name of the queue that a step waits in: its kind, and its model if it names one. Workers say which
+    lanes they serve."""
     op = step.op
     return f"think {op.model}" if op.kind == "think" and op.model is not None else op.kind
 
 
 Queued = tuple[int, tuple[float, ...], int, Node]
-"""A ready step in a queue: its priority, its rank, its ticket, itself."""
+"""A ready step in a heap: its priority, rank, ticket, itself."""
 
 
-def is_current(entry: Queued) -> bool:
-    """Whether an entry still stands for a step that is ready."""
-    return entry[3].state is State.READY
+def queued(node: Node) -> Queued:
+    """Return a step's entry in a heap of ready steps."""
+    return node.step.priority, node.rank, node.ticket, node
+
+
+@dataclass(slots=True, eq=False)
+class Backlog:
+    """Ready steps that may not start now, by key; those of one key in order of priority, rank, arrival.
+
+    When something has changed, the first step of a key is asked about again, and the next one only when that one did
+    not stay blocked. So a limit that blocks thousands costs a question or two an attempt.
+    """
+
+    heaps: dict[str, list[Queued]] = field(default_factory=dict[str, list[Queued]])
+
+    def __bool__(self) -> bool:
+        return bool(self.heaps)
+
+    def put(self, key: str, node: Node) -> None:
+        """Add a step."""
+        heapq.heappush(self.heaps.setdefault(key, []), queued(node))
+
+    def take(self, key: str) -> Node | None:
+        """Take out the first step of a key that is still ready, or return `None`."""
+        heap = self.heaps.get(key, ())
+        while heap:
+            node = heapq.heappop(heap)[3]
+            if not heap:
+                del self.heaps[key]
+            if node.state is State.READY:
+                return node
+        return None
+
+    def first(self) -> Node | None:
+        """Take out the first step of all keys that is still ready, or return `None`."""
+        ready = [entry for heap in self.heaps.values() for entry in heap if entry[3].state is State.READY]
+        if not ready:
+            self.heaps.clear()
+            return None
+        first = min(ready)
+        for key, heap in list(self.heaps.items()):
+            if first in heap:
+                heap.remove(first)
+                heapq.heapify(heap)
+                if not heap:
+                    del self.heaps[key]
+        return first[3]
+
+    def nodes(self) -> list[Node]:
+        """Return the steps that are still ready."""
+        return [entry[3] for heap in self.heaps.values() for entry in heap if entry[3].state is State.READY]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A ready step may not start: a budget is used up for now, a policy holds it, or the user has paused the run."""
+
+    by: Literal["budget", "policy", "pause"]
+    since: float
+    backlog: Backlog
+    """Where it waits: in the backlog of an account, or of its run."""
+    key: str
+    """In that backlog: its lane for a budget, `Hold.behind` for a policy."""
+    reason: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -145,8 +224,9 @@ class Scope:
     """The step that expands into this; `None` for the first plan of a run."""
     parent: Scope | None
     prefix: str
+    """Of the ids of its steps."""
     open: bool = True
-    """More patches may come; until then its steps are kept even if nothing reads them yet."""
+    """More patches may come; until then its steps are kept even if nothing consumes them yet."""
     names: dict[str, Node] = field(default_factory=dict[str, Node])
     output: Node | None = None
 
@@ -159,26 +239,29 @@ class Attempt:
     node: Node
     worker: WorkerState
     reserved: int
+    """Tokens that it may generate."""
     truncated: bool
-    """It was granted fewer tokens than its step asked for."""
+    """That is less than its step asked for."""
+    started: float
     heartbeat: float
+    """When it was last heard of."""
+    priority: int
+    left: int
+    """Tokens of its reservation that it has not been heard to use."""
+    resumed_from: Checkpoint | None = None
+    """The text that it was told to go on from; `None` also once it is seen to have begun again."""
+    continues: bool = False
+    """It is seen to go on from that text."""
     state: Literal["live", "stopping", "gone"] = "live"
     tokens: int = 0
-    """Generated by it: without what it went on from."""
-    text: list[str] = field(default_factory=list[str])
-    started: float = 0.0
-    resumed_from: Checkpoint | None = None
-    """What it was told to go on from; `None` also once it is seen to have begun again."""
-    continues: bool = False
-    """It is seen to go on from what it was given."""
+    """Generated by it: without those that it went on from."""
+    text: list[str] | tuple[()] = ()
+    """Pieces of text; a list once there is one."""
     ids: list[int] | None = None
-    """What it generated, from a worker that says so."""
+    """Token ids that it generated, from a worker that says so."""
     group: float | None = None
     lowest: float | None = None
-    priority: int = 0
-    left: int = 0
-    """Tokens of its reservation that it has not been heard to use."""
-    room: int = 0
+    context: int = 0
     """Tokens of context that it alone may come to hold on its worker, in a run with policies."""
 
     @property
@@ -212,7 +295,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The beginning of a step's text."""
+    """The beginning of a step's text, as token ids."""
 
     ids: tuple[int, ...]
     text: str
@@ -267,26 +350,29 @@ class Run:
     request: Request
     task: Task
     rankers: tuple[Policy, ...] = ()
+    """Its policies that rank ready steps."""
     placers: tuple[Policy, ...] = ()
+    """Its policies that choose workers or hold steps back."""
     reviewers: tuple[Policy, ...] = ()
+    """Its policies that look at its news."""
     root: Scope | None = None
     nodes: list[Node] = field(default_factory=list[Node])
     prefix_groups: dict[Hashable, PrefixGroup] = field(default_factory=dict["Hashable", "PrefixGroup"])
     live: int = 0
     """Attempts that are not gone."""
-    parked: dict[str, list[Queued]] = field(default_factory=dict[str, list[Queued]])
-    """Heaps of ready steps that a policy holds back, by what they wait behind."""
+    held: Backlog = field(default_factory=Backlog)
+    """Ready steps that a policy holds back."""
     forced: Node | None = None
     """A step that starts although a policy holds it, as nothing else of the run is under way."""
+    paused: bool = False
+    """The user wants nothing more of it to start for now."""
+    set_aside: Backlog = field(default_factory=Backlog)
+    """Ready steps that were due while it was paused."""
     wake: float | None = None
     """When a policy wants to review it."""
     meter: Meter = field(default_factory=Meter)
     cancelled: str | None = None
     """Why the user gave it up."""
-    paused: bool = False
-    """The user wants nothing more of it to start for now."""
-    aside: list[Queued] = field(default_factory=list["Queued"])
-    """Its steps that were due while it was paused."""
     broken: Failure | None = None
     """A policy raised."""
 
@@ -298,13 +384,14 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class WorkerState:
-    """A worker as the machine knows it."""
+    """A worker as the machine knows it. Policies see it too (`core.view.WorkerView`)."""
 
     name: str
     slots: int
     serves: tuple[Kind, ...]
     up: bool = True
     returning: bool = False
+    """It is down and will come back."""
     running: int = 0
     """Attempts on it that are not gone."""
     carried: int = 0
@@ -315,9 +402,11 @@ class WorkerState:
     load: int = 0
     """Tokens that its attempts may still generate."""
     context: int = 0
-    """Tokens of context that they may come to hold, what several share counted once; of runs with policies."""
+    """Tokens of context that they may come to hold; shared ones count once; of runs with policies."""
     lanes: dict[str, None] = field(default_factory=dict[str, None])
-    """Those that it serves."""
+    """Lanes that it serves."""
+    listed: int = -1
+    """`running` in its entry in the heap of free workers; -1 without an entry."""
 
     @property
     def free(self) -> int:
@@ -353,13 +442,13 @@ class Account:
     tokens: int = 0
     reserved: int = 0
     overrun: int = 0
-    """Tokens that workers generated beyond what they were granted."""
+    """Tokens that workers generated beyond their grants."""
     attempts: int = 0
     running: int = 0
     cost: float = 0.0
     steps: int = 0
-    held: dict[str, list[Queued]] = field(default_factory=dict[str, list[Queued]])
-    """Heaps of ready steps, by lane, that wait for something under this account to end."""
+    held: Backlog = field(default_factory=Backlog)
+    """Ready steps, by lane, that wait for something under this account to end."""
     timed: list[Node] = field(default_factory=list["Node"])
     """The steps that its deadline concerns, in the order they came; empty without one."""
 
@@ -381,13 +470,12 @@ class PrefixGroup:
     live: dict[str, int] = field(default_factory=dict[str, int])
     """Attempts that are not gone, by worker."""
     finished: list[Ended] = field(default_factory=list[Ended])
-    """Those that ended in a value, the first first."""
-
-    room: dict[str, int] = field(default_factory=dict[str, int])
+    """Attempts that ended in a value, the first first."""
+    shared: dict[str, int] = field(default_factory=dict[str, int])
     """Tokens of the shared context, by worker with a live attempt."""
 
 
-_PEERS = 256
+_REMEMBERED = 256
 """Ends of steps of one class that are remembered."""
 
 
@@ -399,7 +487,7 @@ class LatencyStats:
 
     def add(self, step: Step, ended: Ended) -> None:
         """Take note of an attempt that ended in a value."""
-        self._ends.setdefault(_class(step), deque(maxlen=_PEERS)).append(ended)
+        self._ends.setdefault(_class(step), deque(maxlen=_REMEMBERED)).append(ended)
 
     def of(self, step: Step) -> tuple[Ended, ...]:
         """Return the last ones of a step's class, the oldest first."""
@@ -411,3 +499,22 @@ def _class(step: Step) -> Hashable:
     if op.kind == "think":
         return (op.model, op.sampling.max_tokens, op.after is None)
     return op.tool if op.kind == "call" else None
+
+
+@dataclass(slots=True, eq=False)
+class Records:
+    """All records of a machine, and its answer to the event being handled. Shared by the layers of the machine."""
+
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])
+    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    """The steps of these runs, by id."""
+    attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
+    """Attempts that are not gone."""
+    workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
+    latencies: LatencyStats = field(default_factory=LatencyStats)
+    last_attempt: int = 0
+    now: float = 0.0
+    """Time of the event being handled."""
+    actions: list[Action] = field(default_factory=list[Action])
+    moves: list[Move] = field(default_factory=list[Move])
+    """Moves of steps in the last `handle`, for watchers."""

@@ -1,259 +1,269 @@
-"""How steps move: what becomes ready, what is given up, what a step's end does to others. The bottom of the machine.
+"""How steps move: what becomes ready, what is cancelled, what the end of a step does to others.
 
-`machine.py` says what each event means and holds the theory of operation, `attempts.py` what goes to which slot. Does
-not know events, workers, planners or the end of a run.
+Two rules carry nearly everything. Downstream: a step that ends tells its dependants; one whose needs are all met
+becomes ready, a join counts its branches, and any other step that needs a value which will not come ends without one
+too. Upstream: a step that ends releases its needs; a step that no consumer is left for is cancelled.
+
+The layer above `slots.py`. It chooses no worker and reads no event.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from ..core.errors import PluginError
-from ..core.events import Action, Cancel, Expand
-from ..core.interfaces import Merge, Plugins, Policy
+from ..core.errors import Interrupted, PluginError
+from ..core.events import Cancel, Expand
+from ..core.interfaces import Merge, Policy
 from ..core.result import Failure, Result
-from ..core.states import Move, State
-from .follow import Order, Refused
+from ..core.states import State
 from .joins import WAIT, Ruling, conclude, dependency_failed, judge
-from .outcome import is_limit
-from .ready_queue import Fleet
-from .records import Attempt, LatencyStats, Node, Run, Scope
-from .timers import Timers
+from .ready_queue import ReadyQueue
+from .records import Attempt, Node, Records, Run, Scope
+from .retries import is_limit, retry_delay
+from .slots import Slots
 from .views import StepView, View
 
 
-class Lifecycle:
-    """All state of all runs, and the moves of their steps."""
+class Steps:
+    """The moves of all steps."""
 
-    def __init__(self, plugins: Plugins, *, cancel_timeout: float, lease: float | None) -> None:
-        self.now = 0.0
-        self.runs: dict[str, Run] = {}
-        self.nodes: dict[str, Node] = {}
-        self.attempts: dict[int, Attempt] = {}
-        self.fleet = Fleet()
-        self.timers = Timers()
-        self.moves: list[Move] = []
-        """What moved in the last `handle`, for those who watch."""
-        self._plugins = plugins
-        self._cancel_timeout = cancel_timeout
-        self._lease = lease
-        self._out: list[Action] = []
-        self._ended: deque[Node] = deque()
-        self._closing: list[Run] = []
-        """Runs that may be over."""
-        self.last_attempt = 0
-        self.latencies = LatencyStats()
-        self._holding: dict[str, Run] = {}
-        """Runs of which policies may hold steps back."""
-        self._orders: deque[Order] | None = None
-        """What is left to follow of recorded orders; `None`: this machine decides itself."""
-        self.refused: list[tuple[int, Refused]] = []
-        """Steps of the last `handle` that were refused an attempt, each with how many actions came before."""
-        self._stirred: dict[str, Run] = {}
-        """Those of which something has ended since steps were last sent out."""
+    def __init__(self, records: Records, queue: ReadyQueue, slots: Slots) -> None:
+        self.ended: deque[Node] = deque()
+        """Steps that have ended and whose neighbours have not been told yet."""
+        self._records = records
+        self._queue = queue
+        self._slots = slots
 
-    # What `attempts.py` does, called from here.
+    # -- one step ------------------------------------------------------------------------------------------------------
 
-    def _dispatch_ready(self) -> None:
-        raise NotImplementedError
+    def move(self, node: Node, state: State, reason: str = "") -> None:
+        """Move a step, and note it."""
+        records = self._records
+        records.moves.append(node.move(state, records.now, reason))
 
-    def _stop_attempt(self, node: Node, reason: str) -> bool:
-        raise NotImplementedError
-
-    def _passed_on(self, node: Node) -> None:
-        raise NotImplementedError
-
-    def _unblock(self, node: Node) -> None:
-        raise NotImplementedError
-
-    def _spread(self) -> None:
-        """Work through the steps that have ended, and those that this ends."""
-        while self._ended:
-            self._propagate(self._ended.popleft())
-
-    def _advance(self) -> None:
-        """Move on until nothing moves: ends spread, then what is ready goes to free slots."""
-        while True:
-            if self._ended:
-                self._spread()
-            self._dispatch_ready()
-            if not self._ended:
-                return
-
-    def _propagate(self, node: Node) -> None:
-        """Tell everyone concerned that a step has ended."""
-        done = node.state is State.DONE
-        for reader in node.dependants:
-            if reader.ended or reader.released:
-                continue
-            reader.pending -= 1
-            if reader.merge is not None:
-                if done:
-                    reader.branches_done += 1
-                    if reader.waits_for_all and reader.pending:
-                        continue
-                elif node.state is State.FAILED:
-                    reader.branches_failed += 1
-                self._judge(reader, arrived=done)
-            elif not done:
-                self._end_like(reader, node)
-            elif reader.pending == 0:
-                self._ready(reader)
-        if not node.released:
-            for dep in node.deps:
-                if not dep.ended:
-                    self._release(dep)
-        if node.woken is not None:
-            self._passed_on(node)
-        elif node.account is not None and node.story[-1][2] == State.READY:
-            self._unblock(node)
-        if node.run.parked:
-            self._stirred[node.run.id] = node.run
-        if node.inner is not None:
-            for each in node.inner.names.values():
-                self._cancel(each, f"{node.id}, which expanded into it, has ended")
-        if node.scope.output is node and not node.scope.open:
-            self._output_ended(node.scope, node)
-
-    def _release(self, node: Node) -> None:
-        node.consumers -= 1
-        if node.consumers == 0:
-            self._cancel(node, "nobody reads it any more")
-
-    def _ready(self, node: Node) -> None:
+    def ready(self, node: Node) -> None:
+        """A step's needs are met: rank it and queue it for a slot."""
+        before = node.path_before
         for dep in node.deps:
-            if dep.path > node.path_before:
-                node.path_before = dep.path
+            if dep.path > before:
+                before = dep.path
         if node.after_own and node.after is not None:
-            node.path_before = max(node.path_before, node.after.path_own)
-        self._move(node, State.READY)
-        self._queue(node)
+            before = max(before, node.after.path_own)
+        node.path_before = before
+        self.move(node, State.READY)
+        self.enqueue(node)
 
-    def _queue(self, node: Node) -> None:
-        rank: tuple[float, ...] = ()
-        for policy in node.run.rankers:
+    def enqueue(self, node: Node) -> None:
+        """Ask the policies for the rank of a ready step, and queue it."""
+        run = node.run
+        if node.rank:
+            node.rank = ()
+        for policy in run.rankers:
             try:
-                rank += tuple(map(float, policy.rank(StepView(node), View(self, StepView(node), node.run.id))))
+                subject = StepView(node)
+                rank = policy.rank(subject, View(self._records, self._queue, subject, run.id))
+                node.rank += tuple(map(float, rank))
             except Exception as error:
-                self._break(node.run, policy, error)
+                self.break_run(run, policy, error)
                 return
-        self.fleet.push(node, rank)
+        self._queue.push(node)
 
-    def _done(self, node: Node, result: Result, path: int) -> None:
+    def done(self, node: Node, result: Result, path: int) -> None:
+        """End a step with a value; `path` is the longest chain of generated tokens that it was made from."""
         node.result, node.path = result, path
-        self._move(node, State.DONE)
-        self._ended.append(node)
+        self.move(node, State.DONE)
+        self.ended.append(node)
 
-    def _fail(self, node: Node, failure: Failure) -> None:
+    def fail(self, node: Node, failure: Failure) -> None:
+        """End a step without a value, unless it has ended already."""
         if node.ended:
             return
         node.failure = failure
         node.limited = node.limited or is_limit(failure)
-        self._stop_attempt(node, failure.message)
-        self._move(node, State.FAILED, f"{failure.kind}: {failure.message}")
-        self._ended.append(node)
+        self._slots.stop_all(node, failure.message)
+        self.move(node, State.FAILED, f"{failure.kind}: {failure.message}")
+        self.ended.append(node)
 
-    def _cancel(self, node: Node, reason: str) -> None:
+    def cancel(self, node: Node, reason: str) -> None:
+        """Give a step up, unless it has ended already."""
         if node.ended:
             return
-        if not self._stop_attempt(node, reason):
-            self._out.append(Cancel(step=node.id, reason=reason))
-        self._move(node, State.CANCELLED, reason)
-        self._ended.append(node)
+        if not self._slots.stop_all(node, reason):
+            self._records.actions.append(Cancel(node.id, reason=reason))
+        self.move(node, State.CANCELLED, reason)
+        self.ended.append(node)
 
-    def _end_like(self, node: Node, dep: Node) -> None:
+    def end_like(self, node: Node, dep: Node) -> None:
         """End a step because one that it needs ended without a value."""
         node.limited = node.limited or dep.limited
         if dep.failure is not None:
-            self._fail(node, dependency_failed(dep))
+            self.fail(node, dependency_failed(dep))
         else:
-            self._cancel(node, f"{dep.id}, which it needs, was stopped")
+            self.cancel(node, f"{dep.id}, which it needs, was stopped")
 
-    def _move(self, node: Node, state: State, reason: str = "") -> None:
-        self.moves.append(node.move(state, self.now, reason))
+    def retry_or_fail(self, attempt: Attempt, failure: Failure) -> None:
+        """Go on after an attempt without a value: with the other attempt if there is one; else try the step again if
+        its failure and its kind allow it, a lost one from its checkpoint; else let it fail."""
+        node = attempt.node
+        checkpoint = attempt.checkpoint() if failure.lost else None
+        if not failure.lost:
+            node.checkpoint = None  # the failure may lie in the text generated so far
+        elif checkpoint is not None and (node.checkpoint is None or len(checkpoint.ids) > len(node.checkpoint.ids)):
+            node.checkpoint = checkpoint
+        if node.attempt is not None:
+            return
+        if node.inner is not None:  # patches to the failed attempt are void
+            for each in node.inner.names.values():
+                self.cancel(each, f"{node.id}, which expanded into it, is tried again")
+            node.inner, node.own_waiters = None, None
+        match retry_delay(node, failure):
+            case Failure() as final:
+                self.fail(node, final)
+            case delay:
+                self.move(node, State.WAITING, f"try {node.tries}: {failure.kind}: {failure.message}")
+                if failure.lost:
+                    node.lost += 1
+                    node.interrupted += failure.kind == Interrupted.__name__
+                    self.ready(node)
+                else:
+                    self._slots.timers.add(self._records.now + delay, "retry", node)
 
-    def _expand(self, node: Node, result: Result) -> None:
-        self._move(node, State.EXPANDING)
-        self._out.append(Expand(step=node.id, attempt=node.generation, result=result))
+    # -- its neighbours ------------------------------------------------------------------------------------------------
+
+    def spread(self) -> None:
+        """Tell the neighbours of all steps that have ended, and of those that end by this."""
+        ended = self.ended
+        while ended:
+            self._tell(ended.popleft())
+
+    def _tell(self, node: Node) -> None:
+        """Tell everyone concerned that a step has ended."""
+        done = node.state is State.DONE
+        for each in node.dependants:
+            if each.ended or each.released:
+                continue
+            each.pending -= 1
+            if each.merge is not None:
+                if done:
+                    each.branches_done += 1
+                    if each.waits_for_all and each.pending:
+                        continue
+                elif node.state is State.FAILED:
+                    each.branches_failed += 1
+                self.judge(each, arrived=done)
+            elif not done:
+                self.end_like(each, node)
+            elif each.pending == 0:
+                self.ready(each)
+        if not node.released:
+            for dep in node.deps:
+                if not dep.ended:
+                    self.release(dep)
+        if node.account is not None and node.story[-1][2] == "ready":
+            self._slots.ask_others(node)
+        node.blocked = None
+        run, scope = node.run, node.scope
+        if run.held.heaps:
+            self._slots.stirred[run.id] = run
+        if node.inner is not None:
+            for each in node.inner.names.values():
+                self.cancel(each, f"{node.id}, which expanded into it, has ended")
+        if scope.output is node and not scope.open:
+            self.output_ended(scope, node)
+
+    def release(self, node: Node) -> None:
+        """A consumer of a step has gone; the step is cancelled when it was the last."""
+        node.consumers -= 1
+        if node.consumers == 0:
+            self.cancel(node, "nobody reads it any more")
+
+    def expand(self, node: Node, result: Result) -> None:
+        """Ask the planner how a step goes on that has its own result."""
+        self.move(node, State.EXPANDING)
+        self._records.actions.append(Expand(node.id, node.generation, result=result))
         waiters, node.own_waiters = node.own_waiters or (), None
         for waiter in waiters:
             waiter.pending -= 1
             if waiter.pending == 0 and not waiter.ended:
-                self._ready(waiter)
+                self.ready(waiter)
 
-    def _output_ended(self, scope: Scope, output: Node) -> None:
+    def output_ended(self, scope: Scope, output: Node) -> None:
+        """The output of a closed scope has ended: so does the step that expands into it, or the run."""
         owner = scope.owner
         if owner is None:
-            self._closing.append(scope.run)
+            self._slots.closing.append(scope.run)
             return
         if owner.state is not State.EXPANDED:
             return
         owner.limited = owner.limited or output.limited
         if output.result is not None:
-            self._done(owner, output.result, max(output.path, owner.path_own))
+            self.done(owner, output.result, max(output.path, owner.path_own))
         elif output.failure is not None:
-            self._fail(owner, output.failure)
+            self.fail(owner, output.failure)
         else:
-            self._cancel(owner, f"{output.id}, its output, was stopped")
+            self.cancel(owner, f"{output.id}, its output, was stopped")
 
     # -- joins ---------------------------------------------------------------------------------------------------------
 
-    def _judge(self, node: Node, arrived: bool) -> None:
-        """End a join if it can end, now that a branch has."""
+    def judge(self, node: Node, arrived: bool) -> None:
+        """End a join if it can end, now that a branch has; `arrived` is whether the branch brought a value."""
         try:
             ruling = judge(node, arrived)
         except Exception as error:
-            self._fail(node, raised(node.merge, error))
+            self.fail(node, raised(node.merge, error))
             return
         if ruling is not WAIT:
-            self._obey(node, ruling)
+            self.obey(node, ruling)
 
-    def _obey(self, node: Node, ruling: Ruling) -> None:
+    def obey(self, node: Node, ruling: Ruling) -> None:
+        """Do with a join as was ruled."""
         match ruling.verdict:
             case "wait":
                 return
             case "close":
                 self._close_join(node)
             case "stop":
-                self._cancel(node, ruling.reason)
+                self.cancel(node, ruling.reason)
             case "fail":
                 assert ruling.failure is not None
                 node.limited = node.limited or any(dep.limited for dep in node.deps)
-                self._fail(node, ruling.failure)
+                self.fail(node, ruling.failure)
 
     def _close_join(self, node: Node) -> None:
         try:
             result = conclude(node)
         except Exception as error:
-            self._fail(node, raised(node.merge, error))
+            self.fail(node, raised(node.merge, error))
             return
         node.own, node.limited = result, result.partial
         node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is State.DONE)])
         if not node.step.expands and result.patch is None:
-            self._done(node, result, node.path_own)
+            self.done(node, result, node.path_own)
             return
         node.released = True
-        self._expand(node, result)
+        self.expand(node, result)
         for dep in node.deps:
             if not dep.ended:
-                self._release(dep)
+                self.release(dep)
 
     # -- whole runs ----------------------------------------------------------------------------------------------------
 
-    def _break(self, run: Run, plugin: Policy | Merge | None, error: Exception) -> None:
+    def break_run(self, run: Run, plugin: Policy, error: Exception) -> None:
         """End a run whose policy raised."""
-        self._break_with(run, raised(plugin, error))
+        self.break_with(run, raised(plugin, error))
 
-    def _break_with(self, run: Run, failure: Failure) -> None:
+    def break_with(self, run: Run, failure: Failure) -> None:
+        """End a run with the failure of a policy, unless one has ended it already."""
         if run.broken is None:
             run.broken = failure
-            self._cancel_all(run, run.broken.message)
+            self.cancel_all(run, failure.message)
 
-    def _cancel_all(self, run: Run, reason: str) -> None:
+    def cancel_all(self, run: Run, reason: str) -> None:
+        """Give up all steps of a run."""
         for node in run.nodes:
-            self._cancel(node, reason)
+            self.cancel(node, reason)
 
 
 def raised(plugin: Policy | Merge | None, error: Exception) -> Failure:
-    """Return the failure of what depended on a plugin that raised."""
+    """Return the failure of a step or run whose plugin raised."""
     return Failure(kind=PluginError.__name__, message=f"{type(plugin).__name__} raised {type(error).__name__}: {error}")

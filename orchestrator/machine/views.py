@@ -1,13 +1,9 @@
-"""What planners, policies and people may see of a machine: read-only, and alive (a view shows the present, not a copy).
-
-Wraps the machine's records; decides nothing and changes nothing.
-"""
+"""What policies and merges see of a machine: read-only views of its records, which show the present and not a copy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
 
 from ..core.plan import Kind, Step
 from ..core.result import Failure, Result
@@ -16,8 +12,8 @@ from ..core.task import Task
 from ..core.view import Branch, Ended, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
 from .prefix_groups import prompt_tokens, shared_tokens
-from .ready_queue import Fleet
-from .records import LatencyStats, Node, Run, lane_of
+from .ready_queue import ReadyQueue
+from .records import Node, PrefixGroup, Records, lane_of
 
 
 class StepView:
@@ -116,7 +112,8 @@ class StepView:
     @property
     def held(self) -> str:
         """Why a policy holds it back in our queue; empty if none does."""
-        return self._node.held
+        blocked = self._node.blocked
+        return blocked.reason if blocked is not None and blocked.by == "policy" else ""
 
     @property
     def group(self) -> float | None:
@@ -166,7 +163,7 @@ class StepView:
     def siblings(self) -> Siblings:
         """The steps of its run that continue the same context as it or begin with the same prompt (for a call: that
         call the same tool), itself included. Empty in a run without policies."""
-        return Siblings(self._node)
+        return Siblings(self._node.prefix_group)
 
     @property
     def owner(self) -> StepView | None:
@@ -249,99 +246,89 @@ def branch_of(node: Node) -> Branch:
 class Siblings:
     """The steps that share a context, and where they were sent. Iterating yields them in the order of the plan."""
 
-    __slots__ = ("_kin",)
+    __slots__ = ("_group",)
 
-    def __init__(self, node: Node) -> None:
-        self._kin = node.prefix_group
+    def __init__(self, group: PrefixGroup | None) -> None:
+        self._group = group
 
     def __len__(self) -> int:
-        return len(self._kin.nodes) if self._kin is not None else 0
+        return len(self._group.nodes) if self._group is not None else 0
 
     def __iter__(self) -> Iterator[StepView]:
-        yield from map(StepView, self._kin.nodes if self._kin is not None else ())
+        yield from map(StepView, self._group.nodes if self._group is not None else ())
 
     @property
     def sent(self) -> Mapping[str, int]:
         """Attempts that were sent out so far, by worker, in the order of the first to each."""
-        return MappingProxyType(self._kin.sent) if self._kin is not None else {}
+        return MappingProxyType(self._group.sent) if self._group is not None else {}
 
     @property
     def live(self) -> Mapping[str, int]:
         """Attempts that are not over, by worker."""
-        return MappingProxyType(self._kin.live) if self._kin is not None else {}
+        return MappingProxyType(self._group.live) if self._group is not None else {}
 
     @property
     def finished(self) -> Sequence[Ended]:
         """Seconds, tokens and workers of those that ended in a value, the first to end first."""
-        return tuple(self._kin.finished) if self._kin is not None else ()
-
-
-class _Seen(Protocol):
-    """The part of the machine that a view reads."""
-
-    now: float
-    runs: dict[str, Run]
-    nodes: dict[str, Node]
-    fleet: Fleet
-    last_attempt: int
-    latencies: LatencyStats
+        return tuple(self._group.finished) if self._group is not None else ()
 
 
 class View:
     """The machine, read-only. `subject` is the step that a question or the event under review is about, if it is about
     one; `run` is the run that it is about."""
 
-    __slots__ = ("_machine", "run", "subject")
+    __slots__ = ("_queue", "_records", "run", "subject")
 
-    def __init__(self, machine: _Seen, subject: StepView | None = None, run: str = "") -> None:
-        self._machine = machine
+    def __init__(self, records: Records, queue: ReadyQueue, subject: StepView | None = None, run: str = "") -> None:
+        self._records = records
+        self._queue = queue
         self.subject = subject
         self.run = run or (subject.run if subject is not None else "")
 
     @property
     def now(self) -> float:
         """Time of the event being handled, in seconds."""
-        return self._machine.now
+        return self._records.now
 
     @property
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, in the order in which they came."""
-        return tuple(self._machine.fleet.workers.values())
+        return tuple(self._records.workers.values())
 
     def idlest(self, step: AnyStep) -> WorkerView | None:
         """Return the worker that a step goes to if no policy says otherwise: of those that serve it and have a free
         slot the one with the fewest attempts; `None` if none has."""
-        return self._machine.fleet.least_loaded(lane_of(step.plan))
+        return self._queue.least_loaded(lane_of(step.plan))
 
     def serving(self, step: AnyStep) -> int:
         """Return how many workers serve a step's kind and model, free slot or not."""
-        return self._machine.fleet.serving.get(lane_of(step.plan), 0)
+        return self._queue.serving.get(lane_of(step.plan), 0)
 
     def peers(self, step: AnyStep) -> Sequence[Ended]:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have
         policies, the oldest first: thinks of the same model, limit of tokens and place (at the beginning of a context
         or not), or calls of the same tool."""
-        return self._machine.latencies.of(step.plan)
+        return self._records.latencies.of(step.plan)
 
     @property
     def attempts(self) -> int:
         """Attempts sent out so far, of all runs."""
-        return self._machine.last_attempt
+        return self._records.last_attempt
 
     def worker(self, name: str) -> WorkerView | None:
         """Return a worker, by name."""
-        return self._machine.fleet.workers.get(name)
+        return self._records.workers.get(name)
 
     def step(self, id: str) -> StepView | None:
         """Return a step of a run that has not finished, by id."""
-        node = self._machine.nodes.get(id)
+        node = self._records.nodes.get(id)
         return StepView(node) if node else None
 
     def steps(self, run: str) -> Iterator[StepView]:
         """Yield all steps of a run that has not finished, in the order in which they entered the plan."""
-        record = self._machine.runs.get(run)
+        record = self._records.runs.get(run)
         yield from map(StepView, record.nodes if record else ())
 
     def task(self, run: str) -> Task:
         """Return what the run's request means. Raises `KeyError` for a run that is not there."""
-        return self._machine.runs[run].task
+        return self._records.runs[run].task

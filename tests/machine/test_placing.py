@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from plait.core.events import Dispatch
 from plait.core.interfaces import Policy
 from plait.core.plan import Budget, Step
+from plait.machine import Node
 from tests.machine.kit import World, call, join, think
 
 
@@ -74,7 +75,7 @@ def test_between_runs_that_order_their_steps_and_runs_that_do_not_the_turn_goes_
     world.up("w", 1)
     turns = ["w", "x1", "x2", "z", "c", "b", "y1", "d1", "d2", "a"]
     assert [each.partition(":")[2] for each in order(world)] == turns
-    assert not world.machine.fleet.ordered
+    assert not world.machine.queue.orders
 
 
 def test_a_turn_belongs_to_a_step_that_still_waits() -> None:
@@ -243,30 +244,19 @@ def test_a_narrow_budget_over_many_steps_asks_about_few_of_them_at_a_time() -> N
     n = 3_000
     world = World(slots=64, checked=False)
     asked = 0
-    put_back = world.machine.fleet.put_back
+    push = world.machine.queue.push
 
-    def counted(entry: object) -> None:
+    def counted(node: Node) -> None:
         nonlocal asked
         asked += 1
-        put_back(entry)  # type: ignore[arg-type]
+        push(node)
 
-    object.__setattr__(world.machine, "fleet", Counting(world.machine.fleet, counted))
+    world.machine.queue.push = counted  # type: ignore[method-assign]
     submit_all(world, *(call(f"s{i}") for i in range(n)), budget=Budget(width=8))
     while "r" not in world.finishes:
         (attempt, *_) = world.jobs
         world.succeed(world.jobs[attempt].job.step)
     assert asked < 3 * n
-
-
-class Counting:
-    """A fleet of which one method is watched."""
-
-    def __init__(self, fleet: object, put_back: object) -> None:
-        self._fleet = fleet
-        self.put_back = put_back
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._fleet, name)
 
 
 def test_queues_and_timers_do_not_grow_with_what_is_over() -> None:
@@ -276,8 +266,8 @@ def test_queues_and_timers_do_not_grow_with_what_is_over() -> None:
     for i in range(2_000):
         world.submit(call("a"), run=f"r{i}", budget=Budget(seconds=3600))
         world.succeed(f"r{i}:a")
-    fleet = world.machine.fleet
-    assert sum(map(len, fleet.queues.values())) == 0
-    assert max(map(len, fleet._idle.values())) < 100
+    queue = world.machine.queue
+    assert not any(nodes for _, nodes in queue.waiting())
+    assert max(len(pool.heap) for pools in queue._pools.values() for pool in pools) < 100
     assert len(world.machine.timers._heap) < 200
     assert not [said for said in world.last if isinstance(said, Dispatch)]

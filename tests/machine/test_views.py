@@ -27,7 +27,7 @@ def world_of(**options) -> World:
 
 
 def view(world: World) -> View:
-    return View(world.machine)
+    return world.machine.view()
 
 
 def step(world: World, name: str) -> StepView:

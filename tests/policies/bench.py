@@ -21,7 +21,7 @@ from plait.core.plan import Plugin, Request
 from plait.core.result import Failure, Result, Signals, Usage
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
-from plait.machine.views import StepView, View
+from plait.machine.views import StepView
 from plait.planners.sample import Sample
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins
@@ -91,7 +91,7 @@ class Bench:
         self.take(Failed(at=0, attempt=self.live.pop(sample), failure=failure))
 
     def step(self, name: str) -> StepView:
-        found = View(self.machine).step(f"r:{name}")
+        found = self.machine.view().step(f"r:{name}")
         assert found is not None
         return found
 

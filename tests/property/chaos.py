@@ -6,6 +6,7 @@ Every choice is drawn from one `random.Random`, so hypothesis can steer and shri
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from pydantic import JsonValue
@@ -375,7 +376,7 @@ class Chaos(World):
     def do_forget(self) -> None:
         """A worker loses an attempt without a word; what it generated before is real."""
         attempt = self.some_attempt()
-        if attempt is not None and (self.machine._lease is not None or attempt in self.stopping):
+        if attempt is not None and (self.machine.lease is not None or attempt in self.stopping):
             self.generate(attempt, self.rng.randint(0, 20))
             self.silent.add(attempt)
 
@@ -416,7 +417,7 @@ class Chaos(World):
         event = self.rng.choice(old[-12:])
         if isinstance(event, Cancelled) or (isinstance(event, Expanded) and self.rng.random() < 0.5):
             return
-        self.send(event.model_copy(update={"at": self.now}))
+        self.send(replace(event, at=self.now))
 
     def do_nonsense(self) -> None:
         """News of what never was."""

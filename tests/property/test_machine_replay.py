@@ -35,10 +35,10 @@ def as_json(answers: list[list[Action]]) -> list[list[bytes]]:
 def replayed(world: Chaos) -> Machine:
     """A fresh machine that has been through what is written of a world's events."""
     journal = [event_adapter.dump_json(event) for event in world.events]
-    machine = Machine(Registry(POLICIES), cancel_timeout=world.machine._cancel_timeout, lease=world.machine._lease)
+    machine = Machine(Registry(POLICIES), cancel_timeout=world.machine.cancel_timeout, lease=world.machine.lease)
     answers = [machine.handle(event_adapter.validate_json(line)) for line in journal]
     assert as_json(answers) == as_json(world.answers)
-    follower = Machine(Registry(POLICIES), grace=world.machine._grace, lease=world.machine._lease)
+    follower = Machine(Registry(POLICIES), cancel_timeout=world.machine.cancel_timeout, lease=world.machine.lease)
     told = [follower.follow(*each) for each in zip(world.events, world.orders, strict=True)]
     assert as_json(told) == as_json(world.answers)
     return machine

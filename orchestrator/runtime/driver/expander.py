@@ -15,7 +15,6 @@ from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan
 from ...core.result import as_failure
 from ...machine.machine import Machine
-from ...machine.views import View
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class Expander:
 
         Whatever the planner raises is an event too, and ends the step. News of a step that is over gives nothing.
         """
-        step = View(machine).step(action.step)
+        step = machine.view().step(action.step)
         if step is None:
             return []
         if action.result is not None and action.result.patch is not None:  # what a merge wants, no planner is asked

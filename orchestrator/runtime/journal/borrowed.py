@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 from ...core.events import Action, Event, Job, WorkerDown, WorkerUp
 from ...core.interfaces import Progress, Worker
@@ -34,7 +35,7 @@ class Lent(WorkerProxy):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Have the worker do the job under a number that its owner does not use."""
-        async for item in self.inner.run(job.model_copy(update={"attempt": self._first + job.attempt})):
+        async for item in self.inner.run(replace(job, attempt=self._first + job.attempt)):
             yield item
 
     async def cancel(self, attempt: int) -> None:

@@ -26,7 +26,7 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Dispatch, Event, Expanded, Finish, Pruned, Submitted, event_adapter
+from ...core.events import Action, Dispatch, Event, Expanded, Finish, Pruned, Submitted, action_adapter, event_adapter
 from ...core.values import Frozen
 from .sqlite import FORMAT, check_format, claim, connect, explained, packed, prepare, unpacked
 
@@ -391,8 +391,8 @@ def dump(actions: Sequence[Action], *, whole: bool = False) -> str:
     format 1 had it): prompts of continued contexts would make a journal grow with the square of their length.
     """
     if whole:
-        return f"[{','.join(map(_json, actions))}]"
-    return f"[{','.join(_plain_json(_abridged(action.model_dump())) for action in actions)}]"
+        return f"[{','.join(_plain_json(action_adapter.dump_python(action)) for action in actions)}]"
+    return f"[{','.join(_plain_json(_abridged(action_adapter.dump_python(action))) for action in actions)}]"
 
 
 def _abridged(value: object) -> object:
@@ -415,8 +415,8 @@ def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _json(item: Event | Action) -> str:
-    return _plain_json(item.model_dump())
+def _json(event: Event) -> str:
+    return _plain_json(event_adapter.dump_python(event))
 
 
 def _plain_json(plain: object) -> str:

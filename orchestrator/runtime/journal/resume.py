@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -224,8 +224,8 @@ def _without(event: Expanded, known: Mapping[str, Node]) -> Expanded:
         return event
     new = tuple(step for step in patch.steps if step.name not in known)
     if not new and patch.output is None:
-        return event.model_copy(update={"patch": None})
-    return event.model_copy(update={"patch": Plan(steps=new, output=patch.output, budget=patch.budget)})
+        return replace(event, patch=None)
+    return replace(event, patch=Plan(steps=new, output=patch.output, budget=patch.budget))
 
 
 def _unknown(attempt: Attempt, remedy: str) -> OutcomeUnknown:

@@ -9,7 +9,7 @@ of the run reviews every piece of news, each is written as it came.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -177,15 +177,14 @@ def _merged(first: Progressed, then: Progressed) -> Progressed:
     if first.logprob is not None and then.logprob is not None and tokens:
         logprob = (first.logprob * first.tokens + then.logprob * then.tokens) / tokens
     lows = [low for low in (first.lowest, then.lowest) if low is not None]
-    return then.model_copy(
-        update={
-            "text": first.text + then.text,
-            "tokens": tokens,
-            "logprob": logprob,
-            "ids": (*first.ids, *then.ids),
-            "group": first.group if then.group is None else then.group,
-            "lowest": min(lows) if lows else None,
-        }
+    return replace(
+        then,
+        text=first.text + then.text,
+        tokens=tokens,
+        logprob=logprob,
+        ids=(*first.ids, *then.ids),
+        group=first.group if then.group is None else then.group,
+        lowest=min(lows) if lows else None,
     )
 
 
@@ -195,7 +194,7 @@ def _joined(before: Sequence[Action], then: Sequence[Action]) -> list[Action]:
     for action in then:
         last = joined[-1] if joined else None
         if isinstance(action, Expand) and isinstance(last, Expand) and action.delta and last.delta:
-            joined[-1] = last.model_copy(update={"delta": last.delta + action.delta})
+            joined[-1] = replace(last, delta=last.delta + action.delta)
         else:
             joined.append(action)
     return joined

@@ -294,9 +294,10 @@ class _Simulation:
 
     def _come(self, host: Host) -> None:
         self._up.add(host.name)
-        cache = {"cache_tokens": host.cache_tokens, "block": host.block} if host.cache_tokens else {}
-        facts = {"worker": host.name, "slots": host.slots, "serves": host.serves, "models": host.models, **cache}
-        self._take(WorkerUp.model_validate({"at": self._now, **facts}))
+        come = WorkerUp(self._now, host.name, host.slots, host.serves, host.models)
+        if host.cache_tokens:
+            come.cache_tokens, come.block = host.cache_tokens, host.block
+        self._take(come)
 
     def _strike(self, fault: Fault | Throttle | GiveUp) -> None:
         if isinstance(fault, Throttle):

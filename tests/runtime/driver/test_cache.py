@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_what_is_the_same_and_what_is_not(cache: ResultCache) -> None:
     assert cache.key("m", job(run="another")) == keys[0], "the first sample of another run"
     assert cache.key("m", job(stream=True, run="z")) == keys[0], "how it is told is no part of it"
     assert cache.key("m", Job(attempt=1, run="r", step="s", op=Call(tool="f"))) is None
-    assert cache.key("m", job().model_copy(update={"generated": (1, 2)})) is None
+    assert cache.key("m", replace(job(), generated=(1, 2))) is None
 
 
 def test_only_whole_results_are_kept(cache: ResultCache) -> None:

@@ -1,0 +1,154 @@
+"""The life of an attempt: it begins on a worker, is asked to stop, is over. Also what that wakes among blocked steps.
+
+The lowest layer of the machine that acts. It writes to attempts, workers, accounts and timers. It moves no step and
+makes no choice.
+"""
+
+from __future__ import annotations
+
+from ..core.events import NO_USAGE, Cancel, Dispatch, Job
+from ..core.plan import Text
+from ..core.result import Result, Usage
+from ..core.view import Ended
+from . import budgets, prefix_groups
+from .assemble import resolve
+from .ready_queue import ReadyQueue
+from .records import Attempt, Backlog, Checkpoint, Node, Records, Run, WorkerState, lane_of
+from .timers import Timers
+
+
+class Slots:
+    """Attempts on workers. `cancel_timeout` and `lease` as for `Machine`."""
+
+    def __init__(self, records: Records, queue: ReadyQueue, *, cancel_timeout: float, lease: float | None) -> None:
+        self.cancel_timeout = cancel_timeout
+        self.lease = lease
+        self.timers = Timers()
+        self.closing: list[Run] = []
+        """Runs that may be over, as their last attempt is gone or their output has ended."""
+        self.stirred: dict[str, Run] = {}
+        """Runs of which something has ended or begun to speak: their policies are asked again about held steps."""
+        self._records = records
+        self._queue = queue
+
+    def begin(
+        self,
+        node: Node,
+        worker: WorkerState,
+        grant: budgets.Grant,
+        checkpoint: Checkpoint | None,
+        priority: int,
+        reason: str,
+    ) -> Attempt:
+        """Send a step to a worker, to go on from a checkpoint if there is one."""
+        records, run, tokens = self._records, node.run, grant.tokens
+        records.last_attempt = number = records.last_attempt + 1
+        op = resolve(node, tokens if checkpoint is None else tokens + len(checkpoint.ids))
+        attempt = Attempt(number, node, worker, tokens, grant.truncated, records.now, records.now, priority, tokens)
+        records.attempts[number] = attempt
+        run.live += 1
+        node.ran_on = worker.name
+        if op.kind == "think":
+            begin = (Text(text=op.begin),) if op.begin else ()
+            node.prompt = (*(part for part in op.prompt if part.kind != "ref"), *begin)
+            attempt.resumed_from = checkpoint
+        seconds: float | None = None
+        if node.account is not None:
+            budgets.reserve(node.account, tokens)
+            seconds = budgets.seconds_left(node.account, records.now)
+        worker.load += tokens
+        worker.running += 1
+        if node.prefix_group is not None:
+            prefix_groups.begun(node.prefix_group, attempt)
+        if self.lease is not None:
+            self.timers.add(records.now + self.lease, "lease", attempt)
+        generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
+        job = Job(number, run.id, node.id, op, seconds, generated, priority)
+        records.actions.append(Dispatch(worker.name, job, reason))
+        return attempt
+
+    def stop(self, attempt: Attempt, reason: str) -> None:
+        """Ask a worker to stop an attempt, which is no longer its step's from now on."""
+        attempt.state = "stopping"
+        attempt.leave()
+        self.timers.add(self._records.now + self.cancel_timeout, "cancel", attempt)
+        self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, reason))
+
+    def stop_all(self, node: Node, reason: str) -> bool:
+        """Ask the workers to stop a step's live attempts; return whether it had any."""
+        first, second = node.attempt, node.hedge
+        if first is None:
+            return False
+        self.stop(first, reason)
+        if second is not None:
+            self.stop(second, reason)
+        return True
+
+    def over(self, attempt: Attempt, usage: Usage | None, read: bool = False) -> None:
+        """Take note that an attempt is over: its slot and its reservation are free again.
+
+        `read` is whether its tokens go into its step's value. Without `usage` nobody knows what it generated: the
+        meter counts what was heard of, and the accounts are charged all that it might have generated, since a limit is
+        hard.
+        """
+        node, worker = attempt.node, attempt.worker
+        run = node.run
+        least = attempt.reserved if usage is None else 0
+        usage = usage or NO_USAGE
+        if usage.completion < attempt.tokens:
+            usage = usage.model_copy(update={"completion": attempt.tokens})
+        attempt.state = "gone"
+        del self._records.attempts[attempt.id]
+        attempt.leave()
+        run.live -= 1
+        run.meter.add(usage, read)
+        node.spent = usage if node.spent is None else node.spent + usage
+        worker.load -= attempt.left
+        self._queue.vacate(worker)
+        if node.prefix_group is not None:
+            prefix_groups.gone(node.prefix_group, attempt)
+        if node.account is not None:
+            charge = max(usage.completion, least)
+            for account in budgets.settle(node.account, attempt.reserved, charge, usage.cost):
+                for lane in list(account.held.heaps):
+                    self.ask_next(account.held, lane)
+        if run.held.heaps:
+            self.stirred[run.id] = run
+        if run.live == 0:
+            self.closing.append(run)
+
+    def won(self, attempt: Attempt, result: Result) -> Result:
+        """Take note of the attempt that gave its step a value, and stop the other one.
+
+        Return the result. Its usage counts also the tokens that the attempt went on from; the meter counts these no
+        longer as generated for nobody.
+        """
+        node = attempt.node
+        if node.attempt is not None:
+            self.stop(node.attempt, "the other attempt at this step was first")
+        node.ran_on = attempt.worker.name
+        reused = attempt.reused(result) if attempt.resumed_from is not None else 0
+        if reused:
+            node.run.meter.reuse(reused)
+            usage = result.usage.model_copy(update={"completion": result.usage.completion + reused})
+            result = result.model_copy(update={"usage": usage})
+        if node.prefix_group is not None:
+            ended = Ended(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)
+            node.prefix_group.finished.append(ended)
+            self._records.latencies.add(node.step, ended)
+        return result
+
+    # -- blocked steps -------------------------------------------------------------------------------------------------
+
+    def ask_next(self, backlog: Backlog, key: str) -> None:
+        """Put the first step behind a key back into the queue, to be asked about again."""
+        node = backlog.take(key)
+        if node is not None:
+            self._queue.push(node)
+
+    def ask_others(self, node: Node) -> None:
+        """A ready step has ended, and its budgets may block steps that it went before: one of these may start now."""
+        lane = lane_of(node.step)
+        for account in node.account.chain() if node.account is not None else ():
+            if account.held.heaps:
+                self.ask_next(account.held, lane)
