@@ -130,15 +130,15 @@ class Installed:
     target: Path
     work: Path
 
-    def run(self, *words: object) -> str:
-        """Run a command in the working folder and return what it prints."""
+    def run(self, *words: object, code: int = 0) -> str:
+        """Run a command in the working folder and return what it prints; with another `code`, the error."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PLAIT_", "PYTHON"))}
         environment |= {"PYTHONPATH": str(self.target), "COLUMNS": "100", "XDG_STATE_HOME": str(self.work / "state")}
         done = subprocess.run(
             list(map(str, words)), cwd=self.work, env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +183,56 @@ def test_commands_work_beside_foreign_packages(installed: Installed, command: Co
 
 def test_a_script_works_beside_foreign_packages(installed: Installed) -> None:
     assert installed.run(sys.executable, "script.py").splitlines() == ["42", "42"]
+
+
+# --- without the extras ---
+
+BLOCK = """
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {blocked!r} else find(name, path, target)
+
+PathFinder.find_spec = find_spec
+"""
+EXTRAS = ("jinja2", "math_verify", "mcp", "opentelemetry", "prompt_toolkit", "pyarrow", "ray", "tokenizers", "torch",
+          "transformers", "vllm")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def slim(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The same as after `pip install plait`: no library of an extra can be imported."""
+    target = tmp_path_factory.mktemp("slim")
+    (target / "sitecustomize.py").write_text(BLOCK.format(blocked=EXTRAS))
+    (target / "plait").symlink_to(installed.target / "plait")
+    (installed.work / "rows.jsonl").write_text('{"text": "six?"}\n')
+    return Installed(target, installed.work)
+
+
+def test_without_extras_it_plans_simulates_runs_and_replays(slim: Installed) -> None:
+    start = [sys.executable, "-m", "plait"]
+    assert "sample-1" in slim.run(*start, "plan", "Why?", "--planner", "sample:n=3")
+    assert "in virtual time" in slim.run(*start, "simulate", "Why?", "--planner", "sample")
+    given = ["--script", "replies.json", "--tools", "tools.py", "--plan", "plan.json", "--journal", "one.sqlite"]
+    assert slim.run(*start, "run", *given).startswith('["answer: 42", 42]')
+    assert slim.run(*start, "replay", "one.sqlite").startswith("identical")
+    assert slim.run(*start, "trace", "one.sqlite", "--format", "chrome", "--out", "trace.json")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "extra"),
+    [
+        ("run six?", 1, "cpu"),
+        ("run six? --worker engine", 1, "cpu"),
+        ("run six? --tools tools.py --tool-actors 1 --script replies.json", 1, "ray"),
+        ("run six? --script replies.json --otel", 2, "otel"),
+        ("run six? --script replies.json --mcp http://localhost:1/mcp", 2, "mcp"),
+        ("batch rows.jsonl --out rows.parquet --script replies.json", 2, "batch"),
+        ("job list", 1, "job"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(slim: Installed, words: str, code: int, extra: str) -> None:
+    said = slim.run(sys.executable, "-m", "plait", *words.split(), code=code)
+    assert f"'plait[{extra}]'" in said and "pip install" in said and "Traceback" not in said
