@@ -1,6 +1,6 @@
 """`plait batch IN.jsonl --out OUT`: thousands of requests over the workers, resumable, no row fatal.
 
-Decides what a row's outcome is and how many rows are under way. Files are `batch_rows.py`'s.
+The files are read and written in `rows.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Count, Json, Merge, Planner, Policies, Seconds, Task, Tokens, common_options
 from ..common.output import Output, opened
 from ..common.session import opened_session
-from .rows import Log, Row, count_rows, read_rows, write_output
+from .rows import FIELDS, Log, Row, count_rows, other_columns, read_rows, write_output
 
 __all__ = ["batch"]
 
@@ -35,7 +35,11 @@ __all__ = ["batch"]
 @common_options
 def batch(
     rows: Annotated[
-        Path, typer.Argument(metavar="IN.jsonl", help='Lines {"text": …}, and options a row has of its own.')
+        Path,
+        typer.Argument(
+            metavar="IN.jsonl|csv",
+            help='Lines {"text": …}, or CSV with a column `text`; a row may have options of its own.',
+        ),
     ],
     out: Annotated[
         Path, typer.Option(metavar="OUT.jsonl|parquet", help="Where the outcomes go, in the input's order.")
@@ -76,7 +80,13 @@ def batch(
     header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed, "options": asked}
     began = time.monotonic()
     with opened(as_json) as output:
+        if others := other_columns(rows):
+            said = f"note: columns that mean nothing here are passed over: {', '.join(others)}"
+            output.progress.print(said, style="dim", markup=False, soft_wrap=True)
         log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
+        if log.is_new and out.exists() and not fresh:
+            log.remove()
+            raise ConfigError(f"{out} is there already: give --fresh to write it anew, or another --out")
         found = log.done
         try:
             stopped = found < count and run_stoppable(
@@ -101,6 +111,8 @@ def batch(
         output.result(summary) if as_json else _show(summary, output)
     if not finished:
         raise typer.Exit(130)
+    if log.failed == count:
+        raise typer.Exit(1)
 
 
 def _check(config: Config, rows: Path, **options: Any) -> None:
@@ -148,8 +160,9 @@ async def _outcome(
     if row.fault:
         return {**head, "status": "invalid", "error": row.fault}
     try:
+        own = {key: value for key, value in fields.items() if key in FIELDS and key != "text"}
         with untrusted():
-            handle = await orchestrator.submit(fields.pop("text"), **{**options, **fields})
+            handle = await orchestrator.submit(fields["text"], **{**options, **own})
     except WorkerError:  # nothing can be run any more: that is no row's fault
         raise
     except (PlaitError, ValueError, TypeError) as error:

@@ -1,12 +1,15 @@
-"""The rows of a batch: requests read one at a time from JSON lines, outcomes kept as they come, and the final file.
+"""The rows of a batch: requests read one at a time from JSON lines or CSV, outcomes as they come, and the final file.
 
 Outcomes go to a log beside the output, one line a row, each flushed, so a batch that was killed goes on where it was;
 when all rows are there they are written in the order of the input and the log is removed. Memory does not grow with the
-texts: of a finished row only its number and its place in the log are held. It does not know how a request is run.
+texts: of a finished row only its number and its place in the log are held.
 """
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import fcntl
 import hashlib
 import json
 import os
@@ -14,14 +17,17 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ...core.errors import ConfigError
+from ...core.messages import did_you_mean
+from ..common.files import written
 
-__all__ = ["COLUMNS", "Log", "Row", "count_rows", "read_rows", "write_output"]
+__all__ = ["COLUMNS", "Log", "Row", "count_rows", "other_columns", "read_rows", "write_output"]
 
 FIELDS = ("id", "text", "task", "planner", "policies", "merge", "n", "seed", "tokens", "seconds")
-"""What a row may say; all but `text` are the command's options where it leaves them out."""
+"""What a row may say; all but `text` are the command's options where it leaves them out. Other columns are passed
+over."""
 COLUMNS: dict[str, str] = {
     "row": "int64",
     "id": "string",
@@ -40,6 +46,9 @@ COLUMNS: dict[str, str] = {
     "elapsed_seconds": "double",
 }
 """Columns of the output and their types. `status` is that of an answer, or `invalid` for a row that cannot be run."""
+_EXAMPLE = '{"text": "What is asked"}'
+_NUMBERS = ("n", "seed", "tokens", "seconds")
+_MOST_OF_A_CELL = 1 << 24
 _BATCH = 512
 """Rows of a group in a Parquet file, and the most that are held at once."""
 
@@ -60,21 +69,27 @@ def count_rows(path: Path) -> tuple[int, str]:
 
     Raises `ConfigError` for a file that cannot be read or has no rows.
     """
-    digest, rows = hashlib.sha256(), 0
+    digest, lines = hashlib.sha256(), 0
     try:
         with path.open("rb") as file:
             for line in file:
                 digest.update(line)
-                rows += bool(line.strip())
+                lines += bool(line.strip())
+        rows = sum(1 for _ in read_rows(path)) if _is_csv(path) else lines
     except OSError as error:
         raise ConfigError(f"the batch {path} cannot be read: {error.strerror or error}") from None
     if not rows:
-        raise ConfigError(f'{path} has no rows: write lines like {{"text": "What is asked"}}')
+        like = "a line of column names (text, …) and one for each row" if _is_csv(path) else _EXAMPLE
+        raise ConfigError(f"{path} has no rows: write {like}")
     return rows, digest.hexdigest()
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file as they are asked for; one that makes no sense says why."""
+    """Yield the rows of a file as they are asked for, of CSV where its name ends so; a row that makes no sense says
+    why. Raises `ConfigError` for a CSV file without a column `text`."""
+    if _is_csv(path):
+        yield from _read_csv(path)
+        return
     with path.open("rb") as file:
         number = 0
         for line in file:
@@ -83,17 +98,63 @@ def read_rows(path: Path) -> Iterator[Row]:
                 number += 1
 
 
+def other_columns(path: Path) -> list[str]:
+    """Return the columns of the first row that mean nothing to a batch."""
+    return [name for name in next(read_rows(path)).fields if name not in FIELDS]
+
+
+def _is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(_MOST_OF_A_CELL)
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = csv.DictReader(file)
+        if reader.fieldnames and "text" not in reader.fieldnames:
+            raise ConfigError(f"{path} has no column `text` (it has {', '.join(reader.fieldnames)}): name it in line 1")
+        number = 0
+        while True:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                yield Row(number, {}, f"not CSV ({error})")
+                number += 1
+                continue
+            if cells is None:
+                return
+            if cells.pop(None, None) is not None:  # pyright: ignore[reportArgumentType, reportCallIssue]
+                yield Row(number, {}, "more cells than there are columns: put texts with commas into quotes")
+            else:
+                yield _checked(number, {name: _of_text(name, cell) for name, cell in cells.items() if cell})
+            number += 1
+
+
+def _of_text(name: str, cell: str) -> Any:
+    """Return the value of an option that a cell of text means; the text itself where it means none."""
+    if name in _NUMBERS or (name == "policies" and cell.startswith("[")):
+        try:
+            return json.loads(cell)
+        except ValueError:
+            return cell
+    return [cell] if name == "policies" else cell
+
+
 def _row(number: int, line: bytes) -> Row:
-    example = 'write {"text": "What is asked"}'
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return Row(number, {}, f"not JSON ({getattr(error, 'msg', None) or type(error).__name__}); {example}")
+        return Row(number, {}, f"not JSON ({getattr(error, 'msg', None) or type(error).__name__}); write {_EXAMPLE}")
+    return _checked(number, fields)
+
+
+def _checked(number: int, fields: object) -> Row:
+    """Return a row; a column that is nearly the name of an option is taken for a slip, any other is passed over."""
     if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
-        return Row(number, {}, f"no `text` in it; {example}")
-    unknown = sorted(set(fields) - set(FIELDS))
-    if unknown:
-        return Row(number, fields, f"unknown field {unknown[0]!r}; there are {', '.join(FIELDS)}")
+        return Row(number, {}, f"no `text` in it; write {_EXAMPLE}")
+    for name in fields.keys() - set(FIELDS):
+        if near := did_you_mean(str(name), FIELDS):
+            return Row(number, fields, f"unknown field {name!r}{near}; there are {', '.join(FIELDS)}")
     return Row(number, fields)
 
 
@@ -107,12 +168,23 @@ class Log:
         """Where the outcome of each row begins in the file; -1 for none yet."""
         self.done = self.failed = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        if fresh or not path.exists() or path.stat().st_size == 0:
-            path.write_text(json.dumps(header) + "\n", encoding="utf-8")
-        else:
-            self._read(header)
-        self._file = path.open("r+b")
-        self._file.seek(0, os.SEEK_END)
+        self._file = _locked(path)
+        try:
+            first = b"" if fresh else self._file.readline()
+            self.is_new = not first.endswith(b"\n")
+            """Whether nothing of an earlier try is there; a header that was being written when the process died is
+            nothing."""
+            if self.is_new:
+                self._file.seek(0)
+                self._file.truncate()
+                self._file.write(json.dumps(header).encode() + b"\n")
+                self._file.flush()
+            else:
+                self._read(first, header)
+            self._file.seek(0, os.SEEK_END)
+        except BaseException:
+            self._file.close()
+            raise
 
     def has(self, number: int) -> bool:
         """Whether a row has its outcome."""
@@ -137,8 +209,8 @@ class Log:
 
     def remove(self) -> None:
         """Close and delete the file."""
+        self._path.unlink(missing_ok=True)  # while it is still locked
         self.close()
-        self._path.unlink()
 
     def _note(self, outcome: dict[str, Any], place: int) -> None:
         if not self.has(outcome["row"]):
@@ -146,35 +218,53 @@ class Log:
             self.failed += outcome["status"] in ("failed", "invalid")
         self._places[outcome["row"]] = place
 
-    def _read(self, header: dict[str, Any]) -> None:
-        with self._path.open("r+b") as file:
-            first = file.readline()
-            if json.loads(first) != header:
-                raise ConfigError(
-                    f"{self._path} is what another batch left (other rows or options): give --fresh to begin anew, or "
-                    "another --out"
-                )
-            while line := file.readline():
-                place = file.tell() - len(line)
-                if not line.endswith(b"\n"):  # the process was killed while it wrote this one
-                    file.truncate(place)
-                    break
+    def _read(self, first: bytes, header: dict[str, Any]) -> None:
+        try:
+            same = json.loads(first) == header
+        except ValueError:
+            same = False
+        if not same:
+            raise ConfigError(
+                f"{self._path} is what another batch left (other rows or options): give --fresh to begin anew, or "
+                "another --out"
+            )
+        while line := self._file.readline():
+            place = self._file.tell() - len(line)
+            if not line.endswith(b"\n"):  # the process was killed while it wrote this one
+                self._file.truncate(place)
+                break
+            with contextlib.suppress(ValueError, LookupError, TypeError):  # a damaged line: the row is run again
                 self._note(json.loads(line), place)
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Open the log and keep others from it until it is closed. Raises `ConfigError` while another process has it."""
+    while True:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise ConfigError(
+                f"another process is working on {path}: wait for it, or give this one another --out"
+            ) from None
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # the other process was done with it just now, and has deleted it
 
 
 def write_output(log: Log, path: Path) -> None:
     """Write all outcomes, in the order of the input, as Parquet or JSON lines by the file's ending; atomically."""
-    beside = path.with_name(f".{path.name}.tmp")
-    if path.suffix == ".parquet":
-        _write_parquet(log, beside)
-    else:
-        with beside.open("w", encoding="utf-8") as file:
-            for outcome in log.outcomes():
-                file.write(json.dumps({name: outcome.get(name) for name in COLUMNS}, ensure_ascii=False) + "\n")
-    os.replace(beside, path)
+    with written(path) as file:
+        if path.suffix == ".parquet":
+            _write_parquet(log, file)
+            return
+        for outcome in log.outcomes():
+            line = json.dumps({name: outcome.get(name) for name in COLUMNS}, ensure_ascii=False)
+            file.write(line.encode(errors="replace") + b"\n")
 
 
-def _write_parquet(log: Log, path: Path) -> None:
+def _write_parquet(log: Log, path: BinaryIO) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -37,7 +37,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def test_every_row_has_an_outcome_in_the_order_of_the_input(plait: Plait, tmp_path: Path) -> None:
     rows, script = tmp_path / "in.jsonl", _script(tmp_path / "s.json")
     rows.write_text(
-        '{"text": "one", "id": 7}\n\nnot json\n{"text": "this fails"}\n{"txt": 1}\n{"text": "x", "colour": "red"}\n'
+        '{"text": "one", "id": 7}\n\nnot json\n{"text": "this fails"}\n{"txt": 1}\n{"text": "x", "planer": "single"}\n'
         '{"text": "y", "planner": "nobody"}\n{"text": "z", "n": 2, "planner": "sample"}\n{"text": "w", "n": "many"}\n'
     )
     done = plait("batch", rows, "--out", "out.jsonl", "--script", script, "--json")
@@ -51,7 +51,7 @@ def test_every_row_has_an_outcome_in_the_order_of_the_input(plait: Plait, tmp_pa
     assert "not JSON" in found[1]["error"]
     assert "EngineError" in found[2]["error"]
     assert "no `text`" in found[3]["error"]
-    assert "'colour'" in found[4]["error"]
+    assert "'planer'; did you mean 'planner'?" in found[4]["error"]
     assert "nobody" in found[5]["error"]
     assert all(list(row) == list(COLUMNS) for row in found)
     assert not (tmp_path / "out.jsonl.progress").exists()
@@ -178,3 +178,108 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.splitlines()[-1]))
     assert peaks[1] - peaks[0] < 12_000, f"{peaks} KiB: 5,000 rows more took over 2.4 KiB each"
+
+
+# --- what must not get lost or be read by others ---
+
+
+def test_a_result_is_not_overwritten(plait: Plait, tmp_path: Path) -> None:
+    rows, script = _rows(tmp_path / "in.jsonl", 3), _script(tmp_path / "s.json")
+    words = ["batch", rows, "--out", "out.jsonl", "--script", script]
+    assert plait(*words).code == 0
+    before = (tmp_path / "out.jsonl").read_bytes()
+    for more in ((), ("--planner", "sample:n=2")):
+        done = plait(*words, *more)
+        assert done.code == 2
+        assert "out.jsonl is there already: give --fresh" in done.err
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+    assert not (tmp_path / "out.jsonl.progress").exists()
+    assert plait(*words, "--fresh").code == 0
+
+
+def test_two_at_once_on_one_output(plait: Plait, tmp_path: Path) -> None:
+    rows, script = _rows(tmp_path / "in.jsonl", 3), _script(tmp_path / "s.json")
+    count, digest = count_rows(rows)
+    other = Log(tmp_path / "out.jsonl.progress", {"batch": digest}, count)
+    done = plait("batch", rows, "--out", "out.jsonl", "--script", script)
+    assert done.code == 2
+    assert "another process is working on" in done.err
+    other.remove()
+    assert plait("batch", rows, "--out", "out.jsonl", "--script", script).code == 0
+
+
+def test_nothing_but_failures_is_a_failure(plait: Plait, tmp_path: Path) -> None:
+    rows, script = tmp_path / "in.jsonl", _script(tmp_path / "s.json")
+    rows.write_text('{"text": "this fails"}\n{"text": "y", "planner": "nobody"}\n')
+    done = plait("batch", rows, "--out", "out.jsonl", "--script", script, "--json")
+    assert (done.code, done.json["failed"], done.json["status"]) == (1, 2, "done")
+
+
+def test_other_columns_are_passed_over_and_named(plait: Plait, tmp_path: Path) -> None:
+    rows, script = tmp_path / "in.jsonl", _script(tmp_path / "s.json")
+    rows.write_text('{"text": "a", "label": "4", "source": {"page": 3}}\n{"text": "b", "label": "5"}\n')
+    done = plait("batch", rows, "--out", "out.jsonl", "--script", script)
+    assert done.code == 0
+    assert [row["status"] for row in _read(tmp_path / "out.jsonl")] == ["done", "done"]
+    assert "passed over: label, source" in done.err
+
+
+def test_rows_of_csv(plait: Plait, tmp_path: Path) -> None:
+    rows, script = tmp_path / "in.csv", _script(tmp_path / "s.json")
+    rows.write_text(
+        "\ufeffid,text,n,planner,policies,label\n"
+        'a,"two lines,\nand a comma",3,sample,fifo,x\n'
+        "b,plain,,,,\n"
+        "c,,,,,\n"
+        'd,many,lots,sample,"[""fifo"",""nobody""]",y\n'
+        "e,too,1,single,,y,more\n"
+    )
+    assert count_rows(rows)[0] == 5
+    assert next(iter(read_rows(rows))).fields["text"] == "two lines,\nand a comma"
+    done = plait("batch", rows, "--out", "out.jsonl", "--script", script, "--json")
+    assert done.code == 0, done.err
+    found = _read(tmp_path / "out.jsonl")
+    assert [row["status"] for row in found] == ["done", "done", "invalid", "invalid", "invalid"]
+    assert [row["id"] for row in found[:2]] == ["a", "b"]
+    assert found[0]["completion_tokens"] == 6, "three samples of two tokens"
+    assert "no `text`" in found[2]["error"] and "more cells" in found[4]["error"]
+
+
+@pytest.mark.parametrize(("content", "said"), [("question\nwhat\n", "no column `text`"), ("text\n", "has no rows")])
+def test_csv_that_holds_no_requests(plait: Plait, tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "in.csv").write_text(content)
+    done = plait("batch", "in.csv", "--out", "out.jsonl", "--script", _script(tmp_path / "s.json"))
+    assert done.code == 2 and said in done.err
+
+
+@pytest.mark.parametrize("left", ["", '{"batch": "x', '{"batch": "x", "rows"'])
+def test_a_header_that_was_being_written_when_the_process_died(plait: Plait, tmp_path: Path, left: str) -> None:
+    rows, script = _rows(tmp_path / "in.jsonl", 2), _script(tmp_path / "s.json")
+    (tmp_path / "out.jsonl.progress").write_text(left)
+    assert plait("batch", rows, "--out", "out.jsonl", "--script", script).code == 0
+
+
+def test_a_damaged_log_loses_only_the_damaged_rows(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = Log(path, {}, 3)
+    log.add({"row": 1, "status": "done"})
+    log.close()
+    with path.open("ab") as file:
+        file.write(b'nonsense\n[1]\n{"row": 99, "status": "done"}\n{"row": "x"}\n{"row": 2, "status": "done"}\n')
+    log = Log(path, {}, 3)
+    assert [log.has(row) for row in range(3)] == [False, True, True]
+    log.close()
+    path.write_text("no header\n")
+    with pytest.raises(ConfigError, match="--fresh"):
+        Log(path, {}, 3)
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.parquet"])
+def test_nobody_else_may_read_the_outcomes(plait: Plait, tmp_path: Path, out: str) -> None:
+    if out.endswith("parquet"):
+        pytest.importorskip("pyarrow.parquet")
+    rows, script = _rows(tmp_path / "in.jsonl", 2), _script(tmp_path / "s.json")
+    log = Log(tmp_path / "log", {}, 3)
+    log.close()
+    assert plait("batch", rows, "--out", out, "--script", script).code == 0
+    assert (tmp_path / out).stat().st_mode & 0o777 == (tmp_path / "log").stat().st_mode & 0o777 == 0o600
