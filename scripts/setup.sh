@@ -5,6 +5,7 @@ set -euo pipefail
 
 VENV=${VENV:-.venv}
 LOG=$VENV/setup.log
+UNDER_WAY=$VENV.under-way # there while packages are installed: if it stays, the setup was killed
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
@@ -29,6 +30,7 @@ engine_extra() { # gpu where the driver lists a GPU, else cpu
 }
 
 explain_failed_install() {
+  rm -f "$UNDER_WAY"
   tail -n 12 "$LOG" >&2
   if grep -qE 'No matching distribution found for (vllm|torch)|ResolutionImpossible' "$LOG"; then
     if [ "$EXTRA" = cpu ]; then
@@ -60,21 +62,42 @@ remove_unloadable() { # CUDA builds beside a CPU torch fail to load, and transfo
   }
 }
 
-if [ ! -x "$VENV/bin/python" ]; then
-  PYTHON_FOUND=$(find_python)
-  say "making $VENV with $("$PYTHON_FOUND" --version) ($PYTHON_FOUND)"
+make_environment() {
+  local python said
+  python=$(find_python)
+  say "making $VENV with $("$python" --version) ($python)"
   mkdir -p "$VENV"
-  "$PYTHON_FOUND" -m venv "$VENV" >"$LOG" 2>&1 || {
+  touch "$UNDER_WAY"
+  said=$("$python" -m venv --clear "$VENV" 2>&1) || {
     rm -f "$VENV/bin/python"
-    tail -n 5 "$LOG" >&2
-    fail "$PYTHON_FOUND cannot make a virtual environment; on Debian and Ubuntu install python3-venv."
+    tail -n 5 <<<"$said" >&2
+    fail "$python cannot make a virtual environment; on Debian and Ubuntu install python3-venv."
   }
+}
+
+# One setup at a time in a folder: the other waits, and then finds all of it there.
+exec 9<"$0"
+if command -v flock >/dev/null 2>&1 && ! flock --nonblock 9; then
+  say "another setup is under way in this folder: waiting for it"
+  flock 9
 fi
+
+if [ -e "$UNDER_WAY" ]; then
+  say "the last setup was cut short"
+  make_environment
+elif [ ! -x "$VENV/bin/python" ]; then
+  make_environment
+elif ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+  say "$VENV has no pip"
+  "$VENV/bin/python" -m ensurepip >/dev/null 2>&1 || make_environment
+fi
+touch "$UNDER_WAY"
 
 EXTRA=${EXTRA:-$(engine_extra)}
 say "installing plait with the $EXTRA engine and the developer's tools (one to three minutes the first time)"
 "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off --editable ".[$EXTRA,dev]" \
   >"$LOG" 2>&1 </dev/null || explain_failed_install
+rm -f "$UNDER_WAY"
 say "checking that the engine's libraries load"
 remove_unloadable
 "$VENV/bin/python" -c 'import transformers, vllm' >>"$LOG" 2>&1 || {
