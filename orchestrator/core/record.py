@@ -20,7 +20,7 @@ Change = tuple[float, str, str]
 plain tuple, which costs a third of a named one: a report holds all moves of all steps."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class StepRecord:
     """One step of a run at one moment. Times are seconds after the run began."""
 
@@ -112,6 +112,9 @@ class StepRecord:
         if self.logprob is not None:
             return f"p={math.exp(min(0.0, self.logprob)):.2f}"
         return "" if self.signals is None else f"c={self.signals.confidence:.1f}"
+
+    def __repr__(self) -> str:
+        return f"<{self.step} {self.state}, {self.tokens} tokens>"
 
     def when(self, state: str) -> float | None:
         """Return when it last moved into a state, or `None`."""

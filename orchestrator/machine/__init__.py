@@ -4,6 +4,19 @@
 from .invariants import check
 from .machine import Machine
 from .records import Attempt, Node, Run, WorkerState
+from .snapshot import moved, step_record, step_records
 from .views import StepView, View
 
-__all__ = ["Attempt", "Machine", "Node", "Run", "StepView", "View", "WorkerState", "check"]
+__all__ = [
+    "Attempt",
+    "Machine",
+    "Node",
+    "Run",
+    "StepView",
+    "View",
+    "WorkerState",
+    "check",
+    "moved",
+    "step_record",
+    "step_records",
+]

@@ -26,9 +26,7 @@ from ..core.events import (
 from ..core.plan import Call, Think
 from ..core.record import StepRecord
 from ..core.result import Failure, Result, Usage
-from ..machine.machine import Machine
-from ..machine.records import Run
-from ..machine.snapshot import moved
+from ..machine import Machine, Run, moved
 
 __all__ = ["Attempt", "AttemptLog", "Happened", "WorkerTimes"]
 

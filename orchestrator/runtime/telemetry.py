@@ -25,7 +25,7 @@ from ..core.plan import Think
 from ..core.record import StepRecord
 from ..core.result import Failure
 from ..core.values import as_text
-from ..machine.machine import Machine
+from ..machine import Machine
 from .attempts import Attempt, AttemptLog, Happened
 
 if TYPE_CHECKING:

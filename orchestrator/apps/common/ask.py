@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from ...core.errors import Unanswered
 from ...core.tools.context import Question
+from .terminal import safe
 
 __all__ = ["ask_on_terminal"]
 
@@ -24,7 +25,7 @@ def ask_on_terminal(question: Question) -> JsonValue:
             "through the SDK (on_ask=…)"
         )
     while True:
-        sys.stderr.write(_worded(question))
+        sys.stderr.write(safe(_worded(question)))
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
@@ -33,7 +34,7 @@ def ask_on_terminal(question: Question) -> JsonValue:
         try:
             return question.check(_chosen(question, said))
         except Unanswered as error:
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(safe(f"{error}\n"))
 
 
 def _worded(question: Question) -> str:

@@ -28,6 +28,10 @@ def written(path: Path) -> Generator[BinaryIO]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody else may read; all of it, or nothing."""
+    """Write a file that nobody else may read; all of it, or nothing. What is no file, such as `/dev/stdout`, is written
+    to as it is."""
+    if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+        path.write_bytes(content)
+        return
     with written(path) as file:
         file.write(content)

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 
 from .output import DEBUG, Cancelled
+from .terminal import shown, shown_json
 
 __all__ = ["guarded"]
 
@@ -38,9 +39,9 @@ def guarded(work: Callable[[], object], as_json: bool) -> int:
 
 
 def _said(line: str, code: int, as_json: bool, **fields: str) -> int:
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(shown(line, sys.stderr) + "\n")
     if as_json:
-        sys.stdout.write(json.dumps(fields, ensure_ascii=False) + "\n")
+        sys.stdout.write(shown_json(json.dumps(fields, ensure_ascii=False), sys.stdout) + "\n")
         sys.stdout.flush()
     return code
 
@@ -50,9 +51,9 @@ class _OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{record.name}: {record.levelname.lower()}: {record.getMessage()}"
-        return line + (
-            "\n" + self.formatException(record.exc_info) if record.exc_info and os.environ.get(DEBUG) else ""
-        )
+        if record.exc_info and os.environ.get(DEBUG):
+            line += "\n" + self.formatException(record.exc_info)
+        return shown(line, sys.stderr)
 
 
 def _log_to_stderr() -> None:

@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TextIO
 
 from rich.console import Console
 
+from .terminal import console, shown_json
+
 __all__ = ["DEBUG", "Cancelled", "Output", "cancellable", "opened"]
 
 P = ParamSpec("P")
@@ -47,12 +49,13 @@ class Output:
 
     def result(self, value: Mapping[str, Any]) -> None:
         """Write the one JSON object."""
-        self.stream.write(json.dumps(value, ensure_ascii=False, allow_nan=False, default=str) + "\n")
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+        self.stream.write(shown_json(written, self.stream) + "\n")
         self.stream.flush()
 
     def _console(self, out: bool) -> Console:
         if out not in self._consoles:
-            self._consoles[out] = Console(file=self.stream if out else sys.stderr, highlight=False, soft_wrap=False)
+            self._consoles[out] = console(self.stream if out else sys.stderr)
         return self._consoles[out]
 
 

@@ -1,16 +1,18 @@
 """Text that a terminal shows and does not obey: what models, tools and files say may hold escape sequences.
 
-Decides which characters are control characters and what stands for them. It does not know who said the text.
+Whatever writes such text to a stream that may be a terminal goes through here: `console` for rich, `shown` for plain
+lines, `shown_json` for JSON. What goes to a file or a pipe stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 from rich.segment import Segment
 
-__all__ = ["CleanOutput", "safe"]
+__all__ = ["CleanOutput", "console", "safe", "shown", "shown_json"]
 
 _SHOWN = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}  # U+241B stands for escape
 _SHOWN |= {0x7F: 0x2421}
@@ -20,11 +22,32 @@ _SHOWN |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E,
 _SHOWN |= dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # lone surrogates, which no terminal can be sent
 
 
+_ESCAPED = {code: f"\\u{code:04x}" for code in _SHOWN if code >= 0x7F}  # JSON escapes those below by itself
+
+
 def safe(text: str) -> str:
     """Return a text whose control characters are replaced by visible ones; tabs and line ends stay."""
     if text.isascii() and text.isprintable():
         return text
     return text.replace("\r\n", "\n").translate(_SHOWN)
+
+
+def shown(text: str, stream: TextIO) -> str:
+    """Return a text as it may be written to a stream: `safe` for a terminal."""
+    return safe(text) if stream.isatty() else text
+
+
+def shown_json(text: str, stream: TextIO) -> str:
+    """Return JSON as it may be written to a stream: for a terminal with its control characters escaped."""
+    return text.translate(_ESCAPED) if stream.isatty() else text
+
+
+def console(stream: TextIO) -> Console:
+    """Return a console for a stream."""
+    made = Console(file=stream, highlight=False, soft_wrap=False)
+    if made.is_terminal:
+        made.push_render_hook(CleanOutput())
+    return made
 
 
 class _Clean:

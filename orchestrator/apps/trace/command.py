@@ -17,6 +17,7 @@ from ...runtime import telemetry
 from ...runtime.attempts import Attempt
 from ...runtime.journal.replay import history
 from ...runtime.plugins.loader import Plugins
+from ..common.files import write_private
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
 from .chrome import chrome_events
@@ -73,7 +74,7 @@ def trace(
         elif form == "chrome":
             count = _write_chrome(made, path, ray)
         else:
-            path.write_text(json.dumps(_plain(made), ensure_ascii=True), encoding="utf-8")
+            write_private(path, json.dumps(_plain(made), ensure_ascii=True).encode())
             count = len(made.steps)
         what = {"otel": "spans", "chrome": "events", "json": "steps"}[form]
         if as_json:
@@ -86,7 +87,7 @@ def trace(
 
 def _write_chrome(made: Trace, path: Path, ray: Path | None) -> int:
     events = [*_ray_events(ray), *chrome_events(made)]
-    path.write_text(json.dumps(events, ensure_ascii=True), encoding="utf-8")
+    write_private(path, json.dumps(events, ensure_ascii=True).encode())
     return len(events)
 
 
@@ -140,7 +141,7 @@ def export_spans(
         _send(finished, exporter)
     else:
         lines = "".join(f"{span.to_json(indent=None)}\n" for span in finished)
-        path.write_text(lines, encoding="utf-8")
+        write_private(path, lines.encode())
     return len(finished)
 
 

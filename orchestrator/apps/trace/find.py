@@ -1,14 +1,12 @@
-"""Finds the journal that a command means: a file, or the one that holds a run of the given id. Reads no run."""
+"""Finds the journal that a command means: a file, or the one that holds a run of the given id."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...core.errors import UsageError
-
-if TYPE_CHECKING:
-    from ...runtime.client.config import Config
+from ...runtime.client.config import Config
+from ...runtime.journal.directory import default_folder, entries, find as find_run
 
 __all__ = ["find"]
 
@@ -19,8 +17,6 @@ def find(run: str, config: Config, only: str | None = None) -> tuple[Path, str |
     `run` is a file, or the id of a run (or how it begins) in the folder of journals; empty, the newest run there.
     Raises `UsageError` if there is none.
     """
-    from ...runtime.journal.directory import default_folder, entries, find as on_shelf
-
     path = Path(run).expanduser()
     if run and path.is_file():
         return path, only
@@ -33,7 +29,7 @@ def find(run: str, config: Config, only: str | None = None) -> tuple[Path, str |
             raise UsageError(f"there is no run in {place}: name a run or the file of a journal")
         return newest.path, newest.run
     try:
-        entry = on_shelf(place, run)
+        entry = find_run(place, run)
     except UsageError as error:
         raise UsageError(f"{error}; or name the file of a journal") from None
     return entry.path, entry.run

@@ -13,7 +13,7 @@ from pathlib import Path
 from ...core.errors import ConfigError
 from ...core.events import Action, Event, Finish
 from ...core.interfaces import Plugins
-from ...machine.machine import Machine
+from ...machine import Machine
 from ...runtime.journal.journal import Header, Journal
 from ...runtime.journal.replay import history
 from ...runtime.telemetry import model_name

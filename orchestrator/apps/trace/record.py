@@ -11,9 +11,7 @@ from ...core.record import StepRecord
 from ...core.result import Result, Usage
 from ...core.task import Task
 from ...core.values import as_text
-from ...machine.machine import Machine
-from ...machine.records import Run
-from ...machine.snapshot import step_records
+from ...machine import Machine, Run, step_records
 from ...runtime.attempts import Attempt, AttemptLog, WorkerTimes
 from ...runtime.client.report import report
 from .details import limits, named

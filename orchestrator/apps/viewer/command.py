@@ -1,16 +1,23 @@
-"""`plait view`: one HTML file with the pictures of a run. Decides where it is written and whether it is opened."""
+"""`plait view`: one HTML file with the pictures of a run."""
 
 from __future__ import annotations
 
 import os
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ...core.messages import counted
+from ...runtime.plugins.loader import Plugins
+from ..common.files import write_private
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
+from ..trace.find import find
+from ..trace.read import default_name, read_trace
+from .page import page
 
 __all__ = ["view"]
 
@@ -33,18 +40,12 @@ def view(
 
     The file needs no server and loads nothing. It holds the run's prompts and texts.
     """
-    from ...core.messages import counted
-    from ...runtime.plugins.loader import Plugins
-    from ..trace.find import find
-    from ..trace.read import default_name, read_trace
-    from .page import page
-
     journal, found = find(run, common.load(), only)
     with opened(as_json) as output:
         trace = read_trace(journal, Plugins(), found)
         path = (out or default_name(trace, ".html")).expanduser()
         written = page(trace).encode()
-        path.write_bytes(written)
+        write_private(path, written)
         if as_json:
             output.result({"run": trace.run, "file": str(path), "bytes": len(written), "steps": len(trace.steps)})
         else:
@@ -65,6 +66,4 @@ def _has_display() -> bool:
 
 
 def _show(path: Path) -> None:
-    import webbrowser
-
     webbrowser.open(path.absolute().as_uri())

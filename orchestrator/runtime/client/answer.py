@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Literal
 
 from pydantic import InstanceOf, JsonValue
@@ -14,6 +15,10 @@ from ...core.result import Failure, Usage
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text
 from .report import Report
+
+_SHOWN, _TEXT, _ROWS = 200, 2000, 100
+"""Of an answer: characters of it in `repr`, and in a notebook; steps there."""
+_VERDICTS = {True: ", verified", False: ", wrong", None: ""}
 
 
 class Answer(Frozen):
@@ -59,9 +64,7 @@ class Answer(Frozen):
         given up by its owner
         0.00 s, 0 tokens generated, 0 on the critical path
         """
-        verdict = {True: ", verified", False: ", wrong", None: ""}[self.verified if self.answer is not None else None]
-        found = f"answer {as_text(self.answer)!r}{verdict}" if self.answer is not None else "no answer"
-        lines = [f"run {self.run}: {self.status}, {found}"]
+        lines = [f"run {self.run}: {self.status}, {self._found()}"]
         lines += [self.why] if self.why else []
         failed = f"{self.failure.kind}: {self.failure.message}" if self.failure is not None else ""
         lines += [failed] if failed else []
@@ -73,14 +76,39 @@ class Answer(Frozen):
             tries = f", {row.tries} tries" if row.tries > 1 else ""
             reason = f": {row.reason}" if row.reason not in ("", self.why, failed) else ""
             lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
+        return "\n".join([*lines, self._cost()])
+
+    def _found(self) -> str:
+        return "no answer" if self.answer is None else f"answer {as_text(self.answer)!r}{_VERDICTS[self.verified]}"
+
+    def _cost(self) -> str:
         reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
         cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
         least = "about " if self.usage.uncounted else ""
-        lines.append(
+        return (
             f"{self.seconds:.2f} s, {least}{self.total_tokens} tokens generated{cancelled}{reused}, "
             f"{self.critical_path_tokens} on the critical path"
         )
-        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        found = self._found()
+        found = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}…"
+        return f"<run {self.run}: {self.status}, {found}; {self.total_tokens} tokens, {self.seconds:.2f} s>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the answer, why, a row for each step, and the cost."""
+        found = self.text if self.answer is None else as_text(self.answer)
+        rows = [(row.name, row.state, str(row.tokens or ""), row.reason) for row in self.trace[:_ROWS]]
+        cells = ["".join(f"<td>{escape(each)}</td>" for each in row) for row in rows]
+        more = len(self.trace) - len(rows)
+        return (
+            f"<p><b>{escape(found[:_TEXT])}</b><br>{self.status}{_VERDICTS[self.verified]}. {escape(self.why)}</p>"
+            f"<details><summary>{escape(self._cost())}</summary><table>"
+            "<tr><th>step</th><th>state</th><th>tokens</th><th>why</th></tr>"
+            f"{''.join(f'<tr>{each}</tr>' for each in cells)}</table>{f'and {more} more' if more else ''}</details>"
+        )
 
     @property
     def usage(self) -> Usage:

@@ -19,9 +19,7 @@ from ...core.plan import Plan
 from ...core.result import as_failure
 from ...core.task import Task
 from ...core.tools.context import Question
-from ...machine.machine import Machine
-from ...machine.records import Node, Run
-from ...machine.snapshot import moved, step_record
+from ...machine import Machine, Node, Run, moved, step_record
 from ..driver.driver import Driver
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews
 from .questions import Asker

@@ -12,8 +12,7 @@ from ...core.plan import Kind
 from ...core.record import StepRecord
 from ...core.result import Usage
 from ...core.values import Frozen
-from ...machine.records import Run
-from ...machine.snapshot import step_records
+from ...machine import Run, step_records
 
 
 def _read(rows: Iterable[StepRecord | Mapping[str, Any]]) -> tuple[StepRecord, ...]:
@@ -46,6 +45,9 @@ class Report(Frozen):
     waited_for: tuple[Spell, ...] = ()
     """The chain of steps that the end waited for, first to last; its times add up to nearly `seconds`."""
     steps: Annotated[tuple[StepRecord, ...], PlainValidator(_read), PlainSerializer(_rows)] = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self.steps)} steps, {self.usage.completion} tokens, {self.seconds:.2f} s>"
 
     def time_by(self) -> dict[str, float]:
         """Return where the wall-clock went, in seconds: model, tools, queue, and the rest (planning, transport)."""

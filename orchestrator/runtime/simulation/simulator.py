@@ -39,9 +39,7 @@ from ...core.result import Failure, Result, Usage
 from ...core.states import State
 from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen
-from ...machine.invariants import check as check_invariants
-from ...machine.machine import Machine
-from ...machine.records import Run
+from ...machine import Machine, Run, check as check_invariants
 from ..client.report import Spell, report
 from ..driver.expander import Expander
 from ..plugins.loader import Plugins as Registry

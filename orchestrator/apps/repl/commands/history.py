@@ -13,6 +13,7 @@ from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
 from ....runtime.plugins.trust import refuse
 from ...commands.run import worded
+from ...common.files import write_private
 from ...trace.find import find as journal_of
 from ...trace.read import default_name, read_trace
 from ...viewer.page import page
@@ -41,7 +42,7 @@ async def _trace(repl: Repl, rest: str) -> None:
     trace = await asyncio.to_thread(read_trace, journal, Plugins(), run)
     out = out or Path(default_name(trace, ".html"))
     try:
-        out.write_text(page(trace), encoding="utf-8")
+        write_private(out, page(trace).encode())
     except OSError as error:
         raise UsageError(f"{out} cannot be written ({error.strerror})") from None
     repl.screen.print(f"{out}: run {run}, {counted(len(trace.steps), 'step')}")
@@ -120,7 +121,7 @@ async def _save(repl: Repl, rest: str) -> None:
     else:
         raise UsageError(f"{path.name}: conversations are written as .md or .json")
     try:
-        path.write_text(text, encoding="utf-8", errors="replace")
+        write_private(path, text.encode(errors="replace"))
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})") from None
     repl.screen.print(f"{counted(len(turns), 'question')} written to {path}")
