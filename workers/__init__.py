@@ -1,1 +1,1 @@
-"""Workers: one file each, found by name. A file whose name starts with an underscore is shared by its neighbours."""
+"""Workers: one file or package each, found by name. `_shared` holds what several of them use."""

@@ -1,8 +1,4 @@
-"""Runs the tools of a file in Ray actors, beside those that run in this process.
-
-Decides which call goes to which actor, and which stays here. What becomes of an actor that dies is `ray_pool`'s matter,
-how a tool is called is `tools`'s.
-"""
+"""Runs the tools of a file in Ray actors, beside the tools that run in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from plait.core.interfaces import Progress
 from plait.core.plan import Call
 from plait.core.result import Failure, Result, as_failure
 
-from .ray import RayWorker
+from .ray import Quarantine, RayWorker
 from .tools import AnyTool, McpServer, Tools, load_tools
 
 __all__ = ["ToolActors"]
@@ -58,6 +54,7 @@ class ToolActors(Tools):
         self._afar = frozenset(each.name for each in loaded if each.context is None)
         options: dict[str, Any] = {"file": str(Path(file).absolute()), "slots": slots, "grace": grace}
         room: dict[str, Any] = {"num_cpus": num_cpus, "count": actors, "start_timeout": start_timeout, "like": self}
+        room["quarantine"] = Quarantine()
         self._actors = [
             RayWorker("plait.workers.tools:Tools", options, name=f"{name}-{index}", **room) for index in range(actors)
         ]

@@ -1,8 +1,4 @@
-"""How sure a model was: statistics of its token distributions, kept up to date token by token.
-
-Decides what the fields of `Signals` are computed from. It does not know where log-probabilities come from, nor who
-reads the statistics.
-"""
+"""How sure a model was: statistics of its token distributions (`Signals`), kept up to date token by token."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions that a model may call by itself: as it is told of them, and what its calls are as text.
-
-Decides the words. It does not know which server or template reads them, nor what a call does.
-"""
+"""Functions that a model may call by itself: how they are described to it, and how its calls are written as text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How the pieces of a prompt become token ids, and which token ids end an output.
-
-Knows Hugging Face tokenizers by their methods only; does not know the engine.
-"""
+"""How the pieces of a prompt become token ids, and which token ids end an output, with a Hugging Face tokenizer."""
 
 from __future__ import annotations
 

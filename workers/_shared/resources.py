@@ -1,11 +1,9 @@
-"""What an engine may use of this machine: memory, cores, and whether a model folder is one.
-
-Pure look-ups in the file system and the operating system, done before anything heavy is imported. Knows neither vLLM
-nor Ray.
-"""
+"""What an engine may use of this machine: memory, cores, and whether a model folder is one. Look-ups in the file system
+and the operating system, done before anything heavy is imported."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -39,6 +37,20 @@ def local_model(model: str) -> Path | None:
     if not (path / "config.json").is_file():
         raise EngineError(f"{model} is not a model folder, for it has no config.json: {remedy}")
     return path
+
+
+def identity(models: Sequence[str]) -> str:
+    """Return what tells models from others: their names, and for a folder when and how large its files were written, so
+    that a model that is trained again is another one."""
+    parts: list[str] = []
+    for model in models:
+        folder = Path(model).expanduser()
+        if folder.is_dir():
+            files = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
+            stamps = [(str(path.relative_to(folder)), at.st_size, at.st_mtime_ns) for path, at in files]
+            model = f"{folder.resolve()} {hashlib.blake2b(repr(stamps).encode(), digest_size=16).hexdigest()}"
+        parts.append(model)
+    return " ".join(parts)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

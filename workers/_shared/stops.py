@@ -1,7 +1,4 @@
-"""Where stop texts stand in a text, or may be about to.
-
-Knows texts only: neither tokens nor what stops on them.
-"""
+"""Where stop texts stand in a text, or may be about to."""
 
 from __future__ import annotations
 

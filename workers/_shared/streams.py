@@ -1,7 +1,4 @@
-"""Between a thread that makes news and the event loop that reads it: one hand-over per batch, whatever its size.
-
-Knows nothing of what makes the news.
-"""
+"""Between a thread that makes news and the event loop that reads it: one hand-over per batch, whatever its size."""
 
 from __future__ import annotations
 

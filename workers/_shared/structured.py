@@ -1,7 +1,4 @@
-"""What a form of the output must look like before it goes to a server or an engine.
-
-Decides which specifications make sense for which kind of form. It does not read schemas, expressions or grammars.
-"""
+"""Which specification each kind of output form takes. Schemas, expressions and grammars themselves are not read."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
 """The model engine: vLLM in this process, stepped by one thread of its own.
 
-Decides what the thread does and when news is handed over: once for each engine step, whatever the number of requests.
-It does not know how vLLM is asked (`_engine_core`), what the text means, which step comes next, or Ray.
+News is handed to the event loop once for each engine step, whatever the number of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, WorkerLost
 from plait.core.events import Job
@@ -19,7 +20,10 @@ from plait.core.interfaces import Progress, Worker
 from plait.core.plan import Kind, Think
 from plait.core.result import Failure, Result, as_failure
 
+from .._shared import resources
+from .._shared.options import made, takes
 from .._shared.streams import Checkpoint, Inbox
+from .options import EngineOptions
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest
 from .vllm import Core, broken
@@ -27,6 +31,7 @@ from .vllm import Core, broken
 __all__ = ["Engine"]
 
 
+@takes(EngineOptions)
 class Engine(Worker):
     """A vLLM engine.
 
@@ -47,48 +52,17 @@ class Engine(Worker):
 
     serves: tuple[Kind, ...] = ("think",)
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        name: str = "engine",
-        slots: int = 128,
-        kv_cache_memory_bytes: int | None = None,
-        max_model_len: int | None = None,
-        block_size: int | None = None,
-        dtype: str = "auto",
-        threads: int | None = None,
-        seed: int = 0,
-        tensor_parallel_size: int = 1,
-        gpu_memory_utilization: float = 0.9,
-        cpu_list: Sequence[int] | None = None,
-        lora: Mapping[str, str] | None = None,
-        checkpoint: int = 0,
-    ) -> None:
-        """Describe the engine; nothing is loaded before `start`.
+    Options: ClassVar[type[EngineOptions]]
 
-        `model`: folder, or id on the Hugging Face hub. `slots`: requests decoded together. `kv_cache_memory_bytes`: on
-        a CPU by default what the slots need, 1 GiB or a third of the free memory at most. `max_model_len`: prompt and
-        output together; by default what the model allows and the cache holds. `block_size`: tokens; 32 on a CPU.
-        `dtype`: bfloat16 on a CPU. `threads`: compute threads on a CPU, by default one for a very small model, else
-        half of the cores (all of `cpu_list`). `cpu_list`: cores to stay on. `gpu_memory_utilization`: fraction, on a
-        GPU only; `tensor_parallel_size`: GPUs that hold one copy of the model. `lora`: adapters of the model, folder by
-        name; `Think.model` asks for one by that name, for the model itself by its folder's name or by none.
-        `checkpoint`: every so many engine steps the new token ids of all requests are told, also of those that do not
-        stream, so that another engine can go on from there if this one dies; 0 for never.
+    def __init__(self, model: str | Path, **options: Any) -> None:
+        """Describe the engine; nothing is loaded before `start`. The keywords are the fields of `EngineOptions`.
 
-        Raises `EngineError` for a `checkpoint` under 0.
+        Raises `ConfigError`.
         """
-        if checkpoint < 0:
-            raise EngineError(f"checkpoint={checkpoint}: give a number of engine steps, or 0 for never")
-        self.name, self.slots, self.model = name, slots, str(model)
-        self.kv_cache_memory_bytes, self.block_size = kv_cache_memory_bytes, block_size
-        self.max_model_len = max_model_len
-        self.dtype, self.threads, self.seed = dtype, threads, seed
-        self.tensor_parallel_size, self.gpu_memory_utilization = tensor_parallel_size, gpu_memory_utilization
-        self.cpu_list = tuple(cpu_list) if cpu_list else None
-        self.lora, self.checkpoint = {name: str(path) for name, path in (lora or {}).items()}, checkpoint
-        self.models = (Path(self.model).name, *self.lora)
+        self.options = given = made(EngineOptions, "engine", {"model": model, **options})
+        self.name, self.slots, self.model = given.name, given.slots, given.model
+        self.models = (Path(self.model).name, *given.lora)
+        self.identity = ""
         self.cache_tokens: int | None = None
         self.block: int | None = None
         self.on_checkpoint: Callable[[Checkpoint], None] | None = None
@@ -118,6 +92,7 @@ class Engine(Worker):
             await self.close()
             raise
         self._core, self.block, self.cache_tokens = core, core.block, core.blocks * core.block
+        self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Generate for one think step: news after each engine step if it streams, then the result."""
@@ -145,10 +120,24 @@ class Engine(Worker):
             self._inbox.put(order.key)
 
     async def health(self) -> AsyncIterator[bool]:
-        """Yield `True` once; end when the engine has broken or is closed. It does not come back by itself."""
-        if not self._gone.is_set():
-            yield True
-            await self._gone.wait()
+        """Yield `True` once; end when the engine has broken, hangs or is closed. It does not come back by itself."""
+        if self._gone.is_set():
+            return
+        yield True
+        steps, waited, silence = -1, 0.0, self.options.silence
+        while not self._gone.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), silence / 8)
+            busy, now = self.pulse()
+            waited = waited + silence / 8 if busy and now == steps else 0.0
+            steps = now
+            if waited >= silence:
+                self._break(f"the engine {self.name!r} has requests and has made no step for {silence:g} s")
+
+    def pulse(self) -> tuple[bool, int]:
+        """Return whether the engine has requests, and how many steps it has made."""
+        core = self._core
+        return (False, 0) if core is None else (bool(core.running), core.counts["steps"])
 
     async def close(self) -> None:
         """Abort everything, stop the thread and free the model."""
@@ -199,7 +188,7 @@ class Engine(Worker):
         """The engine's thread: build, then step while there is work and sleep while there is none."""
         core: Core | None = None
         try:
-            core = Core(self)
+            core = Core(self.options)
         except BaseException as error:
             told = broken(error, self.model)
             self._inbox.call(lambda: ready.done() or ready.set_exception(told))

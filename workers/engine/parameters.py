@@ -24,7 +24,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class Abilities:
-    """What the vLLM at hand takes, found out from its signatures."""
+    """The settings that the vLLM at hand takes, found out from its signatures."""
 
     def __init__(self, version: str, sampling: Any, forms: Any, kinds: Any) -> None:
         """Look at `SamplingParams`, `StructuredOutputsParams` (`None` where there is none) and

@@ -1,7 +1,4 @@
-"""The process around vLLM: variables to set before it is imported, and its errors in one sentence each.
-
-Does not import vLLM.
-"""
+"""The process around vLLM: variables to set before it is imported, and its errors in one sentence each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A request to the engine and what is known of it while it runs; how a lost attempt's tokens become its beginning.
-
-Decides what is told of a request, and what its result says. It does not know vLLM.
-"""
+"""A request to the engine and its state while it runs; how a lost attempt's tokens become its beginning."""
 
 from __future__ import annotations
 

@@ -1,19 +1,16 @@
-"""vLLM itself: built, stepped and freed by the engine's thread. The only file that imports vllm.
-
-Decides how a request is put to vLLM and how its outputs become news. It does not know what the text means, which step
-comes next, or the event loop.
-"""
+"""vLLM itself: built, stepped and freed by the engine's thread. The only file that imports vllm."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import inspect
+import logging
 import sys
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +24,13 @@ from .._shared.confidence import Trace, measure
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop
 from .._shared.streams import Checkpoint, Stream
+from .options import EngineOptions
 from .parameters import Abilities, engine_arguments, lora_rank
+from .private import Seen, prefill_field, seen
 from .process import INSTALL, environment, explain, first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 
-if TYPE_CHECKING:
-    from . import Engine
+log = logging.getLogger("plait.engine")
 
 
 class Core:
@@ -41,7 +39,7 @@ class Core:
     _place = threading.Lock()
     """Held by the engine of this process. vLLM's groups are the process's: one engine that ends breaks another."""
 
-    def __init__(self, spec: Engine) -> None:
+    def __init__(self, spec: EngineOptions) -> None:
         """Load the model; raises `EngineError`, or whatever vLLM raises."""
         self.engine: Any = None
         self.running: dict[str, EngineRequest] = {}
@@ -72,7 +70,7 @@ class Core:
             self.close()
             raise
 
-    def _build(self, spec: Engine, model: str, kv: int | None, gpu: bool, rank: int | None) -> None:
+    def _build(self, spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None) -> None:
         try:
             import vllm
             from vllm import inputs
@@ -191,12 +189,10 @@ class Core:
         order = self.running.get(key)
         if order is None:
             return
-        state = self._state(order)
-        with contextlib.suppress(AttributeError):
-            if state is not None:
-                order.ids = list(state.detokenizer.output_token_ids)
-                order.text = "" if order.mute else order.fresh(state.detokenizer.output_text)
-                order.cached = state.num_cached_tokens
+        if (seen := self._seen(order)) is not None:
+            order.ids = list(seen.ids)
+            order.text = "" if order.mute else order.fresh(seen.text)
+            order.cached = seen.cached
         self.engine.abort_request([key])
         order.joint = ""
         self._end(order, news, "abort", None)
@@ -243,8 +239,8 @@ class Core:
         counts: list[int] = []
         ids: list[int] = []
         for order in self.running.values():
-            if order.bare and (state := self._state(order)) is not None:
-                fresh = order.unheard(state.detokenizer.output_token_ids)
+            if order.bare and (seen := self._seen(order)) is not None:
+                fresh = order.unheard(seen.ids)
                 attempts.append(order.attempt)
                 counts.append(len(fresh))
                 ids += fresh
@@ -254,14 +250,14 @@ class Core:
 
     def _peek(self, order: EngineRequest, news: EngineOutputs) -> None:
         """Tell of a request that reports its end only."""
-        state = None if order.deltas else self._state(order)
-        self._tell(order, news, order.ids if state is None else state.detokenizer.output_token_ids)
+        seen = None if order.deltas else self._seen(order)
+        self._tell(order, news, order.ids if seen is None else seen.ids)
 
     def _tell(self, order: EngineRequest, news: EngineOutputs, ids: Sequence[int]) -> None:
         released: int | None = None
-        if order.past and order.buffer and not order.text and (state := self._state(order)) is not None:
+        if order.past and order.buffer and not order.text and (seen := self._seen(order)) is not None:
             # The engine shows no new text yet; of the earlier one as much is told as if it had never been interrupted.
-            released = max(0, len(order.earlier) + len(state.detokenizer.output_text) - order.buffer)
+            released = max(0, len(order.earlier) + len(seen.text) - order.buffer)
         progress = order.progress(ids, released)
         if progress is not None:
             news.append((order.stream, progress))
@@ -309,8 +305,16 @@ class Core:
         finish = "cancelled" if reason == "abort" else "length" if reason == "length" else "stop"
         news.append((order.stream, order.result(finish, ids, text)))
 
-    def _state(self, order: EngineRequest) -> Any:
-        return self._states.get(order.inner) if self._states is not None else None
+    def _seen(self, order: EngineRequest) -> Seen | None:
+        """Return what a running request has generated so far, where this vLLM says it where 0.32 does."""
+        if self._states is None:
+            return None
+        try:
+            return seen(self._states.get(order.inner))
+        except AttributeError as error:  # from now on requests report every step
+            self.peeks, self._states = False, None
+            log.warning("vLLM has moved what tells of running requests (%s): they report every step now", error)
+            return None
 
     # -- the figures -------------------------------------------------------------------------------------------------
 
@@ -334,7 +338,13 @@ class Core:
         source: Any = getattr(self.engine, "engine_core", None)
         inner = getattr(source, "get_output", None)
         self._due: list[EngineRequest] = []
-        if inner is None:
+        try:
+            from vllm.v1.engine import EngineCoreOutput
+            from vllm.v1.outputs import LogprobsLists
+        except ImportError:
+            return False
+        filled = prefill_field(EngineCoreOutput, LogprobsLists)
+        if inner is None or filled is None:
             return False
 
         def tapped() -> Any:
@@ -344,9 +354,9 @@ class Core:
                 counts["generated"] += len(output.new_token_ids)
                 if output.new_logprobs is not None:
                     scored.append(output)
-                if (filled := output.prefill_stats) is not None:
-                    counts["queries"] += filled.num_prompt_tokens
-                    counts["hits"] += filled.num_cached_tokens
+                if filled and (stats := getattr(output, filled)) is not None:
+                    counts["queries"] += stats.num_prompt_tokens
+                    counts["hits"] += stats.num_cached_tokens
             if scored:
                 self._summarise(scored)
             return outputs
@@ -399,7 +409,7 @@ def broken(error: BaseException, model: str) -> EngineError:
     return error if isinstance(error, EngineError) else EngineError(explain(error, model))
 
 
-def arguments(spec: Engine, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
+def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
     """Return the arguments of vLLM's engine under their names in 0.32; `None` leaves vLLM's default."""
     return {
         "model": model,

@@ -1,8 +1,4 @@
-"""Prompts, stops and forms as one server takes them, with what it was asked about its tokens.
-
-Decides what stands in a request about tokens, and what the ids of an answer mean. It sends no request for an answer of
-its own, but the small one by which the way to ask for a form is found out.
-"""
+"""Prompts, stops and forms as one server takes them, with a memory of what it said about its tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ REMEMBERED = 4096
 
 
 class Prompts:
-    """What one server says of texts and tokens, remembered."""
+    """One server's texts and tokens, remembered."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str, bool], tuple[int, ...]] = {}

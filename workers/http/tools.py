@@ -1,7 +1,4 @@
-"""How functions are offered to a server, and what is done when it takes none.
-
-Decides the fields, and finds out which of them a server takes by what it refuses. It reads no calls.
-"""
+"""How functions are offered to a server. Which fields it takes is found out by its refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _ABOUT = re.compile(r"tool|function|jinja|unrecogni[sz]ed|extra|not permitted|un
 
 
 class Offers:
-    """What each model of one server was found to take."""
+    """The fields that each model of one server was found to take."""
 
     def __init__(self) -> None:
         self._ways: dict[str, int] = {}
@@ -41,8 +38,8 @@ class Offers:
         return {"tools": [function(each) for each in think.tools], **WAYS[way]}
 
     def refused(self, model: str, fields: Mapping[str, Any], trouble: ServerError) -> bool:
-        """Whether a request was refused for the functions in its fields, so that it is to be sent again with less. What
-        is refused once is not sent to that model again."""
+        """Whether a request was refused for the functions in its fields, so that it is to be sent again with less. A
+        field that was refused once is not sent to that model again."""
         if "tools" not in fields or trouble.status not in (400, 404, 422, 500, 501):
             return False
         if not _ABOUT.search(trouble.message):

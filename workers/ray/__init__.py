@@ -1,7 +1,6 @@
 """Workers inside Ray actors: an engine that lives in a process of its own, on this machine or another.
 
-Decides when an actor is made, watched and made again. Jobs go out in batches, and news come back in batches as the
-answers. It does not know what the hosted worker does.
+Jobs go out in batches, and news come back in batches as the answers.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from plait.core.result import Failure, Result, as_failure
 from .._shared.resources import default_threads, local_model, usable_cores
 from .._shared.streams import Checkpoint, Stream
 from . import cluster
-from .actor import EngineOutputs, Host, load
+from .actor import EngineOutputs, Host, Pulse, load
+from .quarantine import Quarantine
 from .token_pipe import Told
 
-__all__ = ["RayWorker", "pool"]
+__all__ = ["Quarantine", "RayWorker", "pool"]
 
 log = logging.getLogger("plait.ray")
 
@@ -38,6 +38,13 @@ message between machines, which takes about half a millisecond from the engine's
 figures."""
 FOLLOW_SECONDS = 0.002
 """How long the jobs that follow from news may take to come, so that they go with the call that waits for more."""
+SILENCE = 60.0
+"""Seconds without an answer after which an actor is taken for dead. For an engine this is the most: its own pace
+counts, `PACE` times the slowest answer of late and at least `LEAST` seconds."""
+PACE, LEAST = 20.0, 10.0
+STUCK = 600.0
+"""Seconds in which an engine that has requests has to make a step."""
+HOUR = 3600.0
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
 
@@ -46,15 +53,17 @@ class RayWorker(Worker):
     """Hosts a worker in a Ray actor.
 
     Options: `host`, the class as `pkg.mod:Class`; `options`, its keyword arguments; `num_cpus`, `num_gpus` and
-    `resources`, what the actor reserves (`num_gpus=None`: one GPU on a cluster that has some); `restarts`, how often an
-    actor that died is made again; `start_timeout`, seconds for the cluster to find room for the actor and for the
-    hosted worker to start; `silence`, seconds without an answer after which an actor that hangs is taken for dead and
-    killed; `placement` and `bundle`, room that was reserved together with that of others; `count`, how
-    many such actors are to find room at the start; `like`, a worker such as the hosted one, which says what that
-    serves.
+    `resources`, what the actor reserves (`num_gpus=None`: one GPU on a cluster that has some); `restarts`, how often
+    within an hour an actor that died is made again; `start_timeout`, seconds for the cluster to find room for the actor
+    and for the hosted worker to start; `silence`, seconds without an answer after which an actor that hangs is taken
+    for dead and killed (by default 60, and for an engine twenty times its slowest answer of late, 10 to 60);
+    `placement` and `bundle`, room that was reserved together with that of others; `count`, how many such actors are to
+    find room at the start; `like`, a worker such as the hosted one, which says what that serves; `quarantine`, shared
+    by the workers of a pool.
 
     When the actor dies its jobs fail with `WorkerLost`, which the scheduler tries again elsewhere or when it is back,
-    from the token ids that it had told.
+    from the token ids that it had told. A prompt that seems to kill engines is not run for ever (`Quarantine`). An
+    engine that has requests and makes no step is taken for dead too.
     """
 
     def __init__(
@@ -68,13 +77,21 @@ class RayWorker(Worker):
         resources: Mapping[str, float] | None = None,
         restarts: int = 3,
         start_timeout: float = 180.0,
-        silence: float = 60.0,
+        silence: float | None = None,
         placement: cluster.Placement | None = None,
         bundle: int = 0,
         count: int = 1,
         like: Worker | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self.name = name
+        self.identity = ""
+        self._quarantine = quarantine or Quarantine()
+        self._live: dict[int, Job] = {}
+        """Jobs that the actor has."""
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        """Suspects that wait for their turn."""
+        self._follows_pace = silence is None and host.endswith(":Engine")
         self._spec, self._options = host, dict(options or {})
         described = like or load(host, self._options)  # made only to be asked; nothing is loaded before `start`
         self.slots: int = described.slots
@@ -86,7 +103,7 @@ class RayWorker(Worker):
         self.models: tuple[str, ...] = tuple(getattr(described, "models", ()))
         self.cache_tokens: int | None = None
         self.block: int | None = None
-        self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence
+        self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence or SILENCE
         self._placement, self._bundle, self._placed = placement, bundle, False
         self._ray: Any = None
         self._actor: Any = None
@@ -129,16 +146,33 @@ class RayWorker(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Send a job to the actor and yield its news."""
-        if self._actor is None:
-            yield as_failure(WorkerLost(f"{self.name} is down"))
-            return
         stream = self._streams[job.attempt] = Stream()
-        self._outbox.append(job)
-        self._call()
+        turn = self._quarantine.turn(job)
+        waiting: asyncio.Future[Any] | None = None
         try:
+            if turn is not None:
+                waiting = self._waiting[job.attempt] = asyncio.ensure_future(turn.acquire())
+                await asyncio.wait([waiting])
+                if waiting.cancelled():
+                    stream.push(Result(value="", finish="cancelled"))
+            if (refusal := self._quarantine.refusal(job)) is not None:
+                stream.push(refusal)
+            elif self._actor is None:
+                stream.push(as_failure(WorkerLost(f"{self.name} is down")))
+            elif not stream.ended:
+                self._live[job.attempt] = job
+                self._outbox.append(job)
+                self._call()
             async for item in stream:
+                if isinstance(item, Result) and item.finish != "cancelled":
+                    self._quarantine.cleared(job)
                 yield item
         finally:
+            if turn is not None and waiting is not None:
+                del self._waiting[job.attempt]
+                if not waiting.cancel() and not waiting.cancelled():
+                    turn.release()
+            self._live.pop(job.attempt, None)
             self._streams.pop(job.attempt, None)
             self._told.forget(job.attempt)
             if not stream.ended:
@@ -147,9 +181,11 @@ class RayWorker(Worker):
 
     async def cancel(self, attempt: int) -> None:
         """Stop an attempt in the actor."""
-        if attempt in self._streams:
+        if attempt in self._live:
             self._given_up.append(attempt)
             self._call()
+        elif (waiting := self._waiting.get(attempt)) is not None:
+            waiting.cancel()
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield `True` when the actor is ready, `False` when it died and is being made again; end when it is gone."""
@@ -253,13 +289,20 @@ class RayWorker(Worker):
 
     async def _follow(self) -> None:
         """Read news until the actor dies; then make another, as often as is allowed."""
-        for left in range(self._restarts, -1, -1):
+        clock = asyncio.get_running_loop().time
+        restarts: deque[float] = deque()
+        while True:
             reason = await self._read()
             actor, self._actor = self._actor, None
+            while restarts and clock() - restarts[0] > HOUR:
+                restarts.popleft()
+            left = len(restarts) < self._restarts
+            restarts.append(clock())
             if self._gone is not None and self._gone.done():
                 log.warning("%s does not come back: %s", self.name, reason)
-                left = 0
+                left = False
             else:
+                self._quarantine.died(self._live.values())
                 with contextlib.suppress(Exception):
                     self._ray.kill(actor)
             self._told.read()  # what a dead actor has written is still there
@@ -320,21 +363,32 @@ class RayWorker(Worker):
             await asyncio.gather(*left, return_exceptions=True)
 
     async def _hangs(self, actor: Any) -> str:
-        """Ask the actor now and then whether it is there; return that it does not answer. It is asked twice: the first
-        time may have run out while this process was suspended itself."""
-        missed = 0
+        """Ask the actor now and then whether it is there; return that it does not answer, or that its engine makes no
+        step. It is asked twice: the first time may have run out while this process was suspended itself."""
+        missed, silence = 0, self._silence
+        took: deque[float] = deque(maxlen=32)
+        clock = asyncio.get_running_loop().time
+        steps, moved = -1, clock()
         while missed < 2:
+            asked = clock()
             answer = asyncio.ensure_future(_reply(actor.answers))
             try:  # not `wait_for`, which may swallow a cancel that comes with the answer
-                await asyncio.wait([answer], timeout=self._silence / 2)
+                await asyncio.wait([answer], timeout=silence / 2)
                 missed = 0 if answer.done() else missed + 1
                 if answer.done():
-                    answer.result()
+                    pulse: Pulse | None = answer.result()
+                    if pulse is None or not pulse.busy or pulse.steps != steps:
+                        steps, moved = pulse.steps if pulse is not None else -1, clock()
             finally:
                 answer.cancel()
             if not missed:
-                await asyncio.sleep(self._silence / 8)
-        return f"it has not answered for {self._silence:g} s"
+                took.append(clock() - asked)
+                if self._follows_pace:
+                    silence = min(self._silence, max(LEAST, PACE * max(took)))
+                if clock() - moved > STUCK:
+                    return f"its engine has requests and has made no step for {STUCK:g} s"
+                await asyncio.sleep(silence / 8)
+        return f"it has not answered for {silence:g} s"
 
     async def _unless_gone(self, reply: Awaitable[T]) -> T:
         """Await something of Ray's. Raises `WorkerLost` if the cluster goes away before it comes."""
@@ -366,6 +420,11 @@ class RayWorker(Worker):
             self._exchange(jobs, given_up)
         except Exception as error:  # what cannot be pickled
             self._given_up += given_up
+            if len(jobs) > 1:  # the others need not fail with it
+                for job in jobs:
+                    self._outbox = [job]
+                    self._send()
+                return
             refused = WorkerError(f"{self.name} cannot be told of it: {_first_line(error)}")
             for job in jobs:
                 if (stream := self._streams.get(job.attempt)) is not None:
@@ -412,6 +471,7 @@ def pool(
     if strategy is not None:
         placement = cluster.Placement([{"CPU": num_cpus, "GPU": num_gpus}] * count, strategy)
     workers: list[RayWorker] = []
+    quarantine = Quarantine()
     for index in range(count):
         own = dict(options)
         if host.endswith(":Engine"):
@@ -424,7 +484,7 @@ def pool(
             # said outright: Ray tells what it runs to compute with one thread for each CPU reserved
             own.setdefault("threads", default_threads(local_model(str(own.get("model", ""))), own.get("cpu_list")))
         room: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "placement": placement, "bundle": index}
-        room |= {"count": count, "start_timeout": start_timeout}
+        room |= {"count": count, "start_timeout": start_timeout, "quarantine": quarantine}
         workers.append(RayWorker(host, own, name=f"engine-{index}", **room))
     return workers
 

@@ -1,7 +1,7 @@
 """The inside of a Ray actor: one worker, its jobs as tasks, its news in batches.
 
-Everything that happens to all jobs leaves through one call that waits for news, so that the number of messages follows
-the engine's steps and not its tokens. It does not import Ray.
+All news leaves through one call that waits for it, so that the number of messages follows the engine's steps and not
+its tokens. Ray is not imported here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from plait.core.errors import PlaitError, WorkerError
 from plait.core.events import Job
@@ -25,10 +25,18 @@ from .token_pipe import IdsOut
 EngineOutputs = tuple[int, Progress | Result | Failure] | Checkpoint
 """An attempt and what is new of it, or the new ids of many."""
 
-FACTS = ("slots", "models", "cache_tokens", "block")
-"""What a worker may know of itself only when it has started."""
+FACTS = ("slots", "models", "cache_tokens", "block", "identity")
+"""Attributes that a worker may know only when it has started."""
 GATHER_SECONDS = 0.004
 """How long progress waits for more before it goes out."""
+
+
+class Pulse(NamedTuple):
+    """How far an engine has come."""
+
+    busy: bool
+    """It has requests."""
+    steps: int
 
 
 def load(spec: str, options: dict[str, Any]) -> Worker:
@@ -127,9 +135,10 @@ class Host:
                 return True
         return False
 
-    async def answers(self) -> bool:
-        """Say that the actor's loop turns."""
-        return True
+    async def answers(self) -> Pulse | None:
+        """Say that the actor's loop turns, and how far an engine has come."""
+        pulse = getattr(self._worker, "pulse", None)
+        return None if pulse is None else Pulse(*pulse())
 
     async def stats(self) -> dict[str, int]:
         """Return the worker's counters, if it has any."""

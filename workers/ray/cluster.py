@@ -1,7 +1,4 @@
-"""This process's tie to a Ray cluster: joined once, a local one started if there is none, left with the last user.
-
-Decides which cluster, and whether it can ever hold what is asked of it. It does not know what runs on it.
-"""
+"""This process's tie to a Ray cluster: joined once, a local one started if there is none, left with the last user."""
 
 from __future__ import annotations
 
@@ -153,10 +150,17 @@ class Placement:
         self._users += 1
         if self._group is None:
             self._group = asyncio.ensure_future(asyncio.to_thread(self._make, ray, seconds))
+        group = self._group
         try:
-            return await asyncio.shield(self._group)
+            return await asyncio.shield(group)
         except WorkerError:
             self._users -= 1
+            raise
+        except asyncio.CancelledError:
+            self._users -= 1
+            if not self._users:  # nobody waits for it any more, and it may still find its room
+                self._group = None
+                group.add_done_callback(lambda made: _remove(ray, made))
             raise
 
     async def again(self) -> Any:
@@ -204,6 +208,12 @@ class Placement:
                 return max(room, default=0) >= count
             case _:
                 return sum(room) >= count
+
+
+def _remove(ray: Any, made: asyncio.Future[Any]) -> None:
+    """Give back the room of a group that came when nobody wanted it any more."""
+    if not made.cancelled() and made.exception() is None:
+        submit(partial(ray.util.remove_placement_group, made.result()))
 
 
 def _join(user: object) -> Any:

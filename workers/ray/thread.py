@@ -2,7 +2,7 @@
 
 Ray asks the kernel to kill the processes of a local cluster when their parent ends (`PR_SET_PDEATHSIG`), and to the
 kernel the parent is the thread that started them. A thread of an event loop's pool ends with its loop, and would take
-the cluster from everybody else; this one lasts as long as the process. It does not know what it runs.
+the cluster from everybody else; this one lasts as long as the process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The token ids that an actor tells while its jobs run, so that another can go on where it died.
 
 Between processes of one machine they go through a pipe: what was written outlives its writer, and it costs the engine's
-thread a system call where a message would cost it half a millisecond. Decides how ids are framed and when the scheduler
-hears of them. It does not know what asks for them, or Ray.
+thread a system call where a message would cost it half a millisecond.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A model worker that says what a script tells it to: the public test double, with the manners of an engine.
+"""A model worker that answers from a script: the public test double of an engine.
 
-Decides which reply answers a prompt, and streams it with delays, stop texts, token limits and cancellation as an engine
-would. It has no model, and no tokenizer: a token is a word with the white space before it.
+It streams replies with delays, stop texts, token limits and cancellation as an engine would. It has no model, and no
+tokenizer: a token is a word with the white space before it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Reply", "Script", "Scripted"]
 
 
 class Reply(Frozen):
-    """What to answer to the prompts in which `when` is found."""
+    """An answer, and the prompts that get it."""
 
     when: str | None = None
     """Regular expression looked for anywhere in the prompt (`re.search`); without it the reply answers every prompt.
@@ -58,7 +58,7 @@ class Reply(Frozen):
 
 
 class Script(Frozen):
-    """What a script file holds."""
+    """A script file."""
 
     replies: tuple[Reply, ...]
     """The first one that matches and is not used up answers."""

@@ -1,6 +1,6 @@
 """Words for tokens: cutting a text into them, ending it as an engine would, and a prefix cache over them.
 
-Decides what a token is where there is no tokenizer: a word with the white space before it. Knows no prompts or jobs.
+A token is a word with the white space before it.
 """
 
 from __future__ import annotations

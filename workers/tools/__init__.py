@@ -1,8 +1,4 @@
-"""Runs tools: typed Python functions, async ones on the loop, sync ones on threads, so that none ever blocks the loop.
-
-Decides what a tool's arguments and return value must be, and what becomes of one that raises, hangs or is cancelled.
-It does not know why a tool is called or what its value is for.
-"""
+"""Runs tools: typed Python functions, async ones on the loop, sync ones on threads, so that none blocks the loop."""
 
 from __future__ import annotations
 
@@ -327,7 +323,7 @@ def _run_here(running: _Running, context: contextvars.Context, work: Callable[[]
 def _raised(the_tool: AnyTool, error: BaseException) -> Failure:
     try:
         said = str(error)
-        retryable = bool(getattr(error, "retryable", False)) and not the_tool.side_effects
+        retryable = bool(getattr(error, "retryable", False)) and not the_tool.once
     except Exception as worse:  # an exception whose own methods raise
         said, retryable = f"(its message cannot be read: {type(worse).__name__})", False
     message = f"tool {the_tool.name!r} raised {type(error).__name__}" + (f": {said}" if said else "")

@@ -1,7 +1,7 @@
 """Tool `embed`: vectors of texts, from an OpenAI-compatible server or a model in a folder.
 
-Decides how an embedding is asked for. What two vectors say of two texts, the merges `equivalent` and `alike` decide.
-Give it to a run with a tools file of two lines, as `--tools FILE.py`:
+The merges `equivalent` and `alike` compare the vectors. Give it to a run with a tools file of two lines, as
+`--tools FILE.py`:
 
     from plait.workers.tools.embed import embedder
     embed = embedder("model-name", base_url="http://127.0.0.1:8000/v1")

@@ -1,7 +1,4 @@
-"""Turns what a tool returned into plain JSON, or says why that cannot be done.
-
-Decides what counts as JSON. It knows neither tools nor results.
-"""
+"""Turns a tool's return value into plain JSON, or says why that cannot be done."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ MAX_DEPTH = 100
 
 
 class NotJson(Exception):
-    """What about a value is not JSON, and what to return instead."""
+    """A value that is not JSON, with what to return instead."""
 
 
 def to_json(value: object) -> JsonValue:

@@ -1,7 +1,4 @@
-"""Reads the tools out of a user's Python file.
-
-Decides what such a file must hold. It does not know what the tools are for.
-"""
+"""Reads the tools out of a user's Python file."""
 
 from __future__ import annotations
 

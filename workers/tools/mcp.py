@@ -1,13 +1,14 @@
 """Tools of a Model Context Protocol server, as tools of ours: connected once, listed, called over its session.
 
-Decides what a server's answer is worth as a value, and which of its tools must not be called twice. It does not know
-why a tool is called. The protocol is the package `mcp`'s.
+A server is not trusted with more than its answers: the names of its tools are checked before a prompt repeats them, and
+its word alone does not allow a call to be made twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +16,19 @@ from typing import Any
 from pydantic import JsonValue
 
 from plait.core.errors import ConfigError, ToolError, WorkerError
-from plait.core.tools.tool import Tool, ToolSpec
+from plait.core.tools.tool import Tool, ToolSpec, is_name
 
 __all__ = ["McpServer", "RemoteTool"]
 
+log = logging.getLogger("plait.workers.tools")
+
 SECONDS = 30.0
 """To connect and list."""
+CALL_SECONDS = 300.0
+"""For a call, by default: a server that never answers does not hold its run."""
+PAGES, TOOLS = 100, 1000
+"""Most pages and tools of a server's list."""
+TRUSTED = "trusted:"
 
 
 class RemoteTool(Tool[..., Any]):
@@ -60,10 +68,16 @@ class McpServer:
 
     `server`: a URL (streamable HTTP), a command line whose process speaks the protocol on its standard streams, or a
     server object of the package `mcp`, which is then called in this process. `prefix` is put before its tools' names.
-    `timeout`: seconds that a call may take.
+    `timeout`: seconds that a call may take; `None` for no limit. `trusted` (or `trusted:` before the URL or command):
+    believe the server where it says that a tool only reads or may be called twice. Without it no call is made twice.
     """
 
-    def __init__(self, server: str | Any, *, prefix: str = "", timeout: float | None = None) -> None:
+    def __init__(
+        self, server: str | Any, *, prefix: str = "", timeout: float | None = CALL_SECONDS, trusted: bool = False
+    ) -> None:
+        if isinstance(server, str) and server.startswith(TRUSTED):
+            server, trusted = server.removeprefix(TRUSTED), True
+        self._trusted = trusted
         self.label = server if isinstance(server, str) else getattr(server, "name", type(server).__name__)
         self._server, self._prefix, self._timeout = server, prefix, timeout
         self._client: Any = None
@@ -118,14 +132,14 @@ class McpServer:
     async def _hold(self, ready: asyncio.Future[list[RemoteTool]]) -> None:
         try:
             async with _client(self._server) as client:
-                tools = [self._tool(each) for each in await _all_tools(client)]
+                tools = [self._tool(each) for each in await self._listed(client) if self._named(each.name)]
                 self._client = client
                 ready.set_result(tools)
                 await self._stop.wait()
         except Exception as error:
             if ready.done():
                 return
-            if isinstance(error, ConfigError):
+            if isinstance(error, ConfigError | WorkerError):
                 ready.set_exception(error)
                 return
             cause: BaseException = error
@@ -136,6 +150,30 @@ class McpServer:
         finally:
             self._client = None
 
+    def _named(self, name: str) -> bool:
+        """Whether a tool's name can go into a prompt: it is part of the text that a model reads."""
+        if is_name(self._prefix + name):
+            return True
+        log.warning("the MCP server %r has a tool named %r, which is no name: it is left out", self.label, name[:80])
+        return False
+
+    async def _listed(self, client: Any) -> list[Any]:
+        """Return all tools of the server. Raises `WorkerError` for a list without end."""
+        found: list[Any] = []
+        cursor: str | None = None
+        for _ in range(PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            last, cursor = cursor, getattr(page, "next_cursor", None)
+            if not cursor:
+                return found
+            if cursor == last or len(found) > TOOLS:
+                break
+        raise WorkerError(
+            f"the MCP server {self.label!r} lists tools without end ({len(found)} so far, {TOOLS} at most): use "
+            "another, or one that lists fewer"
+        )
+
     def _tool(self, described: Any) -> RemoteTool:
         hints = described.annotations
         spec = ToolSpec(
@@ -143,8 +181,8 @@ class McpServer:
             description=described.description or "",
             parameters=described.input_schema,
             # The protocol's own defaults: a tool that does not say that it only reads may change the world.
-            side_effects=not (hints is not None and hints.read_only_hint),
-            idempotent=bool(hints is not None and hints.idempotent_hint),
+            side_effects=not (self._trusted and hints is not None and hints.read_only_hint),
+            idempotent=bool(self._trusted and hints is not None and hints.idempotent_hint),
         )
         return RemoteTool(self, spec, described.name, self._timeout)
 
@@ -181,14 +219,3 @@ def _client(server: str | Any) -> Any:
     if not words:
         raise ConfigError("an MCP server is a URL or a command line, not an empty text")
     return Client(StdioServerParameters(command=words[0], args=words[1:]))
-
-
-async def _all_tools(client: Any) -> list[Any]:
-    found: list[Any] = []
-    cursor: str | None = None
-    while True:
-        page = await client.list_tools(cursor=cursor)
-        found += page.tools
-        cursor = getattr(page, "next_cursor", None)
-        if not cursor:
-            return found

@@ -1,7 +1,7 @@
 """Daemon threads for functions that may never return.
 
 Unlike with `concurrent.futures`, a function that hangs keeps neither the next one waiting (the pool grows by a thread)
-nor the process alive at exit. Knows nothing of what it runs and hands nothing back: the function does that itself.
+nor the process alive at exit. A function hands its own result on.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _options(plugins: Plugins, kind: Any, name: str) -> dict[str, dict[str, Any]
         cls = plugins.class_of(kind, name)
     except PluginError:
         return {}
-    fields = getattr(cls, "model_fields", None)
+    fields = getattr(getattr(cls, "Options", cls), "model_fields", None)
     if fields is None:
         parameters = inspect.signature(cls).parameters.values()
         return {

@@ -1,1 +1,1 @@
-"""Tools: declaring them, their schemas, and what one is given at a call."""
+"""Tools: how they are declared, their schemas, and the context of a call."""

@@ -1,7 +1,6 @@
-"""What a tool may know of the call it serves, and the question that it may put to a person.
+"""The context of a tool's call, and the question that a tool may put to a person.
 
-A function that takes a parameter annotated `Context` is given one; the parameter is no part of the tool's schema. Who
-answers questions, and what is written down of them, is not known here.
+A function with a parameter annotated `Context` is given one; the parameter is no part of the tool's schema.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ class Question(Frozen):
 
 
 class Context:
-    """What a tool is told of the call that it serves.
+    """The call that a tool serves.
 
     Attributes:
         run: id of the run.
         step: id of the step, unique among all runs.
-        attempt: which dispatch this is.
-        key: an idempotency key: the same however often the step is tried or its run resumed, and no other step's. Hand
-            it to a service that keeps a request with a known key from taking effect twice.
+        attempt: number of this try, unique among all tries of all steps.
+        key: an idempotency key. It stays the same when the step is tried again or its run resumed, and no other step
+            has it. Hand it to a service that keeps a request with a known key from taking effect twice.
 
     >>> from plait import Call, Orchestrator, Plan, Step, tool
     >>> @tool

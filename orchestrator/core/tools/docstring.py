@@ -1,7 +1,4 @@
-"""Reads a Google-style docstring: its text, and what its `Args:` section says of each argument.
-
-Decides how a docstring is cut up. It does not know what the pieces are for, and checks nothing against the signature.
-"""
+"""Reads a Google-style docstring: its text, and what its `Args:` section says of each argument."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Tools as the core sees them: `ToolSpec`, what a planner is told; `Tool`, a typed Python function with its JSON schema
-and the decorator `tool` that makes one.
-
-Decides which functions can be tools and what their arguments must look like. It runs nothing: threads, timeouts and
-what a tool returns are the business of the worker that calls it.
-"""
+"""`Tool`, a typed Python function with its JSON schema, the decorator `tool` that makes one, and `ToolSpec`, its
+description for planners. The worker `tools` calls them."""
 
 from __future__ import annotations
 
@@ -33,8 +29,13 @@ R = TypeVar("R")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
 
+def is_name(name: str) -> bool:
+    """Whether a text can be a tool's name: a letter or `_`, then letters, digits, `_`, `.` and `-`; 64 at most."""
+    return _NAME.fullmatch(name) is not None
+
+
 class ToolSpec(Frozen):
-    """What a planner is told about a tool."""
+    """The description of a tool for planners."""
 
     name: str
     description: str = ""
@@ -93,9 +94,14 @@ class Tool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
+    @property
+    def once(self) -> bool:
+        """Whether a call must never be tried twice."""
+        return self.side_effects and not self.idempotent
+
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        """What a planner is told."""
+        """The tool's description for planners."""
         return ToolSpec(
             name=self.name,
             description=self.description,
@@ -165,8 +171,8 @@ def tool(
         fn: the function.
         name: name that plans use; the function's own by default.
         description: in place of the docstring's text.
-        side_effects: calling it changes the world, so a failed call is never tried a second time, and one whose outcome
-            the end of the process has hidden neither.
+        side_effects: calling it changes the world. A failed call is never tried a second time, nor a call whose outcome
+            nobody knows because the process ended.
         idempotent: calling it twice does what calling it once does, so it may be tried again all the same.
         timeout: seconds that a call may take.
 
@@ -203,7 +209,7 @@ def tool(
 
 def _checked_name(fn: object, name: str | None) -> str:
     found = getattr(fn, "__name__", type(fn).__name__) if name is None else name
-    if not _NAME.fullmatch(found):
+    if not is_name(found):
         raise ToolSchemaError(
             f"{found!r} cannot be the name of a tool: give @tool(name=…) a name of up to 64 letters, digits, _ . or -"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from plait.core.errors import WorkerError
 from plait.workers.ray import RayWorker
+from plait.workers.ray.actor import Pulse
 from plait.workers.ray.cluster import Placement, default_gpus, missing
 
 
@@ -126,9 +128,8 @@ class FakeActor:
     def __getattr__(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(remote=lambda: self._reply(name))
 
-    async def _reply(self, name: str) -> bool:
+    async def _reply(self, name: str) -> None:
         await (asyncio.sleep(0) if name == "answers" else asyncio.get_running_loop().create_future())
-        return True
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -154,3 +155,52 @@ async def test_an_actor_is_asked_twice_before_it_counts_as_hung() -> None:
     worker = RayWorker("plait.workers.scripted:Scripted", {"replies": [{"text": "x"}]}, silence=0.1)
     assert "not answered for 0.1 s" in await worker._hangs(SimpleNamespace(answers=SimpleNamespace(remote=silent)))
     assert len(asked) == 2
+
+
+async def test_an_engine_is_asked_at_its_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.workers.ray.LEAST", 0.2)
+    turns = iter(range(3))
+
+    async def stops() -> None:
+        if next(turns, None) is None:
+            await asyncio.get_running_loop().create_future()
+
+    worker = RayWorker("plait.workers.engine:Engine", {"model": "a/model"})
+    worker._silence = 4.0
+    said = await asyncio.wait_for(worker._hangs(SimpleNamespace(answers=SimpleNamespace(remote=stops))), 10)
+    assert said.startswith("it has not answered for 0.2"), "and not for four seconds"
+
+
+async def test_an_engine_that_makes_no_step_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.workers.ray.STUCK", 0.2)
+    steps = iter([1, 2, 3])
+
+    async def answers() -> Pulse:
+        return Pulse(busy=True, steps=next(steps, 3))
+
+    worker = RayWorker("plait.workers.scripted:Scripted", {"replies": [{"text": "x"}]}, silence=0.4)
+    actor = SimpleNamespace(answers=SimpleNamespace(remote=answers))
+    assert "has requests and has made no step for 0.2 s" in await asyncio.wait_for(worker._hangs(actor), 10)
+
+
+async def test_room_that_comes_when_its_start_was_given_up_is_given_back() -> None:
+    ray = FakeRay(SMALL, LARGE)
+    found = threading.Event()
+    make = ray.util.placement_group
+
+    def slow(*args: Any, **options: Any) -> Any:
+        found.wait(10)
+        return make(*args, **options)
+
+    ray.util.placement_group = slow
+    placement = Placement([{"CPU": 1.0, "GPU": None}] * 2, "PACK")
+    starts = [asyncio.create_task(placement.take(ray, 5)) for _ in range(2)]
+    await asyncio.sleep(0)
+    for start in starts:
+        start.cancel()
+    await asyncio.gather(*starts, return_exceptions=True)
+    found.set()
+    async with asyncio.timeout(10):
+        while not ray.removed:
+            await asyncio.sleep(0.01)
+    assert ray.removed == len(ray.made) == 1

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ pytest.importorskip("mcp")
 
 from plait import AsyncOrchestrator, Call, Config, Plan, Step, tool
 from plait.core.errors import ConfigError, ToolError, ToolSchemaError, WorkerError
+from plait.core.events import Job
 from plait.core.plan import Ref
+from plait.core.result import Failure
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools import Tools
 from plait.workers.tools.mcp import McpServer, RemoteTool
@@ -37,7 +40,7 @@ async def test_tools_are_listed_with_their_schemas_and_effects(tools: dict[str, 
     add, note = tools["add"].spec, tools["note"].spec
     assert add.description == "Add two numbers."
     assert list(add.parameters["properties"]) == ["a", "b"]  # pyright: ignore[reportIndexIssue]
-    assert not add.side_effects  # it says that it only reads
+    assert add.side_effects and add.once, "that it only reads is nothing but its own word"
     assert note.side_effects and note.once  # it says nothing, so it may change the world
 
 
@@ -128,3 +131,58 @@ async def test_the_server_ends_with_the_worker() -> None:
     with pytest.raises(ToolError, match="not connected"):
         await client.call("add", {"a": 1, "b": 2})
     assert json.dumps([each.model_dump() for each in worker.specs])
+
+
+# --- servers that are not to be trusted ---
+
+
+@pytest.mark.parametrize("spelled", [True, False])
+async def test_a_server_that_is_trusted_may_say_that_a_tool_only_reads(spelled: bool) -> None:
+    made = McpServer("trusted:" + PROGRAM) if spelled else McpServer(server, trusted=True)
+    tools = {each.name: each for each in await made.open()}
+    await made.close()
+    assert not tools["add"].side_effects and tools["note"].once
+    assert made.label == (PROGRAM if spelled else "sums")
+
+
+async def test_names_that_would_forge_a_prompt_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    made = McpServer(server)
+
+    class Client:
+        async def list_tools(self, cursor: str | None) -> Any:
+            names = ["fine", 'a b\n1. danger("x")', "", "x" * 200, "\u202egnp", "dots.and-dashes"]
+            return SimpleNamespace(tools=[SimpleNamespace(name=each) for each in names])
+
+    listed = await made._listed(Client())
+    assert [each.name for each in listed if made._named(each.name)] == ["fine", "dots.and-dashes"]
+    assert "which is no name: it is left out" in caplog.text and "\n1." not in caplog.text
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_list_without_end_is_refused(same: bool) -> None:
+    asked = 0
+
+    class Client:
+        async def list_tools(self, cursor: str | None) -> Any:
+            nonlocal asked
+            asked += 1
+            tools = [SimpleNamespace(name=f"t{asked}")]
+            return SimpleNamespace(tools=tools, next_cursor="again" if same else f"page {asked}")
+
+    with pytest.raises(WorkerError, match="lists tools without end"):
+        await McpServer(server)._listed(Client())
+    assert asked == (2 if same else 100)
+
+
+async def test_a_call_that_is_never_answered_ends() -> None:
+    made = McpServer(server, timeout=0.3)
+    (slow,) = [each for each in await made.open() if each.name == "slow"]
+    worker = Tools([slow])
+    call = Job(attempt=1, run="r", step="r:s", op=Call(tool="slow", args={"seconds": 600}))
+    (end,) = [item async for item in worker.run(call)]
+    assert isinstance(end, Failure) and "gave no answer within its timeout of 0.3 s" in end.message
+    await worker.close()
+    await made.close()
+    by_default = McpServer(server)
+    assert all(each.timeout and each.timeout <= 600 for each in await by_default.open())
+    await by_default.close()

@@ -114,6 +114,15 @@ async def test_whatever_a_tool_raises_is_a_failure(kind: str, error: BaseExcepti
     assert ended.message.startswith("tool 'f' ") and said in ended.message
 
 
+async def test_a_tool_that_may_be_called_twice_is_retryable_although_it_changes_the_world() -> None:
+    @tool(side_effects=True, idempotent=True)
+    def put() -> None:
+        raise Busy("try again")
+
+    ended = await last(Tools([put]), job("put"))
+    assert isinstance(ended, Failure) and ended.retryable
+
+
 async def test_a_tool_with_side_effects_is_never_retryable() -> None:
     @tool(side_effects=True)
     def pay() -> None:

@@ -1,0 +1,85 @@
+"""Another release of vLLM: names that are not where they were."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plait.core import Sampling
+from plait.core.errors import ConfigError
+from plait.workers._shared.resources import identity
+from plait.workers._shared.streams import Stream
+from plait.workers.engine import Engine
+from plait.workers.engine.options import EngineOptions
+from plait.workers.engine.private import prefill_field, seen
+from plait.workers.engine.requests import EngineRequest
+from plait.workers.engine.vllm import Core
+
+FIELDS = ("request_id", "new_token_ids", "new_logprobs", "prefill_stats")
+
+
+@pytest.mark.parametrize(
+    ("fields", "logprobs", "found"),
+    [
+        (FIELDS, ("logprobs",), "prefill_stats"),
+        (FIELDS[:3], ("logprobs",), ""),
+        (FIELDS[:2], ("logprobs",), None),
+        (FIELDS[1:], ("logprobs",), None),
+        (FIELDS, ("values",), None),
+        ((), (), None),
+    ],
+)
+def test_names_that_were_moved_are_noticed_at_the_start(
+    fields: tuple[str, ...], logprobs: tuple[str, ...], found: str | None
+) -> None:
+    output, lists = SimpleNamespace(__struct_fields__=fields), SimpleNamespace(_fields=logprobs)
+    assert prefill_field(output, lists) == found
+
+
+def test_a_renamed_state_does_not_break_the_engines_thread(caplog: pytest.LogCaptureFixture) -> None:
+    core: Any = Core.__new__(Core)
+    core._states, core.peeks = {"inner": SimpleNamespace(detokenizer=SimpleNamespace())}, True
+    request = EngineRequest("1", Stream(), [1], Sampling(), False, inner="inner")
+    assert core._seen(request) is None
+    assert core.peeks is False and core._seen(request) is None
+    assert len([each for each in caplog.records if "report every step" in each.getMessage()]) == 1
+
+
+def test_a_state_is_read_where_it_is() -> None:
+    detokenizer = SimpleNamespace(output_token_ids=[1, 2], output_text="ab")
+    said = seen(SimpleNamespace(detokenizer=detokenizer, num_cached_tokens=3))
+    assert said == ([1, 2], "ab", 3) and seen(None) is None
+
+
+# --- options ---
+
+
+def test_each_option_is_described_under_its_name() -> None:
+    assert all(field.description for field in EngineOptions.model_fields.values())
+    assert Engine("a/model", slots=3, lora={"one": "/x"}).options == EngineOptions(
+        model="a/model", slots=3, lora={"one": "/x"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"checkpoint": -1}, "option 'checkpoint' should be greater than or equal to 0"),
+        ({"slot": 3}, "there is no option 'slot'; did you mean 'slots'"),
+        ({"cpu_list": "all"}, "option 'cpu_list'"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Engine("a/model", **options)
+
+
+def test_a_model_that_was_trained_again_is_another_one(tmp_path: Any) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"one")
+    first = identity([str(tmp_path), "org/name"])
+    assert first == identity([str(tmp_path), "org/name"]) and first.endswith(" org/name")
+    weights.write_bytes(b"other")
+    assert identity([str(tmp_path), "org/name"]) != first

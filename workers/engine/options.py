@@ -1,0 +1,51 @@
+"""The options of the worker `engine`, which the worker and its thread read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from plait.core.values import Frozen
+
+Named = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)]
+"""A folder or an id; a `Path` is taken too."""
+
+
+class EngineOptions(Frozen):
+    """Which model, and how much of this machine it may use."""
+
+    model: Named
+    """Folder of the model, or its id on the Hugging Face hub."""
+    name: str = "engine"
+    """Name of the worker."""
+    slots: int = Field(default=128, ge=1)
+    """Requests that are decoded together."""
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
+    """Memory for keys and values. By default, on a CPU: what the slots need, 1 GiB or a third of the free memory at
+    most."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Most tokens of prompt and output together; by default what the model allows and the cache holds."""
+    block_size: int | None = Field(default=None, ge=1)
+    """Tokens in a block of the cache; 32 on a CPU by default."""
+    dtype: str = "auto"
+    """Type of the weights; `auto` is bfloat16 on a CPU."""
+    threads: int | None = Field(default=None, ge=1)
+    """Compute threads on a CPU. By default one for a very small model, else half of the cores, or all of `cpu_list`."""
+    seed: int = 0
+    """Seed of requests that have none."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs that hold one copy of the model."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Fraction of a GPU's memory to take."""
+    cpu_list: tuple[int, ...] | None = None
+    """Cores to stay on."""
+    lora: dict[str, Named] = {}
+    """Adapters of the model, folder by name. `Think.model` asks for one by that name, and for the model itself by its
+    folder's name or by none."""
+    checkpoint: int = Field(default=0, ge=0)
+    """Every so many engine steps the new token ids of all requests are told, also of requests that do not stream, so
+    that another engine can go on from there if this one dies; 0 for never."""
+    silence: float = Field(default=600.0, gt=0)
+    """Seconds in which an engine that has requests has to make a step; else it is taken for dead."""

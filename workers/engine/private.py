@@ -1,0 +1,38 @@
+"""The names inside vLLM that are no part of its interface, each looked at before it is relied on.
+
+A release that renames one of them takes away a convenience (signals, checkpoints of silent requests, counts of the
+prefix cache), which is then refused in words; it does not break the engine's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+
+class Seen(NamedTuple):
+    """What a running request has generated so far."""
+
+    ids: Sequence[int]
+    text: str
+    cached: int
+
+
+def seen(state: Any) -> Seen | None:
+    """Read the state of a running request. Raises `AttributeError` where vLLM keeps it in another way."""
+    if state is None:
+        return None
+    # A request that is not decoded has no text.
+    text = getattr(state.detokenizer, "output_text", "")
+    return Seen(state.detokenizer.output_token_ids, text, state.num_cached_tokens)
+
+
+def prefill_field(output: Any, logprobs: Any) -> str | None:
+    """Return the field of the model's outputs that tells of the prefix cache, "" if there is none; `None` where tokens
+    and log-probabilities cannot be read there at all. `output` and `logprobs` are vLLM's classes."""
+    fields: Iterable[str] = getattr(output, "__struct_fields__", ())
+    if not {"request_id", "new_token_ids", "new_logprobs"}.issubset(fields):
+        return None
+    if "logprobs" not in getattr(logprobs, "_fields", ()):
+        return None
+    return "prefill_stats" if "prefill_stats" in fields else ""

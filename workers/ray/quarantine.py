@@ -1,0 +1,74 @@
+"""Prompts that were in an engine when it died: which one kills engines is found out before it has killed them all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterable
+
+from plait.core.events import Job
+from plait.core.result import Failure
+
+DEATHS = 2
+"""A prompt that was in flight at so many deaths of an engine is suspected of them."""
+REMEMBERED = 3600.0
+"""Seconds after which a death is forgotten."""
+
+
+class Quarantine:
+    """The suspects of all workers of a pool.
+
+    A prompt that was in flight at two deaths within an hour, and no other with it, is not run again. Where several were
+    in flight at both, each of them runs alone from then on: no other suspect runs beside it in the pool. A suspect at
+    whose side the engine dies once more is not run again.
+    """
+
+    def __init__(self) -> None:
+        self._deaths: dict[str, list[float]] = {}
+        self._condemned: dict[str, float] = {}
+        self._alone = asyncio.Lock()
+
+    def died(self, jobs: Iterable[Job], now: float | None = None) -> None:
+        """Take note of the jobs that were in an engine when it died."""
+        now = time.monotonic() if now is None else now
+        suspects: list[str] = []
+        for prompt in {fingerprint(job) for job in jobs}:
+            deaths = [at for at in self._deaths.get(prompt, ()) if now - at < REMEMBERED]
+            self._deaths[prompt] = [*deaths, now]
+            if len(deaths) + 1 >= DEATHS:
+                suspects.append(prompt)
+        known = [prompt for prompt in suspects if len(self._deaths[prompt]) > DEATHS]
+        self._condemned |= dict.fromkeys(known or (suspects if len(suspects) == 1 else ()), now)
+
+    def refusal(self, job: Job, now: float | None = None) -> Failure | None:
+        """Return why a job is not run, if it is not."""
+        if not self._condemned:
+            return None
+        since = self._condemned.get(fingerprint(job))
+        if since is None or (time.monotonic() if now is None else now) - since > REMEMBERED:
+            return None
+        return Failure(
+            kind="EngineError",
+            message="the same prompt or call was running each time that its worker died, so it is not run again within "
+            "the hour: look into the worker's log, or change it",
+        )
+
+    def turn(self, job: Job) -> asyncio.Lock | None:
+        """Return the lock under which a suspect runs; `None` for a job that is none."""
+        if not self._deaths:
+            return None
+        now = time.monotonic()
+        deaths = [at for at in self._deaths.get(fingerprint(job), ()) if now - at < REMEMBERED]
+        return self._alone if len(deaths) >= DEATHS else None
+
+    def cleared(self, job: Job) -> None:
+        """Take note that a job has come to its end while its engine lived."""
+        if self._deaths:
+            self._deaths.pop(fingerprint(job), None)
+
+
+def fingerprint(job: Job) -> str:
+    """Return what two jobs share that put the same prompt, whatever they sample."""
+    op = job.op.model_dump_json(exclude={"sampling": {"seed", "temperature", "max_tokens"}})
+    return hashlib.blake2b(op.encode(errors="replace"), digest_size=16).hexdigest()
