@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue, model_validator
 
 from .values import Frozen, StepName, json_references
+
+HANDED_OVER: dict[str, type] = {}
+"""Classes of plugins that plans were given as objects, by the names that they go by: found here, in the process that
+made them, even where they cannot be imported."""
 
 
 class Plugin(Frozen):
@@ -22,6 +26,23 @@ class Plugin(Frozen):
     """File name of the plugin (`majority`, `critical-path`) or `pkg.mod:Class` for a third party's."""
     options: dict[str, JsonValue] = {}
     """Values for the fields of the plugin's class."""
+
+    @classmethod
+    def of(cls, plugin: object) -> Plugin:
+        """Return the spec of an instance of a plugin's class: of one that can be imported by the name of its module, or
+        of plait's own by its file's name."""
+        if isinstance(plugin, Plugin):
+            return plugin
+        if not isinstance(plugin, BaseModel):
+            raise ValueError(f"{plugin!r} is no plugin: give a name, a Plugin, or an instance of a plugin's class")
+        kind = type(plugin)
+        options = plugin.model_dump(mode="json", exclude_unset=True)
+        module = kind.__module__.split(".")
+        if module[:2] == ["plait", "policies"] and len(module) == 4:
+            return cls(name=module[-1].replace("_", "-"), options=options)
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        HANDED_OVER[name] = kind
+        return cls(name=name, options=options)
 
 
 class Text(Frozen):
@@ -207,15 +228,21 @@ class Call(Frozen):
         def __init__(self, *, tool: str, args: Mapping[str, object] = ..., kind: Literal["call"] = "call") -> None: ...
 
 
+def _as_spec(value: object) -> object:
+    return Plugin.of(value) if isinstance(value, BaseModel) else value
+
+
 class Join(Frozen):
     """Makes one value of the branches named in the step's `needs`."""
 
     kind: Literal["join"] = "join"
-    merge: Plugin = Plugin(name="collect")
+    merge: Annotated[Plugin, BeforeValidator(_as_spec)] = Plugin(name="collect")
+    """How. A plugin's object is taken as well: `merge=Majority()`."""
     tolerate: Literal["all", "quorum", "best-effort", "any-end"] = "all"
     """`all`: a failed branch fails the join. `quorum`: enough when `quorum` branches are done; the rest is cancelled.
     `best-effort`: waits until every branch has ended and merges those that are done; fails only if none is. `any-end`:
-    the same, but merges when none is done too: how the branches ended is what it is about."""
+    the same, but merges when none is done too: how the branches ended is what it is about. It may have no branches
+    at all: such a join ends at once, and is how a value that no step made enters a plan."""
     quorum: int | None = Field(default=None, ge=1)
     """How many branches must be done, for `tolerate="quorum"`."""
     deadline: float | None = Field(default=None, gt=0)
@@ -279,7 +306,7 @@ class Step(Frozen):
 
     @model_validator(mode="after")
     def _join_has_branches(self) -> Step:
-        if self.op.kind == "join" and not self.needs:
+        if self.op.kind == "join" and not self.needs and self.op.tolerate != "any-end":
             raise ValueError(f"join {self.name!r} has no branches: name them in `needs`")
         return self
 
@@ -317,6 +344,9 @@ class Plan(Frozen):
     name a step of an earlier patch."""
     budget: Budget | None = None
     """Limits on all steps of this plan together (a branch group)."""
+    group: str = Field(default="", exclude_if=lambda group: not group)
+    """Of a patch: name of the branch group that its steps belong to, together with those of other patches to the same
+    step that name it. The first of them says the budget. `a/b` lies inside the group `a`."""
 
     @model_validator(mode="after")
     def _names_unique(self) -> Plan:

@@ -176,8 +176,8 @@ class Dispatcher:
         for run in list(self.holding.values()):
             if run.live or run.paused or (run.forced is not None and run.forced.state is State.READY):
                 continue
-            if any(node.state is State.EXPANDING for node in run.nodes):  # its planner will say more
-                continue
+            if any(node.state is State.EXPANDING and (node.deps or node.merge is None) for node in run.nodes):
+                continue  # its planner will say more; a flow, which has no needs, may be waiting for just this step
             node = run.held.first()
             if node is None:
                 del self.holding[run.id]

@@ -34,7 +34,7 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
     or what `merge` raises for a plugin that is not there. In each case nothing was changed.
     """
     run = scope.run
-    group = open_account(plan.budget, f"the group of {scope.prefix or run.id}", account, now)
+    group, known = _group_account(plan, scope, account, now)
     nodes: dict[str, Node] = {}
     prefix, taken = scope.prefix, scope.names
     for step in plan.steps:
@@ -59,8 +59,10 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
     if message:
         raise BudgetExceeded(message)
     accounts = _open_step_accounts(nodes.values(), group, now)
-    if group is not None and group is not account:
+    if group is not None and group is not account and not known:
         accounts.insert(0, group)
+    if plan.group:
+        scope.groups[plan.group] = group
     _connect(order, scope)
     scope.names.update(nodes)
     run.nodes.extend(nodes.values())
@@ -69,6 +71,23 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
     if run.has_policies:
         enroll(nodes.values())
     return Inserted(list(nodes.values()), accounts)
+
+
+def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float) -> tuple[Account | None, bool]:
+    """Return the account of a plan's steps, and whether it was there before: of a patch to a group that is known."""
+    if plan.group in scope.groups:
+        return scope.groups[plan.group], True
+    around = account
+    outer = plan.group.rpartition("/")[0]
+    while outer:
+        if outer in scope.groups:
+            around = scope.groups[outer]
+            break
+        outer = outer.rpartition("/")[0]
+    owner = (
+        f"the group {plan.group} of {scope.prefix}" if plan.group else f"the group of {scope.prefix or scope.run.id}"
+    )
+    return open_account(plan.budget, f"{owner} {scope.prefix or scope.run.id}", around, now), False
 
 
 def repeats(patch: Plan, scope: Scope) -> bool:

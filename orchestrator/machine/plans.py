@@ -58,7 +58,7 @@ class Plans:
             if node.state is not State.WAITING:
                 continue
             if node.merge is not None:
-                if node.pending < len(node.deps):
+                if node.pending < len(node.deps) or not node.deps:
                     steps.judge(node, arrived=node.branches_done > 0)
                 continue
             for dep in node.deps:

@@ -229,6 +229,8 @@ class Scope:
     """More patches may come; until then its steps are kept even if nothing consumes them yet."""
     names: dict[str, Node] = field(default_factory=dict[str, Node])
     output: Node | None = None
+    groups: dict[str, Account | None] = field(default_factory=dict[str, "Account | None"])
+    """Accounts of the groups that its patches name (`Plan.group`)."""
 
 
 @dataclass(slots=True, eq=False)

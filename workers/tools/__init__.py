@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from plait.core.errors import ToolError, ToolSchemaError, WorkerLost
 from plait.core.events import Job
+from plait.core.flow import ask_a_person
 from plait.core.interfaces import Progress, Worker
 from plait.core.plan import Call, Kind
 from plait.core.result import Failure, Result, as_failure
@@ -31,6 +32,9 @@ from .threads import Threads
 __all__ = ["Tools", "load_tools"]
 
 log = logging.getLogger("plait.workers.tools")
+
+_HIDDEN: dict[str, AnyTool] = {ask_a_person.name: ask_a_person}
+"""Tools that planners are not told of."""
 
 
 class Tools(Worker):
@@ -162,7 +166,7 @@ class Tools(Worker):
             return as_failure(ToolError(f"worker {self.name!r} runs tools, not a {type(call).__name__.lower()} step"))
         if self._closed.is_set():
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
-        the_tool = self._tools.get(call.tool)
+        the_tool = self._tools.get(call.tool) or _HIDDEN.get(call.tool)
         if the_tool is None:
             near = difflib.get_close_matches(call.tool, self._tools, n=2)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from ...core.addresses import allow
 from ...core.errors import ConfigError, PluginError, UsageError
 from ...core.events import Finish, Submitted
+from ...core.flow import Flow
 from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
 from ...core.plan import Budget, Join, Plan, Plugin, Request
@@ -30,6 +31,7 @@ from ..driver.cache import Cached, ResultCache, default_file, identity
 from ..driver.driver import Driver
 from ..driver.effects import marked
 from ..driver.expander import Expander
+from ..driver.flows import first_patch
 from ..journal.resume import OnUnknown
 from ..journal.sessions import Rebuilt, Records, Resumer, RunEntry
 from ..plugins.inline import Kind, address, handed_over, verified
@@ -392,7 +394,10 @@ class AsyncOrchestrator:
     def plan(self, text: str = "", **options: Unpack[Options]) -> Plan:
         """Return the first plan for a request, checked, and start nothing. Raises what submitting it would raise."""
         brief = self.brief(text, **options)
-        plan = Expander().start("plan", self.plugins.planner(brief.request.planner), brief, 0.0).plan
+        planner = self.plugins.planner(brief.request.planner)
+        if isinstance(planner, Flow):
+            return first_patch(planner, brief)
+        plan = Expander().start("plan", planner, brief, 0.0).plan
         self._check(plan, brief)
         return plan
 

@@ -173,6 +173,8 @@ class Driver:
                         watch(event, self.machine, actions)
                     for action in actions:
                         self._perform(action)
+                    if self._expander.flows:
+                        self._inbox.extend(self._expander.heard(self.machine, self.now()))
         except Exception as error:  # a bug of ours or a full disk: nothing can be trusted after it, so everyone is told
             self._broken = error
             for future in self._waiting.values():

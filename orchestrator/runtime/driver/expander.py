@@ -6,15 +6,21 @@ clock and no loop (times are given to it), and does not know what becomes of a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...core.errors import PlaitError, PlannerError
-from ...core.events import Expand, Expanded, Submitted
+from ...core.events import Event, Expand, Expanded, Submitted
+from ...core.flow import Flow, is_root
 from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan
-from ...core.result import as_failure
+from ...core.result import Failure, as_failure
+from ...core.states import State
 from ...machine.machine import Machine
+from .flows import End, Heard, Running, again
+
+ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
+"""States of steps that have ended."""
 
 
 @dataclass(slots=True)
@@ -59,6 +65,8 @@ class Expander:
     def __init__(self, revise: Callable[[Plan], Plan] | None = None) -> None:
         self._revise = revise or _as_it_is
         self._runs: dict[str, _Open] = {}
+        self.flows: dict[str, Running] = {}
+        """By run."""
 
     def adopt(self, run: str, planner: Planner, brief: Brief) -> None:
         """Take a run that was planned before, so that its steps can go on expanding."""
@@ -78,7 +86,40 @@ class Expander:
         self._runs[run] = _Open(planner, brief)
         return Submitted(at=at, run=run, request=brief.request, plan=self._revise(plan))
 
-    def expand(self, action: Expand, machine: Machine, at: float) -> list[Expanded]:
+    def heard(self, machine: Machine, at: float) -> list[Event]:
+        """Tell flows which of their steps ended in the last `Machine.handle`, and return what they want."""
+        ends: dict[str, list[End]] = {}
+        for _, step, _, state, _ in machine.moves:
+            if state in ENDS:
+                run = step.partition(":")[0]
+                flow = self.flows.get(run)
+                if flow is not None and flow.knows(step) and run in machine.runs:
+                    ends.setdefault(run, []).append(end_of(machine, step))
+        said: list[Event] = []
+        for run, each in ends.items():
+            flow = self.flows[run]
+            if machine.nodes[flow.root].ended:  # given up as a whole
+                flow.close()
+            else:
+                said += flow.heard(each, machine.now, at)
+        return said
+
+    def is_flow(self, run: str) -> bool:
+        """Whether a run's planner is a flow."""
+        opened = self._runs.get(run)
+        return opened is not None and isinstance(opened.planner, Flow)
+
+    def again(self, action: Expand, machine: Machine, trail: Iterable[Heard], at: float) -> list[Event]:
+        """Run a flow anew through what a journal has of it; return what it had not said yet. Raises `ConfigError` for
+        one that is not what it was."""
+        run = action.step.partition(":")[0]
+        opened = self._runs[run]
+        assert isinstance(opened.planner, Flow)
+        flow = Running(opened.planner, opened.brief, action.step, action.attempt, self._revise)
+        self.flows[run] = flow
+        return again(flow, trail, lambda step: end_of(machine, step), at)
+
+    def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
         """Feed a step's reader and return what it says, in order; after the step's result the last event closes it.
 
         Whatever the planner raises is an event too, and ends the step. News of a step that is over gives nothing.
@@ -93,6 +134,12 @@ class Expander:
         if opened is None:
             message = f"run {step.run} was submitted without a planner, so {action.step} has nothing to expand into"
             return [_failed(action, at, PlannerError(message))]
+        if isinstance(opened.planner, Flow) and is_root(step.plan):
+            if step.run in self.flows:
+                return []
+            flow = Running(opened.planner, opened.brief, action.step, action.attempt, self._revise)
+            self.flows[step.run] = flow
+            return flow.begin(machine.now, at)
         reading = opened.readers.get(action.step)
         if reading is not None and (
             reading.attempt > action.attempt or (reading.attempt == action.attempt and reading.reader is None)
@@ -102,7 +149,7 @@ class Expander:
             if reading is None or reading.attempt != action.attempt:
                 reading = _Reading(action.attempt, opened.planner.reader(step.plan, opened.brief))
                 opened.readers[action.step] = reading
-            said = self._read(reading, action, at)
+            said: list[Event] = [*self._read(reading, action, at)]
         except Exception as error:
             opened.readers[action.step] = _Reading(action.attempt, None)
             return [_failed(action, at, _of_planner(opened.planner, f"reader of {step.plan.name!r}", error))]
@@ -129,6 +176,16 @@ class Expander:
     def forget(self, run: str) -> None:
         """Drop a run that is over."""
         self._runs.pop(run, None)
+        flow = self.flows.pop(run, None)
+        if flow is not None:
+            flow.close()
+
+
+def end_of(machine: Machine, step: str) -> End:
+    """Return how a step of a run that is under way has ended."""
+    node = machine.nodes[step]
+    reason = node.story[-1][4] if node.story else ""
+    return End(step, node.result, node.failure or Failure(kind="Cancelled", message=reason))
 
 
 def _as_it_is(plan: Plan) -> Plan:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -25,12 +25,14 @@ from ...core.events import (
     Expanded,
     Failed,
     Finish,
+    Pruned,
     Submitted,
     Succeeded,
     Tick,
     WorkerDown,
     WorkerUp,
 )
+from ...core.flow import is_root
 from ...core.interfaces import Plugins, Worker
 from ...core.plan import Plan
 from ...core.result import Result, as_failure
@@ -39,9 +41,10 @@ from ...core.tools.context import Question
 from ...machine.machine import Machine
 from ...machine.records import Attempt, Node, Run
 from ..driver.driver import arrival
-from ..driver.expander import Expander
+from ..driver.expander import ENDS, Expander
+from ..driver.flows import Heard
 from .journal import Header, Journal, Note, dump
-from .replay import history
+from .replay import Moment, history
 
 OnUnknown = Literal["fail", "ask", "retry"]
 """What becomes of a call that changes the world and was under way when the process ended: the step fails, a person is
@@ -64,6 +67,8 @@ class Rebuilt:
     dispatched: dict[int, Dispatch]
     """All dispatches of the run, by attempt."""
     notes: list[Note]
+    trail: list[Heard] = field(default_factory=list["Heard"])
+    """What the journal has of the run's flow, if its planner is one."""
     finish: Finish | None = None
     record: Run | None = None
     """Its records, if it has finished."""
@@ -72,6 +77,21 @@ class Rebuilt:
     def answers(self) -> dict[str, JsonValue]:
         """What people have answered, by question."""
         return {note.step: note.note for note in self.notes if note.kind == "answered"}
+
+    def follow(self, moment: Moment) -> None:
+        """Take note of what one event has to do with the run's flow, if its planner is one."""
+        root = self.submitted.plan.steps[0]
+        if not is_root(root):
+            return
+        event, flow = moment.event, f"{self.run}:{root.name}"
+        own = isinstance(event, Pruned) and event.step.startswith(f"{flow}/")
+        said = event if own or (isinstance(event, Expanded) and event.step == flow) else None
+        ended = tuple(
+            step for _, step, _, state, _ in moment.machine.moves if state in ENDS and step.rpartition("/")[0] == flow
+        )
+        began = any(isinstance(each, Expand) and each.step == flow for each in moment.actions)
+        if said is not None or ended or began:
+            self.trail.append(Heard(moment.machine.now, cast("Expanded | Pruned | None", said), ended, began))
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -103,6 +123,7 @@ def rebuild(path: Path, run: str, plugins: Plugins) -> Rebuilt:
                 rebuilt.record = next((each for each in machine.retired if each.id == run), None)
         if rebuilt is not None:
             rebuilt.last = moment.seq
+            rebuilt.follow(moment)
             if rebuilt.finish is not None:
                 break
     if rebuilt is None:
@@ -206,14 +227,18 @@ def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
         if node.state is not State.EXPANDING or node.own is None:
             continue
         op = node.step.op
-        said: list[Expanded] = []
+        if is_root(node.step) and expander.is_flow(rebuilt.run):
+            action = Expand(step=node.id, attempt=node.generation, result=node.own)
+            events += expander.again(action, rebuilt.machine, rebuilt.trail, at)
+            continue
+        said: list[Event] = []
         if op.kind == "think" and op.stream and node.own.text:
             action = Expand(step=node.id, attempt=node.generation, delta=node.own.text)
             said += expander.expand(action, rebuilt.machine, at)
         action = Expand(step=node.id, attempt=node.generation, result=node.own)
         said += expander.expand(action, rebuilt.machine, at)
         known = node.inner.names if node.inner is not None else {}
-        events += [_without(each, known) for each in said]
+        events += [_without(each, known) if isinstance(each, Expanded) else each for each in said]
     return events
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, JsonValue
 
 from ...core.errors import PluginError
+from ...core.flow import Answerable, Context, Flow
 from ...core.interfaces import Brief, Merge, Planner, Policy, Verdict
 from ...core.plan import Plan, Plugin
 from ...core.task import Task
@@ -22,13 +23,16 @@ Kind = Literal["planner", "policy", "merge"]
 
 
 def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
-    """Return the plugin class that a function stands for: a planner `fn(brief) -> Plan`, a policy's rank
+    """Return the plugin class that a function stands for: a planner `fn(brief) -> Plan` or
+    `async fn(ctx, question)` (a flow), a policy's rank
     `fn(step, view) -> number or tuple`, a merge `fn(branches, task) -> value or Verdict`. `None` for another kind,
     or a function that takes something else."""
     bases: dict[str, tuple[type, int]] = {"planner": (_Function, 1), "policy": (_Rank, 2), "merge": (_Merged, 2)}
     if kind not in bases:
         return None
     base, takes = bases[kind]
+    if kind == "planner" and inspect.iscoroutinefunction(fn):
+        base, takes = _Coroutine, 2
     try:
         inspect.signature(fn).bind(*[None] * takes)
     except (TypeError, ValueError):  # it cannot be called so, or has no signature
@@ -80,6 +84,11 @@ def handed_over(kind: Kind, thing: object, register: Callable[[str, str, type], 
 class _Function(Planner):
     def start(self, brief: Brief) -> Plan:
         return cast("Plan", cast("Any", self).function(brief))
+
+
+class _Coroutine(Flow):
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        return await cast("Any", self).function(ctx, question)
 
 
 class _Rank(Policy):

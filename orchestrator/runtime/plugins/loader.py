@@ -21,7 +21,7 @@ from ...core.addresses import allow, check, found_in, is_allowed
 from ...core.errors import PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
-from ...core.plan import Plugin
+from ...core.plan import HANDED_OVER, Plugin
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence
 from .entry_points import Installed, installed
@@ -131,6 +131,8 @@ class Plugins:
             if not callable(fn):
                 raise PluginError(f"task {name!r}: {judge} is no function")
             return verified(cast("type[Task]", self.class_of(kind, base)), fn)
+        if name in HANDED_OVER and _is(HANDED_OVER[name], kind):
+            return HANDED_OVER[name]
         if ":" in name:
             return _third_party(kind, name, name)
         offers = _offers(kind, name)

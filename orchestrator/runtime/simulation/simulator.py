@@ -254,6 +254,10 @@ class _Simulation:
             check_invariants(self._machine)
         for action in actions:
             self._perform(action)
+        if self._expander.flows:
+            at = self._now + self._latency.planner
+            for said in self._expander.heard(self._machine, at):
+                self._later(at, lambda said=said: self._take(said))
         if self._changed:
             for batch in self._changed.values():
                 self._plan_news(batch)

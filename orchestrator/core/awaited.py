@@ -1,0 +1,316 @@
+"""What a flow may await: model calls, tool calls, joins, and groups of these.
+
+A handle is made when its step is; awaiting it waits for the step's end. Handles may be given to later steps before they
+have ended: the machine then waits, not the flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from typing import Generic, Protocol, TypedDict, TypeVar, Unpack, cast
+
+from pydantic import JsonValue
+
+from .errors import FlowError, StepFailed
+from .plan import Budget, Function, Part, Step, Structured, Think
+from .result import Failure, Result
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Asked(TypedDict, total=False):
+    """Options of a model call in a flow; those of `Sampling` and `Think` mean what they mean there."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int | None
+    """By default made of the request's seed and the step's name, where the temperature is not 0."""
+    stop: str | Sequence[str]
+    stop_ids: Sequence[int]
+    keep_stop: bool
+    """On by default, so that a line goes on behind its stop text."""
+    logprobs: int
+    window: int
+    structured: Structured | None
+    before: str
+    chat: bool
+    """By default as the request's task has it; never for a line that goes on."""
+    begin: str
+    stream: bool
+    model: str | None
+    salt: str
+    tools: Sequence[Function]
+    name: str
+    """The step's name; by default `think-1`, `think-2`, …"""
+    label: str
+    budget: Budget | None
+    priority: int
+
+
+class Group:
+    """A scope of a flow: steps that share a budget."""
+
+    def __init__(self, name: str, budget: Budget | None) -> None:
+        self.name, self.budget = name, budget
+        self.steps: list[Made[object]] = []
+
+
+class Host(Protocol):
+    """What runs a flow."""
+
+    def made(self, handle: Made[object], group: Group | None) -> None:
+        """Take a step that the flow has made."""
+        ...
+
+    def give_up(self, handle: Made[object], reason: str) -> None:
+        """Give a step up."""
+        ...
+
+    def spawn(self, coroutine: Coroutine[object, None, T]) -> Awaited[T]:
+        """Run a coroutine beside the one that runs."""
+        ...
+
+    def abandon(self, task: Awaited[object], reason: str) -> None:
+        """Give a coroutine up, with all steps that it has made."""
+        ...
+
+    def wait(self, awaited: Awaited[object]) -> Generator[object, None, None]:
+        """Suspend the running coroutine until something has ended."""
+        ...
+
+    def passed(self) -> None:
+        """Take note that something was awaited that had ended already."""
+        ...
+
+    def now(self) -> float:
+        """Return the time, in seconds after the run began."""
+        ...
+
+
+class Awaited(Generic[T_co]):
+    """Something that a flow may await, any number of times."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._ended = False
+        self._value: object = None
+        self._error: BaseException | None = None
+        self._then: list[Callable[[], None]] = []
+
+    def __await__(self) -> Generator[object, None, T_co]:
+        if self._ended:
+            self._host.passed()
+        else:
+            yield from self._host.wait(self)
+        return self.outcome()
+
+    @property
+    def ended(self) -> bool:
+        """Whether awaiting it would not wait."""
+        return self._ended
+
+    @property
+    def error(self) -> BaseException | None:
+        """What awaiting it raises, if it has ended and does."""
+        return self._error
+
+    def outcome(self) -> T_co:
+        """Return what awaiting it gives, or raise what it raises. Raises `FlowError` before it has ended."""
+        if not self._ended:
+            raise FlowError(f"{self!r} has not ended: await it first")
+        if self._error is not None:
+            raise self._error
+        return cast("T_co", self._value)
+
+    def when_ended(self, then: Callable[[], None]) -> None:
+        """Call a function when it has ended, or at once."""
+        if self._ended:
+            then()
+        else:
+            self._then.append(then)
+
+    def settle(self, value: object = None, error: BaseException | None = None) -> None:
+        """End it. For whoever runs the flow."""
+        if self._ended:
+            return
+        self._ended, self._value, self._error = True, value, error
+        waiting, self._then = self._then, []
+        for then in waiting:
+            then()
+
+
+class Maker(Protocol):
+    """What makes the steps of a flow."""
+
+    def continued(self, line: Line, prompt: Pieces, asked: Asked) -> Line:
+        """Continue a line."""
+        ...
+
+
+class Made(Awaited[T_co]):
+    """A step that a flow has made."""
+
+    def __init__(self, maker: Maker, host: Host, step: Step) -> None:
+        super().__init__(host)
+        self._maker = maker
+        self.step = step
+        """What the plan says of it."""
+        self._result: Result | None = None
+
+    def __repr__(self) -> str:
+        return f"<step {self.step.name}>"
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self.step.name
+
+    @property
+    def result(self) -> Result:
+        """What the step ended in. Raises `StepFailed` if it has no value, `FlowError` before it has ended."""
+        self.outcome()
+        assert self._result is not None
+        return self._result
+
+    @property
+    def done(self) -> bool:
+        """Whether it ended in a value."""
+        return self._result is not None
+
+    @property
+    def value(self) -> JsonValue:
+        """The step's value; raises as `result` does."""
+        return self.result.value
+
+    @property
+    def text(self) -> str:
+        """The step's value as text; raises as `result` does."""
+        return self.result.text
+
+    def end(self, result: Result | None, failure: Failure) -> None:
+        """Say what the step ended in. For whoever runs the flow."""
+        if result is None:
+            self.settle(error=StepFailed(self.step.name, failure))
+        else:
+            self._result = result
+            self.settle(self._given(result))
+
+    def _given(self, result: Result) -> object:
+        return self
+
+
+class Called(Made[JsonValue]):
+    """A tool call. Awaiting it gives the tool's value."""
+
+    def _given(self, result: Result) -> JsonValue:
+        return result.value
+
+
+class Joined(Made["Joined"]):
+    """A join. Awaiting it gives the handle itself, with `value`, `text` and `why`."""
+
+    @property
+    def why(self) -> str:
+        """Why the merge chose this value."""
+        return self.result.why
+
+
+class Line(Made["Line"]):
+    """A line of reasoning: a model call and those that it continues. Awaiting it gives the handle itself."""
+
+    @property
+    def line(self) -> str:
+        """All that the model has written in this line, with what was put between; `text` is the last call's part."""
+        return self.result.line
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model ended by itself, not at a stop text or a limit of tokens."""
+        result, op = self.result, self.step.op
+        stops = op.sampling.stop if isinstance(op, Think) else ()
+        return result.finish == "stop" and not (stops and result.text.endswith(stops))
+
+    @property
+    def logprob(self) -> float | None:
+        """Mean log-probability (nats) of the last call's tokens, if asked for."""
+        return self.result.logprob
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the last call generated."""
+        return self.result.usage.completion
+
+    def think(self, prompt: Pieces = (), **asked: Unpack[Asked]) -> Line:
+        """Continue the line token for token, with `prompt` appended to it. Options as for `Context.think`."""
+        return self._maker.continued(self, prompt, asked)
+
+    def fork(self, n: int, prompt: Pieces = (), **asked: Unpack[Asked]) -> list[Line]:
+        """Continue the line `n` times, each with a seed of its own."""
+        return [self.think(prompt, **asked) for _ in range(n)]
+
+
+Pieces = str | Part | Made[object] | Sequence[str | Part | Made[object]]
+"""A prompt: text, pieces of a plan's prompt, and handles of steps whose values are put in."""
+
+
+class All(Awaited[list[T]]):
+    """Waits for several things. Ends at once when one of them raises, unless exceptions are wanted too."""
+
+    def __init__(self, host: Host, members: Iterable[Awaited[T]], exceptions: bool) -> None:
+        super().__init__(host)
+        self.members = list(members)
+        self._open = len(self.members)
+        self._exceptions = exceptions
+        for each in self.members:
+            each.when_ended(lambda each=each: self._one(each))
+        if not self.members:
+            self.settle([])
+
+    def _one(self, member: Awaited[T]) -> None:
+        self._open -= 1
+        if member.error is not None and not self._exceptions:
+            self.settle(error=member.error)
+        elif not self._open:
+            self.settle([each.outcome() if each.error is None else each.error for each in self.members])
+
+
+class First(Awaited[T | None]):
+    """Waits for the first of several things that is wanted, and gives up the others."""
+
+    def __init__(
+        self,
+        host: Host,
+        members: Iterable[Awaited[T]],
+        ok: Callable[[T], bool] | None,
+        cancel: Callable[[Awaited[object]], None],
+        any_end: bool = False,
+    ) -> None:
+        super().__init__(host)
+        self.members = list(members)
+        self._open = len(self.members)
+        self._ok, self._cancel, self._any_end = ok, cancel, any_end
+        for each in self.members:
+            each.when_ended(lambda each=each: self._one(each))
+        if not self.members:
+            self.settle(None)
+
+    def _one(self, member: Awaited[T]) -> None:
+        if self._ended:
+            return
+        self._open -= 1
+        try:
+            found = self._any_end or (member.error is None and (self._ok is None or self._ok(member.outcome())))
+        except Exception as raised:
+            self.settle(error=raised)
+            return
+        if found:
+            self.settle(None if member.error is not None else member.outcome(), member.error)
+            for each in self.members:
+                if not each.ended:
+                    self._cancel(each)
+        elif not self._open:
+            self.settle(None)

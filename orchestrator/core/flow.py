@@ -1,0 +1,315 @@
+"""Planners written as coroutines.
+
+    class Drafts(Flow):
+        n: int = 4
+
+        async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+            drafts = await ctx.gather(*(ctx.think(question, temperature=0.8) for _ in range(self.n)))
+            return await ctx.join(drafts, merge="majority")
+
+Each `ctx.think`, `ctx.call` and `ctx.join` makes a step; the steps made until the coroutine suspends enter the plan
+together. A flow has to make the same steps whenever the steps end in the same way: a run that is resumed executes it
+again, against the journal. So it awaits nothing but handles of its context, and takes chance and time from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import ClassVar, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
+
+from pydantic import JsonValue
+
+from .awaited import All, Asked, Awaited, Called, First, Group, Host, Joined, Line, Made, Pieces
+from .errors import FlowError
+from .interfaces import Brief, Merge, Planner
+from .plan import Budget, Call, Join, Op, Part, Plan, Plugin, Ref, Sampling, Step, Text, Think
+from .planning import derive
+from .tools.context import Context as ToolContext
+from .tools.tool import tool
+
+__all__ = ["ROOT", "Answerable", "Asked", "Chance", "Context", "Flow", "ask_a_person", "is_root"]
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Made[object])
+ROOT = "flow"
+"""Name of the step that a flow's run consists of at first."""
+Answerable = Made[object] | JsonValue
+"""What a flow may return: a step, whose value is the run's, or a value."""
+Tolerate = Literal["all", "quorum", "best-effort", "any-end"]
+
+
+Waited = Awaited[T] | Coroutine[object, None, T]
+"""What `gather`, `first` and `race` take: handles, and coroutines that make more."""
+
+
+class AnyTool(Protocol):
+    """A tool, as far as a flow looks at it."""
+
+    name: str
+
+
+class Named(TypedDict, total=False):
+    """What any step of a flow may be given besides."""
+
+    name: str
+    """By default its kind and a number."""
+    label: str
+    budget: Budget | None
+    priority: int
+
+
+class Chance(Protocol):
+    """Random numbers, as `random.Random` has them."""
+
+    def random(self) -> float: ...
+
+    def randrange(self, start: int, stop: int | None = None) -> int: ...
+
+    def choice(self, seq: Sequence[T]) -> T: ...
+
+    def sample(self, population: Sequence[T], k: int) -> list[T]: ...
+
+    def shuffle(self, x: list[T]) -> None: ...
+
+
+_SAMPLING = frozenset(Sampling.model_fields)
+_STEP = ("name", "label", "budget", "priority")
+
+
+@tool
+async def ask_a_person(question: str, choices: list[JsonValue], ctx: ToolContext) -> JsonValue:
+    """Put a question to a person, for `Context.ask`. Every worker for tools has it; planners are not told of it."""
+    return await ctx.ask(question, choices)
+
+
+class Context:
+    """What a flow makes its steps with."""
+
+    def __init__(self, host: Host, brief: Brief, planner: str, random: Chance) -> None:
+        self.brief = brief
+        """The request, its task, and the tools there are."""
+        self.random = random
+        """Random numbers, the same whenever the run is made again."""
+        self._host = host
+        self._planner = planner
+        self._counts: dict[str, int] = {}
+        self._names: dict[str, None] = {}
+        self._group: Group | None = None
+
+    def now(self) -> float:
+        """Return the seconds since the run began, as of the event that the flow is reacting to."""
+        return self._host.now()
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def think(self, prompt: Pieces, **asked: Unpack[Asked]) -> Line:
+        """Call the model. Handles in the prompt stand for the values of their steps, which need not have ended."""
+        return self._think(prompt, None, asked)
+
+    def continued(self, line: Line, prompt: Pieces, asked: Asked) -> Line:
+        """Continue a line (`Line.think`)."""
+        return self._think(prompt, line, asked)
+
+    def call(self, name: str | AnyTool, /, **args: object) -> Called:
+        """Call a tool, by its name. Handles among the arguments stand for the values of their steps."""
+        op = Call(tool=name if isinstance(name, str) else name.name, args={k: _argument(v) for k, v in args.items()})
+        return self._add(Called(self, self._host, self._step("call", op, (), {})))
+
+    def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> Called:
+        """Put a question to a person. Awaiting it gives the answer, one of `choices` if there are any; `StepFailed` if
+        nobody can be asked."""
+        return self.call(ask_a_person, question=question, choices=list(choices))
+
+    async def score(self, line: Line, by: str | AnyTool, **args: object) -> float:
+        """Return what a tool makes of a line's text: it takes `text` and returns a number."""
+        await line
+        value = await self.call(by, text=line.line, **args)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise FlowError(f"the tool {by!r} scored {line.name} with {value!r}: it must return a number")
+        return float(value)
+
+    def join(
+        self,
+        branches: Iterable[Made[object]],
+        merge: str | Plugin | Merge = "collect",
+        *,
+        tolerate: Tolerate = "all",
+        quorum: int | None = None,
+        deadline: float | None = None,
+        early: bool = False,
+        **named: Unpack[Named],
+    ) -> Joined:
+        """Make one value of several steps; options as those of `Join`. The steps need not have ended."""
+        needs = list(branches)
+        for each in needs:
+            if not isinstance(each, Made):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise FlowError(f"a join takes steps (think, call, join), not {each!r}: await it, or give its steps")
+        spec = Plugin(name=merge) if isinstance(merge, str) else Plugin.of(merge)
+        op = Join(merge=spec, tolerate=tolerate, quorum=quorum, deadline=deadline, early=early)
+        return self._joined("join", op, (each.name for each in needs), named)
+
+    def answer(self, value: Made[object] | JsonValue, why: str = "", **named: Unpack[Named]) -> Joined:
+        """Return a step that has a value, or passes a step's value on, with a note on how it came about."""
+        if isinstance(value, Made):
+            spec = Plugin(name="stitch", options={"note": why} if why else {})
+            return self._joined("answer", Join(merge=spec), (value.name,), named)
+        spec = Plugin(name="constant", options={"value": value, "why": why})
+        return self._joined("answer", Join(merge=spec, tolerate="any-end"), (), named)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def gather(self, *awaited: Waited[T], return_exceptions: bool = False) -> All[T]:
+        """Wait for steps and coroutines side by side; awaiting it gives their values in order. The first exception
+        ends it, unless exceptions are to stand among the values."""
+        return All(self._host, [self._one(each) for each in awaited], return_exceptions)
+
+    def first(self, awaited: Iterable[Waited[T]], ok: Callable[[T], bool] | None = None) -> First[T]:
+        """Wait for the first value for which `ok` holds (the first value at all without it) and give up the others, in
+        the engine too. Awaiting it gives that value, or `None` if there is none."""
+        return First(self._host, [self._one(each) for each in awaited], ok, self.cancel)
+
+    def race(self, awaited: Iterable[Waited[T]]) -> First[T]:
+        """Wait for the first to end, in a value or an exception, and give up the others."""
+        return First(self._host, [self._one(each) for each in awaited], None, self.cancel, any_end=True)
+
+    def cancel(self, awaited: Awaited[object], reason: str = "given up by the flow") -> None:
+        """Give something up: a step, or a coroutine of `gather`, `first` or `race` with the steps that it has made."""
+        match awaited:
+            case All() | First():
+                for each in cast("Sequence[Awaited[object]]", awaited.members):
+                    self.cancel(each, reason)
+            case Made():
+                if not awaited.ended:
+                    self._host.give_up(awaited, reason)
+            case _:
+                self._host.abandon(awaited, reason)
+
+    def scope(self, budget: Budget | None = None) -> Scope:
+        """Return a context for `async with` whose steps share a budget. Its end gives up those that still run."""
+        number = self._counts["scope"] = self._counts.get("scope", 0) + 1
+        name = f"scope-{number}" if self._group is None else f"{self._group.name}/scope-{number}"
+        return Scope(self, Group(name, budget))
+
+    def inside(self, group: Group) -> Context:
+        """Return a context like this one whose steps belong to a group."""
+        inner = Context(self._host, self.brief, self._planner, self.random)
+        inner._counts, inner._names, inner._group = self._counts, self._names, group
+        return inner
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _one(self, awaited: Waited[T]) -> Awaited[T]:
+        return awaited if isinstance(awaited, Awaited) else self._host.spawn(awaited)
+
+    def _think(self, prompt: Pieces, after: Line | None, asked: Asked) -> Line:
+        options: dict[str, object] = dict(asked)
+        named: dict[str, object] = {key: options.pop(key) for key in _STEP if key in options}
+        name = named["name"] = named.get("name") or self._next("think")
+        sampling = {key: options.pop(key) for key in list(options) if key in _SAMPLING}
+        stop = sampling.pop("stop", ())
+        if stop:
+            sampling["stop"] = (stop,) if isinstance(stop, str) else stop
+            sampling.setdefault("keep_stop", True)
+        if sampling.get("temperature"):
+            sampling.setdefault("seed", derive(self.brief.request.seed, self._planner, str(name)))
+        chat = options.pop("chat", self.brief.task.chat()) if after is None else False
+        unknown = [key for key in options if key not in Think.model_fields]
+        if unknown:
+            raise FlowError(f"a model call has no option {', '.join(unknown)}")
+        fields = {**options, "sampling": sampling, "prompt": _parts(prompt), "chat": chat}
+        op = Think.model_validate(fields | ({} if after is None else {"after": after.name}))
+        line = Line(self, self._host, Step.model_validate({**named, "op": op}))
+        return self._add(line)
+
+    def _next(self, kind: str) -> str:
+        while True:
+            number = self._counts[kind] = self._counts.get(kind, 0) + 1
+            if f"{kind}-{number}" not in self._names:
+                return f"{kind}-{number}"
+
+    def _joined(self, kind: str, op: Join, needs: Iterable[str], named: Named) -> Joined:
+        return self._add(Joined(self, self._host, self._step(kind, op, needs, named)))
+
+    def _step(self, kind: str, op: Op, needs: Iterable[str], named: Named) -> Step:
+        name = named.get("name") or self._next(kind)
+        return Step.model_validate({**named, "name": name, "op": op, "needs": tuple(dict.fromkeys(needs))})
+
+    def _add(self, handle: M) -> M:
+        if handle.name in self._names:
+            raise FlowError(f"a step of this flow is named {handle.name!r} already: leave `name` out, or give another")
+        self._names[handle.name] = None
+        self._host.made(handle, self._group)
+        return handle
+
+
+class Scope:
+    """A part of a flow whose steps share a budget and end with it."""
+
+    def __init__(self, context: Context, group: Group) -> None:
+        self._context, self._group = context, group
+
+    async def __aenter__(self) -> Context:
+        return self._context.inside(self._group)
+
+    async def __aexit__(self, *error: object) -> None:
+        for each in self._group.steps:
+            self._context.cancel(each, "its scope has ended")
+
+
+class Flow(Planner):
+    """A planner written as a coroutine. Its fields are its options, as with any planner."""
+
+    Context: ClassVar[type[Context]] = Context
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Make steps, await them, and return the step (or value) that answers. `question` is the request as its task
+        puts it to a model.
+
+        It may raise anything, which fails the run. What is given up gets `asyncio.CancelledError` at its `await`, and
+        may make no more steps then.
+        """
+        raise NotImplementedError
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the step that stands for the flow, which expands into what the flow makes."""
+        step = Step(
+            name=ROOT,
+            op=Join(merge=Plugin(name="constant"), tolerate="any-end"),
+            expands=True,
+            label=type(self).__name__,
+        )
+        return Plan(steps=(step,), output=ROOT)
+
+
+def is_root(step: Step) -> bool:
+    """Whether a step stands for a flow."""
+    return step.op.kind == "join" and not step.needs and step.expands
+
+
+def _parts(prompt: Pieces) -> tuple[Part, ...]:
+    if isinstance(prompt, str):
+        return (Text(text=prompt),)
+    pieces = cast("Sequence[str | Part | Made[object]]", prompt if isinstance(prompt, list | tuple) else (prompt,))
+    return tuple(map(_part, pieces))
+
+
+def _part(piece: str | Part | Made[object]) -> Part:
+    if isinstance(piece, Made):
+        return Ref(step=piece.name)
+    return Text(text=piece) if isinstance(piece, str) else piece
+
+
+def _argument(value: object) -> object:
+    """Return an argument with references in the place of handles; what only looks like a reference is protected."""
+    match value:
+        case Made():
+            return {"$ref": value.name}
+        case dict():
+            items = cast("dict[str, object]", value)
+            if any(key.startswith("$") for key in items):
+                return {"$literal": items}
+            return {key: _argument(item) for key, item in items.items()}
+        case list() | tuple():
+            return [_argument(item) for item in cast("Sequence[object]", value)]
+        case _:
+            return value

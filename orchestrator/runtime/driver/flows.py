@@ -1,0 +1,384 @@
+"""Runs flows: planners written as coroutines.
+
+No event loop: a coroutine is resumed when a step that it awaits has ended, until everything waits again; then the steps
+that it has made go out as one patch. What it does depends on the ends of steps and their order alone, so a run is taken
+up again by running the coroutine anew through the ends that the journal has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, TypeVar, cast
+
+from ...core.awaited import Awaited, Group, Made
+from ...core.errors import ConfigError, FlowError, PlaitError, PlannerError, StepFailed
+from ...core.events import Event, Expanded, Pruned
+from ...core.flow import ROOT, Context, Flow
+from ...core.interfaces import Brief
+from ...core.plan import Plan, Step
+from ...core.planning import derive
+from ...core.result import Failure, Result, as_failure
+
+log = logging.getLogger("plait.flows")
+
+T = TypeVar("T")
+_SPIN = 100_000
+"""Ended things that may be awaited without waiting for anything once."""
+_MOST = 20_000
+"""Steps that may be made without waiting for anything once."""
+_REMEDY = "make it a tool and `ctx.call` it; a flow awaits steps, `ctx.gather`, `ctx.first` and `ctx.race`"
+
+
+class Task(Awaited[Any]):
+    """One coroutine of a flow."""
+
+    def __init__(self, host: Running, coroutine: Coroutine[Any, Any, Any]) -> None:
+        super().__init__(host)
+        self.coroutine = coroutine
+        self.made: list[Made[Any]] = []
+        self.tasks: list[Task] = []
+        self.given_up = False
+
+    def __repr__(self) -> str:
+        return f"<coroutine {getattr(self.coroutine, '__name__', '?')}>"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a step, as a flow hears of it."""
+
+    step: str
+    """Step id."""
+    result: Result | None
+    failure: Failure
+
+
+class Running:
+    """One flow of one run. `root` is the id of the step that stands for it, `attempt` the machine's number for that."""
+
+    def __init__(self, flow: Flow, brief: Brief, root: str, attempt: int, revise: Callable[[Plan], Plan]) -> None:
+        self._flow, self._brief, self.root, self._attempt = flow, brief, root, attempt
+        self._revise = revise
+        self._began = self._now = 0.0
+        self._handles: dict[str, Made[Any]] = {}
+        """Steps that have not ended, by id."""
+        self._made: list[tuple[Made[Any], Group | None]] = []
+        self._given_up: dict[str, str] = {}
+        self._opened: set[str] = set()
+        """Groups whose budget the machine has been told."""
+        self._ready: deque[Task] = deque()
+        self._current: Task | None = None
+        self._spun = 0
+        self._over = False
+        name = type(flow).__name__
+        self.context = Context(self, brief, name, random.Random(derive(brief.request.seed, name, "random")))
+        self._main: Task | None = None
+
+    # -- what the context asks ---------------------------------------------------------------------------------------
+
+    def made(self, handle: Made[Any], group: Group | None) -> None:
+        """Take a step that the flow has made."""
+        if self._over:
+            raise FlowError(f"{type(self._flow).__name__} made {handle.name} after it had ended")
+        if len(self._made) >= _MOST:
+            raise FlowError(f"it made {_MOST:,} steps without waiting for any: await some before it makes more")
+        self._made.append((handle, group))
+        self._handles[f"{self.root}/{handle.name}"] = handle
+        if group is not None:
+            group.steps.append(handle)
+        if self._current is not None:
+            self._current.made.append(handle)
+            if self._current.given_up:
+                self.give_up(handle, "made by what had been given up")
+
+    def give_up(self, handle: Made[Any], reason: str) -> None:
+        """Give a step up."""
+        self._given_up.setdefault(f"{self.root}/{handle.name}", reason)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Awaited[T]:
+        """Run a coroutine beside the one that runs."""
+        if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise FlowError(f"a flow cannot wait for {coroutine!r}: {_REMEDY}")
+        task = Task(self, coroutine)
+        if self._current is not None:
+            self._current.tasks.append(task)
+        self._ready.append(task)
+        return task
+
+    def abandon(self, task: Awaited[Any], reason: str) -> None:
+        """Give a coroutine up, with all steps that it has made."""
+        if not isinstance(task, Task) or task.ended:
+            return
+        task.given_up = True
+        for each in task.made:
+            if not each.ended:
+                self.give_up(each, reason)
+        for inner in task.tasks:
+            self.abandon(inner, reason)
+        if task is not self._current:
+            self._close(task)
+        task.settle(error=StepFailed(repr(task), Failure(kind="Cancelled", message=reason)))
+
+    def wait(self, awaited: Awaited[Any]) -> Generator[Any, None, None]:
+        """Suspend the running coroutine until something has ended."""
+        self._spun = 0
+        yield awaited
+
+    def passed(self) -> None:
+        """Count what happens without waiting; a flow that would go on for ever is stopped."""
+        self._spun += 1
+        if self._spun > _SPIN:
+            raise FlowError(f"it went on {_SPIN:,} times without waiting for a step that runs: it seems to have no end")
+
+    def now(self) -> float:
+        """Return the time, in seconds after the run began."""
+        return self._now - self._began
+
+    # -- what the machine says ---------------------------------------------------------------------------------------
+
+    def begin(self, now: float, at: float) -> list[Event]:
+        """Start the coroutine, and return what it wants. `now` is the machine's time, `at` that of what is said."""
+        self._began = self._now = now
+        try:
+            question = self._brief.task.render()
+            coroutine = self._flow.run(self.context, question)
+            if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise FlowError("its `run` is no coroutine: write `async def run(self, ctx, question)`")
+        except Exception as error:
+            self._over = True
+            return [self._failed(error, at)]
+        self._main = Task(self, coroutine)
+        self._ready.append(self._main)
+        return self._go_on(at)
+
+    def heard(self, ends: Iterable[End], now: float, at: float) -> list[Event]:
+        """Take ends of steps, in order, and return what the flow wants now."""
+        if self._over:
+            return []
+        for end in ends:
+            handle = self._handles.pop(end.step, None)
+            if handle is not None:
+                handle.end(end.result, end.failure)
+        self._now = now
+        return self._go_on(at) if self._ready else []
+
+    def knows(self, step: str) -> bool:
+        """Whether the flow waits for the end of a step, by its id."""
+        return step in self._handles
+
+    def close(self) -> None:
+        """Give up what still runs; a coroutine that minds is told so in the log."""
+        self._over = True
+        for task in self._all(self._main):
+            if not task.ended:
+                self._close(task)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _go_on(self, at: float) -> list[Event]:
+        while self._ready and not self._over:
+            self._resume(self._ready.popleft())
+        main = self._main
+        assert main is not None
+        patches = self._patches()
+        if main.ended:
+            return self._ended(main, patches, at)
+        if not self._handles and not patches:
+            error = FlowError("it waits for something that can never come: none of its steps is under way")
+            return self._stopped(error, at)
+        return self._said(patches, at)
+
+    def _resume(self, task: Task) -> None:
+        """Let a coroutine run until it waits or ends."""
+        if task.ended:
+            return
+        self._current, self._spun = task, 0
+        try:
+            wanted: object = task.coroutine.send(None)
+            while not isinstance(wanted, Awaited):
+                name = "something that ended at once" if wanted is None else repr(wanted)[:200]
+                wanted = task.coroutine.throw(FlowError(f"it awaited {name}, which is no step: {_REMEDY}"))
+            if wanted is task:
+                wanted = task.coroutine.throw(FlowError("it awaited itself"))
+            cast("Awaited[object]", wanted).when_ended(lambda: self._ready.append(task))
+        except StopIteration as stop:
+            task.settle(stop.value)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            task.settle(error=_explained(error))
+        finally:
+            self._current = None
+
+    def _ended(self, main: Task, patches: list[Plan], at: float) -> list[Event]:
+        try:
+            value = main.outcome()
+            if not isinstance(value, Made):
+                value = self.context.answer(value)
+            patches += self._patches()
+        except BaseException as error:
+            return self._stopped(error, at)
+        self.close()
+        said = self._said(patches, at)
+        end = Plan(steps=(), output=value.name)
+        return [*said, Expanded(at=at, step=self.root, attempt=self._attempt, patch=end, closed=True)]
+
+    def _stopped(self, error: BaseException, at: float) -> list[Event]:
+        """Fail; what was made and not yet sent out is dropped, what runs is given up by the machine."""
+        self.close()
+        return [self._failed(error, at)]
+
+    def _failed(self, error: BaseException, at: float) -> Event:
+        return Expanded(at=at, step=self.root, attempt=self._attempt, failure=failure_of(self._flow, error))
+
+    def _all(self, task: Task | None) -> list[Task]:
+        return [] if task is None else [task, *(inner for each in task.tasks for inner in self._all(each))]
+
+    def _close(self, task: Task) -> None:
+        """End a coroutine at its `await`. Whatever it does then is its own affair, and is told in the log."""
+        before, self._current, task.given_up = self._current, task, True
+        try:
+            task.coroutine.throw(asyncio.CancelledError("given up"))
+            task.coroutine.close()
+            raise FlowError("it awaited something though it had been given up")
+        except (StopIteration, asyncio.CancelledError):
+            pass
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            name = type(self._flow).__name__
+            log.warning("%s did not end well when it was given up (%s): %s", name, self.root, _explained(error))
+        finally:
+            self._current = before
+            task.settle(error=StepFailed(repr(task), Failure(kind="Cancelled", message="given up")))
+
+    def _patches(self) -> list[Plan]:
+        """Return the steps made since the last time, those of one group together, in order."""
+        made, self._made = self._made, []
+        patches: list[Plan] = []
+        steps: list[Step] = []
+        group: Group | None = None
+        for handle, its_group in made:
+            if its_group is not group and steps:
+                patches.append(self._patch(steps, group))
+                steps = []
+            group = its_group
+            steps.append(handle.step)
+        if steps:
+            patches.append(self._patch(steps, group))
+        return patches
+
+    def _patch(self, steps: list[Step], group: Group | None) -> Plan:
+        if group is None:
+            return self._revise(Plan(steps=tuple(steps)))
+        budget = None if group.name in self._opened else group.budget
+        self._opened.add(group.name)
+        return self._revise(Plan(steps=tuple(steps), budget=budget, group=group.name))
+
+    def _said(self, patches: list[Plan], at: float) -> list[Event]:
+        said: list[Event] = [Expanded(at=at, step=self.root, attempt=self._attempt, patch=patch) for patch in patches]
+        given_up, self._given_up = self._given_up, {}
+        said += [Pruned(at=at, step=step, reason=why) for step, why in given_up.items() if step in self._handles]
+        return said
+
+
+def failure_of(flow: Flow, error: BaseException) -> Failure:
+    """Return what the run of a flow fails with that raised."""
+    match error:
+        case StepFailed():
+            return error.failure.model_copy(update={"message": f"{error.step}: {error.failure.message}"})
+        case FlowError():
+            return as_failure(FlowError(f"{type(flow).__name__}: {error}"))
+        case PlaitError():
+            return as_failure(error)
+        case _:
+            return as_failure(PlannerError(f"{type(flow).__name__} raised {type(error).__name__}: {error}"))
+
+
+def _explained(error: BaseException) -> BaseException:
+    if isinstance(error, RuntimeError) and "no running event loop" in str(error):
+        return FlowError(f"it awaited something of asyncio, which is no step: {_REMEDY}")
+    if isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error):
+        return FlowError("it awaited something though it had been given up")
+    return error
+
+
+def first_patch(flow: Flow, brief: Brief) -> Plan:
+    """Return the steps that a flow makes before it waits for the first time. Raises what it raises."""
+    running = Running(flow, brief, ROOT, 0, lambda plan: plan)
+    said = [each for each in running.begin(0.0, 0.0) if isinstance(each, Expanded)]
+    running.close()
+    for each in said:
+        if each.failure is not None:
+            raise PlannerError(each.failure.message)
+    patches = [each.patch for each in said if each.patch is not None]
+    output = next((each.output for each in patches if each.output is not None), None)
+    return Plan(steps=tuple(step for each in patches for step in each.steps), output=output)
+
+
+# -- taking a run up again ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a journal has of a flow at one event: what the flow said, if the event is its own, and which steps ended."""
+
+    at: float
+    said: Expanded | Pruned | None
+    ended: tuple[str, ...]
+    began: bool = False
+
+
+def again(flow: Running, trail: Iterable[Heard], end_of: Callable[[str], End], at: float) -> list[Event]:
+    """Run a flow anew through what the journal has of it, and return what it had not said yet.
+
+    Raises `ConfigError` that names the first step in which the flow differs from what it was.
+    """
+    waiting: deque[Event] = deque()
+    pruned: set[str] = set()
+    for heard in trail:
+        if isinstance(heard.said, Pruned):
+            pruned.add(heard.said.step)
+        elif heard.said is not None:
+            while waiting and isinstance(waiting[0], Pruned):
+                waiting.popleft()
+            _compare(flow, heard.said, waiting.popleft() if waiting else None)
+        new = flow.begin(heard.at, at) if heard.began else []
+        new += flow.heard([end_of(step) for step in heard.ended], heard.at, at)
+        waiting.extend(new)
+    left = [each for each in waiting if not (isinstance(each, Pruned) and each.step in pruned)]
+    return left
+
+
+def _compare(flow: Running, recorded: Expanded, now: Event | None) -> None:
+    """Refuse a flow that says something else than it had said."""
+    same = isinstance(now, Expanded) and (recorded.patch, recorded.closed, recorded.failure) == (
+        now.patch,
+        now.closed,
+        now.failure,
+    )
+    if same:
+        return
+    was = _words(recorded)
+    became = _words(now) if isinstance(now, Expanded) else ["no more steps"]
+    end = "no more steps"
+    pairs = zip_longest([*was, end], [*became, end], fillvalue=end)
+    before, after = next(((a, b) for a, b in pairs if a != b), (was, became))
+    raise ConfigError(
+        "the run cannot be resumed: its planner has changed since, or is not deterministic: it had made "
+        f"{before}, and now makes {after}; resume with the planner as it was, or run it anew"
+    )
+
+
+def _words(event: Expanded) -> list[str]:
+    if event.failure is not None:
+        return [f"a failure ({event.failure.message})"]
+    steps = event.patch.steps if event.patch is not None else ()
+    said = [f"{each.name} ({each.model_dump_json(exclude_defaults=True)})" for each in steps]
+    return [*said, f"an end in {event.patch.output if event.patch else None}"] if event.closed else said

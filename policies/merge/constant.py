@@ -1,0 +1,30 @@
+"""Merge `constant`: a value that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
+
+__all__ = ["Constant"]
+
+
+class Constant(Merge):
+    """Return the value of its option, whatever the branches say: how a planner puts a value of its own into a plan."""
+
+    value: JsonValue = None
+    """The value."""
+    why: str = ""
+    """How it came about, for people."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the value."""
+        return Verdict(value=self.value, why=self.why)
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return `True`: no branch can change it."""
+        return True
