@@ -11,12 +11,24 @@ from typing import Generic, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
-from .errors import FlowError, StepFailed
+from .errors import FlowError, WorldError
 from .plan import Budget, Function, Part, Step, Structured, Think
 from .result import Failure, Result
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+class StepFailed(WorldError):
+    """A step that a flow awaited has no value: it failed or was given up. `failure` says why."""
+
+    def __init__(self, step: str, failure: Failure) -> None:
+        super().__init__(step, failure)
+        self.step = step
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.failure.kind}: {self.failure.message}"
 
 
 class Asked(TypedDict, total=False):

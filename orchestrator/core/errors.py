@@ -122,18 +122,6 @@ class FlowError(PlannerError):
     """A flow did what a flow cannot do: it awaited something that is no step, or changed since its run began."""
 
 
-class StepFailed(WorldError):
-    """A step that a flow awaited has no value: it failed or was given up. `failure` says why."""
-
-    def __init__(self, step: str, failure: Failure) -> None:
-        super().__init__(step, failure)
-        self.step = step
-        self.failure = failure
-
-    def __str__(self) -> str:
-        return f"{self.step}: {self.failure.kind}: {self.failure.message}"
-
-
 class BudgetExceeded(WorldError):
     """A hard limit of a budget is used up."""
 

@@ -176,7 +176,8 @@ class Context:
         """Give something up: a step, or a coroutine of `gather`, `first` or `race` with the steps that it has made."""
         match awaited:
             case All() | First():
-                for each in cast("Sequence[Awaited[object]]", awaited.members):
+                members: Sequence[Awaited[object]] = awaited.members  # pyright: ignore[reportUnknownMemberType]
+                for each in members:
                     self.cancel(each, reason)
             case Made():
                 if not awaited.ended:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
-from ...core.awaited import Awaited, Group, Made
-from ...core.errors import ConfigError, FlowError, PlaitError, PlannerError, StepFailed
+from ...core.awaited import Awaited, Group, Made, StepFailed
+from ...core.errors import ConfigError, FlowError, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
 from ...core.interfaces import Brief

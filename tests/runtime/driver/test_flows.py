@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Budget, tool
-from plait.core.errors import ConfigError, StepFailed
+from plait.core.awaited import StepFailed
+from plait.core.errors import ConfigError
 from plait.core.flow import Context, Flow
 from plait.core.plan import Request
 from plait.policies.merge.majority import Majority
