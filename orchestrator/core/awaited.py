@@ -71,8 +71,47 @@ class Group:
         self.steps: list[Made[object]] = []
 
 
+class Chance(Protocol):
+    """Random numbers, as `random.Random` has them."""
+
+    def random(self) -> float: ...
+
+    def randrange(self, start: int, stop: int | None = None) -> int: ...
+
+    def choice(self, seq: Sequence[T]) -> T: ...
+
+    def sample(self, population: Sequence[T], k: int) -> list[T]: ...
+
+    def shuffle(self, x: list[T]) -> None: ...
+
+
+class Place:
+    """One coroutine of a flow: names and random numbers are its own, so that they do not depend on which of several
+    coroutines goes on first."""
+
+    def __init__(self, prefix: str, random: Chance) -> None:
+        self.prefix = prefix
+        """Before the names of its steps: empty for the flow itself, `2.` for the second coroutine that it started."""
+        self.random = random
+        self._counts: dict[str, int] = {}
+
+    def next(self, kind: str) -> str:
+        """Return a new name: `think-1`, `2.think-1`."""
+        number = self._counts[kind] = self._counts.get(kind, 0) + 1
+        return f"{self.prefix}{kind}-{number}"
+
+    def inner(self) -> str:
+        """Return the prefix of the next coroutine that it starts."""
+        number = self._counts["."] = self._counts.get(".", 0) + 1
+        return f"{self.prefix}{number}."
+
+
 class Host(Protocol):
     """What runs a flow."""
+
+    def place(self) -> Place:
+        """Return where the coroutine stands that runs now."""
+        ...
 
     def made(self, handle: Made[object], group: Group | None) -> None:
         """Take a step that the flow has made."""
@@ -269,17 +308,23 @@ Pieces = str | Part | Made[object] | Sequence[str | Part | Made[object]]
 """A prompt: text, pieces of a plan's prompt, and handles of steps whose values are put in."""
 
 
-class All(Awaited[list[T]]):
+class Several(Awaited[T_co]):
+    """Waits for members."""
+
+    members: Sequence[Awaited[object]] = ()
+
+
+class All(Several[list[T]]):
     """Waits for several things. Ends at once when one of them raises, unless exceptions are wanted too."""
 
     def __init__(self, host: Host, members: Iterable[Awaited[T]], exceptions: bool) -> None:
         super().__init__(host)
-        self.members = list(members)
-        self._open = len(self.members)
+        self.members = self._each = list(members)
+        self._open = len(self._each)
         self._exceptions = exceptions
-        for each in self.members:
+        for each in self._each:
             each.when_ended(lambda each=each: self._one(each))
-        if not self.members:
+        if not self._each:
             self.settle([])
 
     def _one(self, member: Awaited[T]) -> None:
@@ -287,10 +332,10 @@ class All(Awaited[list[T]]):
         if member.error is not None and not self._exceptions:
             self.settle(error=member.error)
         elif not self._open:
-            self.settle([each.outcome() if each.error is None else each.error for each in self.members])
+            self.settle([each.outcome() if each.error is None else each.error for each in self._each])
 
 
-class First(Awaited[T | None]):
+class First(Several[T | None]):
     """Waits for the first of several things that is wanted, and gives up the others."""
 
     def __init__(
@@ -302,12 +347,12 @@ class First(Awaited[T | None]):
         any_end: bool = False,
     ) -> None:
         super().__init__(host)
-        self.members = list(members)
-        self._open = len(self.members)
+        self.members = self._each = list(members)
+        self._open = len(self._each)
         self._ok, self._cancel, self._any_end = ok, cancel, any_end
-        for each in self.members:
+        for each in self._each:
             each.when_ended(lambda each=each: self._one(each))
-        if not self.members:
+        if not self._each:
             self.settle(None)
 
     def _one(self, member: Awaited[T]) -> None:
@@ -321,7 +366,7 @@ class First(Awaited[T | None]):
             return
         if found:
             self.settle(None if member.error is not None else member.outcome(), member.error)
-            for each in self.members:
+            for each in self._each:
                 if not each.ended:
                     self._cancel(each)
         elif not self._open:

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
-from .awaited import All, Asked, Awaited, Called, First, Group, Host, Joined, Line, Made, Pieces
+from .awaited import All, Asked, Awaited, Called, Chance, First, Group, Host, Joined, Line, Made, Pieces, Several
 from .errors import FlowError
 from .interfaces import Brief, Merge, Planner
 from .plan import Budget, Call, Join, Op, Part, Plan, Plugin, Ref, Sampling, Step, Text, Think
@@ -27,7 +27,7 @@ from .planning import derive
 from .tools.context import Context as ToolContext
 from .tools.tool import tool
 
-__all__ = ["ROOT", "Answerable", "Asked", "Chance", "Context", "Flow", "ask_a_person", "is_root"]
+__all__ = ["ROOT", "Answerable", "Asked", "Context", "Flow", "ask_a_person", "is_root"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Made[object])
@@ -58,20 +58,6 @@ class Named(TypedDict, total=False):
     priority: int
 
 
-class Chance(Protocol):
-    """Random numbers, as `random.Random` has them."""
-
-    def random(self) -> float: ...
-
-    def randrange(self, start: int, stop: int | None = None) -> int: ...
-
-    def choice(self, seq: Sequence[T]) -> T: ...
-
-    def sample(self, population: Sequence[T], k: int) -> list[T]: ...
-
-    def shuffle(self, x: list[T]) -> None: ...
-
-
 _SAMPLING = frozenset(Sampling.model_fields)
 _STEP = ("name", "label", "budget", "priority")
 
@@ -85,16 +71,18 @@ async def ask_a_person(question: str, choices: list[JsonValue], ctx: ToolContext
 class Context:
     """What a flow makes its steps with."""
 
-    def __init__(self, host: Host, brief: Brief, planner: str, random: Chance) -> None:
+    def __init__(self, host: Host, brief: Brief, planner: str) -> None:
         self.brief = brief
         """The request, its task, and the tools there are."""
-        self.random = random
-        """Random numbers, the same whenever the run is made again."""
         self._host = host
         self._planner = planner
-        self._counts: dict[str, int] = {}
         self._names: dict[str, None] = {}
         self._group: Group | None = None
+
+    @property
+    def random(self) -> Chance:
+        """Random numbers, the same whenever the run is made again; each coroutine of the flow has its own."""
+        return self._host.place().random
 
     def now(self) -> float:
         """Return the seconds since the run began, as of the event that the flow is reacting to."""
@@ -175,9 +163,8 @@ class Context:
     def cancel(self, awaited: Awaited[object], reason: str = "given up by the flow") -> None:
         """Give something up: a step, or a coroutine of `gather`, `first` or `race` with the steps that it has made."""
         match awaited:
-            case All() | First():
-                members: Sequence[Awaited[object]] = awaited.members  # pyright: ignore[reportUnknownMemberType]
-                for each in members:
+            case Several():
+                for each in awaited.members:
                     self.cancel(each, reason)
             case Made():
                 if not awaited.ended:
@@ -187,14 +174,14 @@ class Context:
 
     def scope(self, budget: Budget | None = None) -> Scope:
         """Return a context for `async with` whose steps share a budget. Its end gives up those that still run."""
-        number = self._counts["scope"] = self._counts.get("scope", 0) + 1
-        name = f"scope-{number}" if self._group is None else f"{self._group.name}/scope-{number}"
+        name = self._host.place().next("scope")
+        name = name if self._group is None else f"{self._group.name}/{name}"
         return Scope(self, Group(name, budget))
 
     def inside(self, group: Group) -> Context:
         """Return a context like this one whose steps belong to a group."""
-        inner = Context(self._host, self.brief, self._planner, self.random)
-        inner._counts, inner._names, inner._group = self._counts, self._names, group
+        inner = Context(self._host, self.brief, self._planner)
+        inner._names, inner._group = self._names, group
         return inner
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -223,10 +210,10 @@ class Context:
         return self._add(line)
 
     def _next(self, kind: str) -> str:
-        while True:
-            number = self._counts[kind] = self._counts.get(kind, 0) + 1
-            if f"{kind}-{number}" not in self._names:
-                return f"{kind}-{number}"
+        name = self._host.place().next(kind)
+        while name in self._names:
+            name = self._host.place().next(kind)
+        return name
 
     def _joined(self, kind: str, op: Join, needs: Iterable[str], named: Named) -> Joined:
         return self._add(Joined(self, self._host, self._step(kind, op, needs, named)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...core.errors import PlaitError, PlannerError
-from ...core.events import Event, Expand, Expanded, Submitted
+from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
 from ...core.flow import Flow, is_root
 from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan
@@ -179,6 +179,16 @@ class Expander:
         flow = self.flows.pop(run, None)
         if flow is not None:
             flow.close()
+
+
+def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action]) -> Heard | None:
+    """Return what an event that a machine has just handled has to do with the flow of a root, if anything."""
+    said: Expanded | Pruned | None = None
+    if isinstance(event, Expanded | Pruned) and (event.step == root or event.step.rpartition("/")[0] == root):
+        said = event if isinstance(event, Pruned) == (event.step != root) else None
+    ended = tuple(step for _, step, _, state, _ in machine.moves if state in ENDS and step.rpartition("/")[0] == root)
+    began = any(isinstance(each, Expand) and each.step == root for each in actions)
+    return Heard(machine.now, said, ended, began) if said is not None or ended or began else None
 
 
 def end_of(machine: Machine, step: str) -> End:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
-from ...core.awaited import Awaited, Group, Made, StepFailed
+from ...core.awaited import Awaited, Group, Made, Place, StepFailed
 from ...core.errors import ConfigError, FlowError, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
@@ -38,8 +38,9 @@ _REMEDY = "make it a tool and `ctx.call` it; a flow awaits steps, `ctx.gather`, 
 class Task(Awaited[Any]):
     """One coroutine of a flow."""
 
-    def __init__(self, host: Running, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, host: Running, coroutine: Coroutine[Any, Any, Any], place: Place) -> None:
         super().__init__(host)
+        self.place = place
         self.coroutine = coroutine
         self.made: list[Made[Any]] = []
         self.tasks: list[Task] = []
@@ -76,8 +77,9 @@ class Running:
         self._current: Task | None = None
         self._spun = 0
         self._over = False
-        name = type(flow).__name__
-        self.context = Context(self, brief, name, random.Random(derive(brief.request.seed, name, "random")))
+        self._name = type(flow).__name__
+        self._outside = self._place("")
+        self.context = Context(self, brief, self._name)
         self._main: Task | None = None
 
     # -- what the context asks ---------------------------------------------------------------------------------------
@@ -97,6 +99,13 @@ class Running:
             if self._current.given_up:
                 self.give_up(handle, "made by what had been given up")
 
+    def place(self) -> Place:
+        """Return where the coroutine stands that runs now."""
+        return self._current.place if self._current is not None else self._outside
+
+    def _place(self, prefix: str) -> Place:
+        return Place(prefix, random.Random(derive(self._brief.request.seed, self._name, f"{prefix}random")))
+
     def give_up(self, handle: Made[Any], reason: str) -> None:
         """Give a step up."""
         self._given_up.setdefault(f"{self.root}/{handle.name}", reason)
@@ -105,7 +114,7 @@ class Running:
         """Run a coroutine beside the one that runs."""
         if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise FlowError(f"a flow cannot wait for {coroutine!r}: {_REMEDY}")
-        task = Task(self, coroutine)
+        task = Task(self, coroutine, self._place(self.place().inner()))
         if self._current is not None:
             self._current.tasks.append(task)
         self._ready.append(task)
@@ -153,7 +162,7 @@ class Running:
         except Exception as error:
             self._over = True
             return [self._failed(error, at)]
-        self._main = Task(self, coroutine)
+        self._main = Task(self, coroutine, self._outside)
         self._ready.append(self._main)
         return self._go_on(at)
 

@@ -25,7 +25,6 @@ from ...core.events import (
     Expanded,
     Failed,
     Finish,
-    Pruned,
     Submitted,
     Succeeded,
     Tick,
@@ -41,7 +40,7 @@ from ...core.tools.context import Question
 from ...machine.machine import Machine
 from ...machine.records import Attempt, Node, Run
 from ..driver.driver import arrival
-from ..driver.expander import ENDS, Expander
+from ..driver.expander import Expander, heard_at
 from ..driver.flows import Heard
 from .journal import Header, Journal, Note, dump
 from .replay import Moment, history
@@ -81,17 +80,9 @@ class Rebuilt:
     def follow(self, moment: Moment) -> None:
         """Take note of what one event has to do with the run's flow, if its planner is one."""
         root = self.submitted.plan.steps[0]
-        if not is_root(root):
-            return
-        event, flow = moment.event, f"{self.run}:{root.name}"
-        own = isinstance(event, Pruned) and event.step.startswith(f"{flow}/")
-        said = event if own or (isinstance(event, Expanded) and event.step == flow) else None
-        ended = tuple(
-            step for _, step, _, state, _ in moment.machine.moves if state in ENDS and step.rpartition("/")[0] == flow
-        )
-        began = any(isinstance(each, Expand) and each.step == flow for each in moment.actions)
-        if said is not None or ended or began:
-            self.trail.append(Heard(moment.machine.now, cast("Expanded | Pruned | None", said), ended, began))
+        if is_root(root):
+            heard = heard_at(f"{self.run}:{root.name}", moment.event, moment.machine, moment.actions)
+            self.trail += [heard] if heard is not None else []
 
     @property
     def nodes(self) -> Sequence[Node]:
