@@ -19,6 +19,7 @@
     │   │   ├── OutcomeUnknown   it changes the world, and the process ended before it had said how it went
     │   │   └── Unanswered       it asked a person, and there is none, or the answer makes no sense
     │   ├── PlannerError         a planner could not make a plan of what it was given
+    │   │   └── FlowError        a flow did what a flow cannot do, such as awaiting what is no step
     │   ├── BudgetExceeded       tokens, seconds, attempts, width, cost or steps are used up
     │   ├── DeadlineExceeded     a join's deadline passed with too few branches
     │   ├── DependencyFailed     a step it needs did not end in a value

@@ -74,7 +74,7 @@ class Context:
     def __init__(self, host: Host, brief: Brief, planner: str) -> None:
         self.brief = brief
         """The request, its task, and the tools there are."""
-        self._host = host
+        self._host = self.host = host
         self._planner = planner
         self._names: dict[str, None] = {}
         self._group: Group | None = None
@@ -248,6 +248,8 @@ class Flow(Planner):
     """A planner written as a coroutine. Its fields are its options, as with any planner."""
 
     Context: ClassVar[type[Context]] = Context
+    gone: ClassVar[str] = ""
+    """Why a run of it cannot be taken up by another process, if it cannot."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Make steps, await them, and return the step (or value) that answers. `question` is the request as its task

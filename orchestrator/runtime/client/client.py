@@ -39,6 +39,7 @@ from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
 from .answer import Answer, Mode, News
 from .config import Config
+from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
 from .questions import Asker, OnAsk
 from .worker_factory import tools as build_tools, workers as build_workers
@@ -289,7 +290,15 @@ class AsyncOrchestrator:
         """
         return await self._submit(text, plan, watch, options, answerable=True)
 
-    async def _submit(self, text: str, plan: Plan | None, watch: bool, options: Options, answerable: bool) -> Handle:
+    async def _submit(
+        self,
+        text: str,
+        plan: Plan | None,
+        watch: bool,
+        options: Options,
+        answerable: bool,
+        planner: Planner | None = None,
+    ) -> Handle:
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
         brief = self.brief(text, planned=plan is not None, **options)
@@ -297,7 +306,7 @@ class AsyncOrchestrator:
         driver = await self._taking()
         run, at = secrets.token_hex(4), driver.now()
         if plan is None:
-            event = self._expander.start(run, self.plugins.planner(brief.request.planner), brief, at)
+            event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
         else:
             trust(plan)
             event = Submitted(at=at, run=run, request=brief.request, plan=self._marked(plan))
@@ -310,6 +319,29 @@ class AsyncOrchestrator:
         handle = Handle(driver, event, brief.task, watch, asker=self._asker)
         self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
         return handle
+
+    def flow(self, text: str = "", **options: Unpack[Options]) -> LiveFlow:
+        """Return a context for `async with` in which a program makes steps by itself, as a `Flow` does.
+
+        The steps share a run, with its budget, journal and answer; other options as for `submit`. Set `ctx.value` to
+        what the run shall end in; after the block `ctx.result` is its answer. An exception gives the run up.
+
+        >>> from plait.workers.scripted import Reply, Scripted
+        >>> async def main() -> None:
+        ...     async with AsyncOrchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as plait:
+        ...         async with plait.flow(budget=Budget(tokens=100)) as ctx:
+        ...             drafts = await ctx.gather(ctx.think("2 + 2?"), ctx.think("What is 2 + 2?"))
+        ...             ctx.value = ctx.join(drafts, merge="majority")
+        ...         print(ctx.result.answer)
+        >>> asyncio.run(main())
+        4
+        """
+
+        async def submit(program: Program) -> Handle:
+            given: Options = {**options, "planner": program}
+            return await self._submit(text or "a flow", None, False, given, answerable=True, planner=program)
+
+        return LiveFlow(submit)
 
     async def resume(
         self,

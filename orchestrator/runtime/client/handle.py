@@ -69,6 +69,19 @@ class Handle:
             self.cancel()
             raise
 
+    @property
+    def finished(self) -> asyncio.Future[Answer]:
+        """The future of the answer. Unlike awaiting the handle, cancelling who waits for it gives nothing up."""
+        return self._finish
+
+    def post(self, event: Event) -> None:
+        """Hand an event of the run to the machine, for those who drive the run."""
+        self._driver.post(event)
+
+    def now(self) -> float:
+        """Return the time on the run's clock, in seconds."""
+        return self._driver.now()
+
     def cancel(self, reason: str = "cancelled by the user") -> None:
         """Give the run up; awaiting it then returns what was done."""
         self._driver.cancel(self.run, reason)

@@ -132,6 +132,10 @@ class Driver:
         """Start nothing more of a run, or (with `on=False`) go on. What runs is not stopped, and budgets' time runs."""
         self._post(Paused(at=self.now(), run=run, on=on))
 
+    def post(self, event: Event) -> None:
+        """Hand in an event from outside, as a program's flow makes them."""
+        self._post(event)
+
     async def close(self) -> None:
         """Give up what still runs, then free workers and journal. May be called twice."""
         for run in list(self._waiting):

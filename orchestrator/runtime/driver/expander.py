@@ -99,7 +99,7 @@ class Expander:
         for run, each in ends.items():
             flow = self.flows[run]
             if machine.nodes[flow.root].ended:  # given up as a whole
-                flow.close()
+                flow.close(each)
             else:
                 said += flow.heard(each, machine.now, at)
         return said

@@ -64,7 +64,7 @@ class Running:
     """One flow of one run. `root` is the id of the step that stands for it, `attempt` the machine's number for that."""
 
     def __init__(self, flow: Flow, brief: Brief, root: str, attempt: int, revise: Callable[[Plan], Plan]) -> None:
-        self._flow, self._brief, self.root, self._attempt = flow, brief, root, attempt
+        self._flow, self.brief, self.root, self._attempt = flow, brief, root, attempt
         self._revise = revise
         self._began = self._now = 0.0
         self._handles: dict[str, Made[Any]] = {}
@@ -77,10 +77,17 @@ class Running:
         self._current: Task | None = None
         self._spun = 0
         self._over = False
+        self.patient = False
+        """It may wait while none of its steps is under way: somebody else makes them."""
         self._name = type(flow).__name__
         self._outside = self._place("")
         self.context = Context(self, brief, self._name)
         self._main: Task | None = None
+
+    @property
+    def gone(self) -> str:
+        """Why the flow cannot be run again, if it cannot."""
+        return self._flow.gone
 
     # -- what the context asks ---------------------------------------------------------------------------------------
 
@@ -103,8 +110,12 @@ class Running:
         """Return where the coroutine stands that runs now."""
         return self._current.place if self._current is not None else self._outside
 
+    def inner(self, place: Place) -> Place:
+        """Return the place of a new coroutine that is started at another's."""
+        return self._place(place.inner())
+
     def _place(self, prefix: str) -> Place:
-        return Place(prefix, random.Random(derive(self._brief.request.seed, self._name, f"{prefix}random")))
+        return Place(prefix, random.Random(derive(self.brief.request.seed, self._name, f"{prefix}random")))
 
     def give_up(self, handle: Made[Any], reason: str) -> None:
         """Give a step up."""
@@ -114,7 +125,7 @@ class Running:
         """Run a coroutine beside the one that runs."""
         if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise FlowError(f"a flow cannot wait for {coroutine!r}: {_REMEDY}")
-        task = Task(self, coroutine, self._place(self.place().inner()))
+        task = Task(self, coroutine, self.inner(self.place()))
         if self._current is not None:
             self._current.tasks.append(task)
         self._ready.append(task)
@@ -155,7 +166,7 @@ class Running:
         """Start the coroutine, and return what it wants. `now` is the machine's time, `at` that of what is said."""
         self._began = self._now = now
         try:
-            question = self._brief.task.render()
+            question = self.brief.task.render()
             coroutine = self._flow.run(self.context, question)
             if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise FlowError("its `run` is no coroutine: write `async def run(self, ctx, question)`")
@@ -177,16 +188,25 @@ class Running:
         self._now = now
         return self._go_on(at) if self._ready else []
 
+    def more(self, at: float) -> list[Event]:
+        """Return what was made from outside, and what follows from it."""
+        return [] if self._over else self._go_on(at)
+
     def knows(self, step: str) -> bool:
         """Whether the flow waits for the end of a step, by its id."""
         return step in self._handles
 
-    def close(self) -> None:
+    def close(self, ends: Iterable[End] = ()) -> None:
         """Give up what still runs; a coroutine that minds is told so in the log."""
         self._over = True
         for task in self._all(self._main):
             if not task.ended:
                 self._close(task)
+        for end in ends:
+            self._handles.pop(end.step).end(end.result, end.failure)
+        handles, self._handles = self._handles, {}
+        for handle in handles.values():
+            handle.end(None, Failure(kind="Cancelled", message="the run is over"))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +218,7 @@ class Running:
         patches = self._patches()
         if main.ended:
             return self._ended(main, patches, at)
-        if not self._handles and not patches:
+        if not self._handles and not patches and not self.patient:
             error = FlowError("it waits for something that can never come: none of its steps is under way")
             return self._stopped(error, at)
         return self._said(patches, at)
@@ -349,6 +369,8 @@ def again(flow: Running, trail: Iterable[Heard], end_of: Callable[[str], End], a
 
     Raises `ConfigError` that names the first step in which the flow differs from what it was.
     """
+    if flow.gone:
+        raise ConfigError(f"the run cannot be resumed: {flow.gone}")
     waiting: deque[Event] = deque()
     pruned: set[str] = set()
     for heard in trail:

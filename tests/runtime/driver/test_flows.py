@@ -12,7 +12,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Budget, tool
 from plait.core.awaited import StepFailed
-from plait.core.errors import ConfigError
+from plait.core.errors import ConfigError, FlowError
 from plait.core.flow import Context, Flow
 from plait.core.plan import Request
 from plait.policies.merge.majority import Majority
@@ -344,4 +344,59 @@ async def test_a_planner_that_has_changed_is_refused_in_words(tmp_path: Path, mo
     async with resumer(tmp_path / "left.plait") as orchestrator:
         (entry,) = entries(tmp_path / "left.plait")
         with pytest.raises(ConfigError, match=r"planner has changed since.*it had made .*think-\d.*now makes .*call-"):
+            await orchestrator.resume(entry.run)
+
+
+# -- a program's own flow ----------------------------------------------------------------------------------------------
+
+
+async def test_a_program_makes_steps_by_itself_and_may_wait_for_what_it_likes() -> None:
+    async def branch(ctx: Context, i: int) -> str:
+        line = await ctx.think(f"branch {i}")
+        await asyncio.sleep(0.01)
+        return (await line.think("more")).line
+
+    async with client() as orchestrator:
+        async with orchestrator.flow("What?", budget=Budget(tokens=1000)) as ctx:
+            said = await ctx.gather(branch(ctx, 1), branch(ctx, 2))
+            assert said == ["answer: 4moreanswer: 4"] * 2
+            assert await ctx.first([ctx.think("slow"), ctx.think("quick")]) is not None
+            async with ctx.scope(budget=Budget(attempts=1)) as inner:
+                await inner.call(add, a=1, b=2)
+                with pytest.raises(StepFailed, match="attempts"):
+                    await inner.call(add, a=1, b=2)
+            ctx.value = ctx.join([ctx.think("a"), ctx.think("b")], merge="majority")
+        assert ctx.result is not None
+        assert (ctx.result.status, ctx.result.answer) == ("done", "4")
+        names = [row.name for row in ctx.result.trace]
+        assert "1.think-1" in names and "2.think-2" in names
+
+
+async def test_a_program_that_raises_gives_its_run_up() -> None:
+    async with client() as orchestrator:
+        with pytest.raises(KeyError):  # noqa: PT012
+            async with orchestrator.flow() as ctx:
+                ctx.think("slow")
+                await ctx.think("a")
+                raise KeyError("mine")
+        assert ctx.result is not None and ctx.result.status == "cancelled"
+
+
+async def test_a_program_whose_run_is_over_is_told_so() -> None:
+    async with client() as orchestrator, orchestrator.flow(budget=Budget(seconds=0.05)) as ctx:
+        with pytest.raises(StepFailed, match="seconds"):
+            await ctx.think("slow")
+        with pytest.raises(FlowError, match="after it had ended"):
+            ctx.think("more")
+
+
+async def test_a_program_s_run_cannot_be_taken_up(tmp_path: Path) -> None:
+    async with resumer(tmp_path / "whole.plait") as orchestrator:
+        async with orchestrator.flow() as ctx:
+            ctx.value = (await ctx.think("a")).text
+    events = replay(tmp_path / "whole.plait", Plugins()).events
+    cut(tmp_path / "whole.plait", tmp_path / "left.plait", events - 1)
+    async with resumer(tmp_path / "left.plait") as orchestrator:
+        (entry,) = entries(tmp_path / "left.plait")
+        with pytest.raises(ConfigError, match="the program that drove this run"):
             await orchestrator.resume(entry.run)

@@ -1,0 +1,178 @@
+"""A flow that is not a planner but a piece of the caller's program: `async with orchestrator.flow() as ctx`.
+
+The run's planner only waits for the program to end. The program's context makes steps in the same way, but waits with
+asyncio: between two steps the program may do whatever it likes. So such a run cannot be taken up by another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, ClassVar, TypeVar, cast
+
+from pydantic import PrivateAttr
+
+from ...core.awaited import Awaited, Group, Made, Place
+from ...core.events import Event
+from ...core.flow import Answerable, Context, Flow
+from ..driver.flows import Running
+from .answer import Answer
+from .handle import Handle
+
+__all__ = ["LiveContext", "LiveFlow", "Program"]
+
+T = TypeVar("T")
+
+
+class Program(Flow):
+    """The planner of a run that a program drives; it waits for the program's end."""
+
+    gone: ClassVar[str] = "the program that drove this run (`orchestrator.flow`) has ended: run it again"
+    _started: asyncio.Future[Running] = PrivateAttr()
+    _end: Awaited[Answerable] = PrivateAttr()
+
+    def begun(self) -> asyncio.Future[Running]:
+        """Return the future of what runs it."""
+        self._started = asyncio.get_running_loop().create_future()
+        return self._started
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Wait for the program's end."""
+        running = cast("Running", ctx.host)
+        running.patient = True
+        self._end = Awaited(running)
+        self._started.set_result(running)
+        return await self._end
+
+    def ended(self, value: Answerable) -> None:
+        """Say that the program has ended."""
+        self._end.settle(value)
+
+
+class _Part:
+    """A coroutine of a program, as names and steps belong to it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.made: list[Made[object]] = []
+
+
+_PART: contextvars.ContextVar[_Part | None] = contextvars.ContextVar("plait-flow-part", default=None)
+
+
+class _Task(Awaited[Any]):
+    """A coroutine that runs as an asyncio task."""
+
+    def __init__(self, host: _LiveHost, coroutine: Coroutine[object, None, Any], part: _Part) -> None:
+        super().__init__(host)
+        self.part = part
+        self.task = asyncio.ensure_future(self._run(coroutine))
+
+    async def _run(self, coroutine: Coroutine[object, None, Any]) -> None:
+        _PART.set(self.part)
+        try:
+            self.settle(await coroutine)
+        except BaseException as error:
+            self.settle(error=error)
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                raise
+
+
+class _LiveHost:
+    """Runs a program's steps: what it makes goes out when the program next lets the event loop run."""
+
+    def __init__(self, running: Running, post: Callable[[Event], None], now: Callable[[], float]) -> None:
+        self._running, self._post, self._now = running, post, now
+        self._began = now()
+        self._due = False
+
+    def place(self) -> Place:
+        part = _PART.get()
+        return part.place if part is not None else self._running.place()
+
+    def made(self, handle: Made[object], group: Group | None) -> None:
+        self._running.made(handle, group)
+        part = _PART.get()
+        if part is not None:
+            part.made.append(handle)
+        self._later()
+
+    def give_up(self, handle: Made[object], reason: str) -> None:
+        self._running.give_up(handle, reason)
+        self._later()
+
+    def spawn(self, coroutine: Coroutine[object, None, T]) -> Awaited[T]:
+        return _Task(self, coroutine, _Part(self._running.inner(self.place())))
+
+    def abandon(self, task: Awaited[object], reason: str) -> None:
+        if isinstance(task, _Task):
+            task.task.cancel()
+            for each in task.part.made:
+                if not each.ended:
+                    self.give_up(each, reason)
+
+    def wait(self, awaited: Awaited[object]) -> Generator[object, None, None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        awaited.when_ended(lambda: None if future.done() else future.set_result(None))
+        yield from future
+
+    def passed(self) -> None:
+        """Nothing is counted: the program's time is its own."""
+
+    def now(self) -> float:
+        return self._now() - self._began
+
+    def flush(self) -> None:
+        """Hand on what has been made."""
+        self._due = False
+        for event in self._running.more(self._now()):
+            self._post(event)
+
+    def _later(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+
+class LiveContext(Context):
+    """What a program makes its steps with; see `Context`."""
+
+    value: Answerable = None
+    """What the run ends in: a step, or a value. Set it before the end."""
+    result: Answer | None = None
+    """The run's answer, once it is over."""
+    run: str = ""
+    """Id of the run."""
+
+
+class LiveFlow:
+    """`async with` of a program's run. Leaving it ends the run; an exception gives it up."""
+
+    def __init__(self, submit: Callable[[Program], Coroutine[Any, Any, Handle]]) -> None:
+        self._submit = submit
+        self._program = Program()
+
+    async def __aenter__(self) -> LiveContext:
+        started = self._program.begun()
+        self._handle = await self._submit(self._program)
+        ended = asyncio.ensure_future(self._wait())
+        await asyncio.wait([started, ended], return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            (await ended).unwrap()
+        ended.cancel()
+        self._host = _LiveHost(started.result(), self._handle.post, self._handle.now)
+        self._context = LiveContext(self._host, started.result().brief, Program.__name__)
+        self._context.run = self._handle.run
+        return self._context
+
+    async def _wait(self) -> Answer:
+        return await asyncio.shield(self._handle.finished)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._handle.cancel(f"the program that drove it raised {type(error).__name__}")
+        else:
+            self._program.ended(self._context.value)
+            self._host.flush()
+        self._context.result = await self._handle
