@@ -35,7 +35,6 @@ from plait.core.plan import Budget, Call, Plugin, Request, Retries, Think
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
-from plait.machine.views import View
 from plait.runtime.driver.expander import Expander, heard_at
 from plait.runtime.driver.flows import Heard
 from plait.runtime.plugins.loader import Plugins
@@ -239,7 +238,7 @@ class World:
             action = Expand(step="r:flow", attempt=root.generation, result=root.own)
             self.inbox += self.expander.again(action, self.machine, trail, self.now)
         self.name = f"k{self.kills}"
-        gone = [each.name for each in View(self.machine).workers]
+        gone = dict.fromkeys(each.worker for each in self.written if isinstance(each, WorkerUp))
         self.inbox += [self.up(), *(WorkerDown(at=self.now, worker=each) for each in gone), Tick(at=self.now)]
 
 
