@@ -1,7 +1,6 @@
-"""Planner `deepprune`: many beginnings, of which only those go on that would not come to the same.
+"""Planner `deepprune`: many beginnings, of which one of each group with the same expected answer goes on.
 
-Decides what is planned before and after the clusters are known. It does not know which beginnings are alike (the merges
-`distinct` and `alike`), nor how votes are counted.
+The merges `distinct` and `alike` group the beginnings; this file plans the steps before and after.
 """
 
 from __future__ import annotations
@@ -24,15 +23,16 @@ __all__ = ["DeepPrune"]
 class DeepPrune(Planner):
     """Redundancy pruning after DeepPrune (arXiv 2510.08483), with another judge in place of its trained one.
 
-    `n` samples write `prefix` tokens. Of beginnings that the judge finds to come to the same answer one goes on, token
-    for token; the vote counts it as often as there were beginnings like it, so rare answers gain nothing by the
-    pruning. The judge is a probe by default: each beginning is asked, in a few greedy tokens after its own context
-    (which the prefix cache has), what the answer is so far; equal answers are alike. Or it is an embedding of the
-    beginnings, or a model that compares two at a time (merge `alike`).
+    `n` samples write `prefix` tokens each. The judge groups the beginnings that it expects to come to the same answer.
+    One beginning of each group goes on, token for token, and the vote counts it once for each beginning of its group,
+    so pruning does not favour rare answers. By default the judge is a probe: after each beginning's own context (which
+    the prefix cache holds) the model is asked for the answer so far, in a few greedy tokens; equal answers are one
+    group, and a probe without an answer ("I am not sure yet") is a group of its own. Other judges are an embedding of
+    the beginnings, or a model that compares two of them (merge `alike`).
 
-    What differs from the paper: the judge; clusters are made when all beginnings are there, not one after another; and
-    there is no cap on them. The policy `redundant` prunes while generating, by the similarity of steps. Defaults: 16
-    beginnings of 500 tokens, probes of 8, temperature 1; the paper's own figures could not be had.
+    Differs from the paper: the judge; groups are made when all beginnings are there, not one after another; the number
+    of groups is not capped. The policy `redundant` prunes while branches generate. Defaults: 16 beginnings of 500
+    tokens, probes of 8 tokens, temperature 1; the paper's own figures are not published.
     """
 
     n_option: ClassVar[str | None] = "n"
@@ -44,12 +44,12 @@ class DeepPrune(Planner):
     max_tokens: int = Field(default=4096, ge=2)
     """Most tokens of a whole sample."""
     judge: Literal["probe", "embedding", "model"] = "probe"
-    """Who says which beginnings are alike: a `probe` of each; the tool `embed` (a `tool` of the run that makes vectors
-    of texts); a `model` that is asked about pairs."""
+    """How beginnings are grouped: a `probe` of each; `embedding`, by the run's tool `embed`, which makes vectors of
+    texts; or a `model` that is asked about pairs."""
     alike: dict[str, JsonValue] = {}
     """Options of the merge `alike`, for the judges `embedding` and `model`: `threshold`, `model`, `graded`, …"""
     probe: str = "\n\nSo the answer is"
-    """What is added to a beginning to ask for its answer so far."""
+    """Text added to a beginning to ask for its answer so far."""
     probe_tokens: int = Field(default=8, ge=1)
     """Most tokens of that answer."""
     temperature: float = Field(default=1.0, ge=0.0)
@@ -60,8 +60,8 @@ class DeepPrune(Planner):
     """Close the vote as soon as it is certain."""
 
     def start(self, brief: Brief) -> Plan:
-        """Return the beginnings `sample-i`, their probes, and the join `clusters`, which expands into the rest. Without
-        probes that is a join of its own, `onward`: what judges is more plan of `clusters`."""
+        """Return the beginnings `sample-i`, their probes, and the join `clusters`, which expands into the rest. With
+        another judge `clusters` expands into the judge's calls, and the join `onward` expands into the rest."""
         prompt = (Text(text=brief.task.render()),)
         steps: list[Step] = []
         pairs: list[JsonValue] = []
@@ -108,7 +108,7 @@ class DeepPrune(Planner):
                     names.append(name)
                     weights[name] = count
                 case _:
-                    raise PlannerError(f"{head!r} says of no beginning whether it goes on")
+                    raise PlannerError(f"{head!r} is no cluster: it needs `trace`, `count` and `done`")
         if not names:
             raise PlannerError("no beginning is left to go on with")
         merge = Plugin(name="majority", options={"weights": weights})
@@ -122,7 +122,7 @@ class DeepPrune(Planner):
 
 
 class _Clusters:
-    """Reads which beginnings go on."""
+    """Reads the clusters and plans the rest."""
 
     def __init__(self, planner: DeepPrune, brief: Brief) -> None:
         self.planner, self.brief = planner, brief

@@ -134,6 +134,8 @@ class Sampling(Frozen):
     """0 means all tokens."""
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
     """Tokens less likely than this share of the likeliest one are left out."""
+    repetition_penalty: float = Field(default=1.0, gt=0.0)
+    """Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858); 1 changes nothing."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     """Texts that end the generation."""

@@ -1,8 +1,7 @@
-"""Planner `threads`: a model that spawns threads of reasoning, and reads what they found.
+"""Planner `threads`: a model that spawns threads of reasoning, and goes on with what they found.
 
-One controller for all dialects of spawn and join: a line of reasoning is generated until it ends in a spawn list, a
-thread is run for each item, what they found is appended, and the line goes on. Decides the shape of the plan. It does
-not know the words (the dialect's table), nor whether a thread's claim is right (the task), nor how text is generated.
+One controller for all dialects of spawn and join. A line of reasoning is generated until it ends in a spawn list; a
+thread is run for each item; their texts are appended, and the line goes on. The words are in the dialect's table.
 """
 
 from __future__ import annotations
@@ -31,16 +30,18 @@ Parts = tuple[Text | Tokens | Ref, ...]
 class Threads(Planner):
     """Spawn and join over any engine that takes token ids, after ThreadWeaver (arXiv 2512.07843) and APR (2504.15466).
 
-    Steps: `round-1` is the parent up to its first spawn list; it expands into `child-1` … `child-k`, `join-1` and
+    Steps: `round-1` is the parent up to its first spawn list. It expands into `child-1` … `child-k`, `join-1` and
     `round-2`, which continues `round-1` with the join's text, and so on. The answer is the text of the last round, or,
-    with `settle`, of `answer-i` as soon as a thread's claim is verified.
-    Contexts are carried as token ids, what a thread wrote into its parent's context included; only what is written
-    between (prompt, headers, the words of a join) is text. A thread that fails, is cut off or writes nonsense is closed
-    and read by its parent as one that found nothing, or no more. Threads may spawn threads where the dialect nests.
+    with `settle`, that of `answer-i` as soon as a thread's claim is verified. Threads may spawn threads where the
+    dialect nests.
+
+    Contexts are carried as token ids, the threads' output in their parent's context included; only the prompt, the
+    headers and the words of a join are text. A thread that fails, is cut off or writes nonsense is closed, and its
+    parent reads it as a thread that found nothing.
 
     Differs from the originals: one controller for all of them, over an unmodified engine; token ids are never decoded
-    and tokenised again; a bad thread costs nothing but itself; every count, depth and length has a bound. Defaults: the
-    dialect's, which its file says; the dialect `countdown`; 256 threads a run.
+    and tokenised again; a bad thread harms only itself; every count, depth and length has a bound. Defaults: those of
+    the dialect (see its file), the dialect `countdown`, 256 threads a run.
     """
 
     n_option: ClassVar[str | None] = "width"
@@ -48,9 +49,9 @@ class Threads(Planner):
     dialect: str | Dialect = "countdown"
     """The model's dialect by name, or a table of your own."""
     width: int | None = Field(default=None, ge=1, le=64)
-    """Threads a round: what the prompt asks for, where it can, and the most that are run. Default: the dialect's."""
+    """Most threads a round; the prompt asks for as many where it can. Default: the dialect's."""
     max_threads: int = Field(default=256, ge=1)
-    """Most threads of a run. Threads that may spawn threads share half of what is left of it among them."""
+    """Most threads of a run. A round's threads that may spawn threads share half of the rest."""
     max_rounds: int | None = Field(default=None, ge=1)
     """Most rounds of threads; a spawn list beyond them is not run. Default: the dialect's."""
     max_nesting: int | None = Field(default=None, ge=0)
@@ -60,27 +61,32 @@ class Threads(Planner):
     child_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of a thread (between two joins, if it spawns). Default: the dialect's."""
     thread_budget: Budget | None = None
-    """Limits on each thread of the parent, with all that it spawns."""
+    """Limits on each thread of the parent, the threads that it spawns included."""
     join_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens that all threads of a round together put into their parent's context; of the longest ones the ends
-    are left out. For a model whose context they would fill. Only in dialects that put in what threads wrote."""
+    """Most tokens that the threads of a round add to their parent's context together; the longest ones lose their ends.
+    For small context windows. Only in dialects whose join holds the threads' own words."""
     ask_threads: int | None = Field(default=None, ge=0)
-    """Threads that the prompt asks the parent to keep to, in a dialect trained for that. Changes the prompt only."""
+    """Number of threads that the prompt asks the parent to keep to, in a dialect trained for that. No hard limit."""
     ask_tokens: int | None = Field(default=None, ge=1)
-    """Tokens that the prompts of parent and threads ask them to keep to, in a dialect trained for that. Changes the
-    prompts only."""
+    """Number of tokens that the prompts ask parent and threads to keep to, in a dialect trained for that. No hard
+    limit."""
+    ask: str | None = None
+    """Template of the parent's prompt in place of the dialect's; `{prompt}` stands for the question. For a model that
+    was trained with an instruction of its own, such as the one in NPR's repository."""
+    repetition_penalty: float | None = Field(default=None, gt=0.0)
+    """Of parent and threads. Default: the dialect's; a server that cannot do it needs 1."""
     temperature: float | None = Field(default=None, ge=0.0)
     """Of the parent; 0 is greedy. Default: the dialect's."""
     child_temperature: float | None = Field(default=None, ge=0.0)
     """Of the threads; 0 is greedy. Default: the dialect's."""
     fork: bool | None = None
-    """A thread continues its parent's context; otherwise it sees only its own header. Default: what the dialect's
-    models were trained for."""
+    """Whether a thread continues its parent's context or sees only its own header. Default: as the dialect's models
+    were trained."""
     early: bool = True
     """Stop a round's other threads as soon as one has reached the goal, in a dialect that can tell."""
     settle: bool = True
-    """When the task's verifier finds a thread's claim right, that is the answer; the parent is not asked to write it
-    down again. Off: the parent always has the last word. No difference where the task has no verifier."""
+    """A thread's claim that the task's verifier finds right is the answer. Off: the parent always has the last word. No
+    difference where the task has no verifier."""
     deadline: float | None = Field(default=None, gt=0)
     """Seconds after which a round closes with the threads that are done."""
     parallel: bool = True
@@ -99,6 +105,10 @@ class Threads(Planner):
             raise PluginError("threads of this dialect begin afresh, without their parent's context: leave `fork` out")
         if self.ask_threads is not None and self.ask_tokens is not None:
             raise PluginError("`ask_threads` and `ask_tokens` exclude each other: a model was trained to be asked one")
+        if self.ask is not None and ("{prompt}" not in self.ask or type(table).opening is not Dialect.opening):
+            raise PluginError(
+                "`ask` needs {prompt}, where the question goes, and a dialect whose parent begins with a question"
+            )
         for option in ("ask_threads", "ask_tokens"):
             if getattr(self, option) is not None and getattr(table, option) is None:
                 raise PluginError(f"models of this dialect were not trained to be asked: leave `{option}` out")
@@ -110,9 +120,7 @@ class Threads(Planner):
         return self.dialect if isinstance(self.dialect, Dialect) else load(self.dialect)
 
     def preflight(self, encode: Callable[[str], Sequence[int]], opening: str | None = None) -> tuple[str, ...]:
-        """Return what speaks against running this dialect on a model: `encode` tokenises a text as the model's
-        tokenizer does, without special tokens around it; `opening` is a prompt as its chat template renders it (empty:
-        it has none, `None`: nobody looked)."""
+        """Return warnings about this dialect on a model; see `preflight.preflight`."""
         return preflight(self.table, encode, opening)
 
     def start(self, brief: Brief) -> Plan:
@@ -144,7 +152,7 @@ class Threads(Planner):
         return _LegReader(self, Place.of(step.name), memo, brief)
 
     def patch(self, place: Place, memo: Memo, result: Result, brief: Brief) -> Plan | None:
-        """Return the threads, the join and the next leg that a leg's text asks for; `None` if it asks for none."""
+        """Return the threads, the join and the next leg for the spawn list that a leg ends in; `None` without one."""
         table, text = self.table, result.text
         if not self._may_spawn(place, memo):
             return None
@@ -167,7 +175,7 @@ class Threads(Planner):
         return self._spawn(place, Memo(left=memo.left, notes=notes, after=after, before=before), items, brief)
 
     def resume(self, place: Place, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
-        """Return what follows a join: the first claim that is verified, or the parent's next leg."""
+        """Return the step after a join: the first verified claim as the answer, or the parent's next leg."""
         assert isinstance(join.op, Join)
         table, task = self.table, brief.task
         block = block_pieces(result.value)
@@ -224,8 +232,7 @@ class Threads(Planner):
         after: str,
         before: str = "",
     ) -> Plan:
-        """Return the next leg of a line of reasoning, with `said` appended to the context of `after` as far as
-        `before`."""
+        """Return the next leg of a line of reasoning: the context of `after` up to `before`, then `said`."""
         leg = self._leg(place.next, memo, brief, prompt_of(said), after, before)
         return Plan(steps=(leg,), output=leg.name)
 
@@ -278,13 +285,24 @@ class Threads(Planner):
         after: str | None = None,
     ) -> Sampling:
         seed = derive(brief.request.seed, "threads", after or "", name) if temperature else None
-        return Sampling(max_tokens=tokens, temperature=temperature, seed=seed, stop=stop, keep_stop=bool(stop))
+        penalty = self.table.repetition_penalty if self.repetition_penalty is None else self.repetition_penalty
+        return Sampling(
+            max_tokens=tokens,
+            temperature=temperature,
+            repetition_penalty=penalty,
+            seed=seed,
+            stop=stop,
+            keep_stop=bool(stop),
+        )
 
     def _opening(self, brief: Brief) -> str:
-        return self.table.opening(brief.task.render("threads", self._width), brief.request.text)
+        prompt = brief.task.render("threads", self._width)
+        return (
+            self.table.opening(prompt, brief.request.text) if self.ask is None else fill(self.ask, {"prompt": prompt})
+        )
 
     def _asked(self) -> str:
-        """Return what asks parent and threads to keep to a number of tokens."""
+        """Return the words that ask parent and threads to keep to a number of tokens."""
         if self.ask_tokens is None:
             return ""
         return fill(self.table.ask_tokens or "", {"n": str(self.ask_tokens)})
@@ -315,7 +333,7 @@ class Threads(Planner):
 
 @dataclass(frozen=True, slots=True)
 class _LegReader:
-    """Reads a leg when it has ended: a thread may need the whole of its parent's context, so nothing is done before."""
+    """Reads a leg at its end: a thread may need its parent's whole context."""
 
     planner: Threads
     place: Place
@@ -331,7 +349,7 @@ class _LegReader:
 
 @dataclass(frozen=True, slots=True)
 class _JoinReader:
-    """Reads a join's block when it is written."""
+    """Reads a join's text."""
 
     planner: Threads
     place: Place

@@ -1,7 +1,6 @@
-"""Where a leg of a line of reasoning stands, what its step is called, and what its reader has to know again.
+"""Names and memos of the steps of `threads`: the place of a leg in the tree of lines, and the state of its reader.
 
-Planners keep nothing between two calls: all that a later leg needs to know of an earlier one travels in its step's
-memo. Knows nothing of dialects or plans.
+Planners keep nothing between two calls: all that a later leg needs of an earlier one travels in its step's memo.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Piece = JsonValue
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a leg of a line of reasoning stands: of the parent (`path` empty) or of a thread, before which spawn."""
+    """The place of a leg: whose line it belongs to (`path`; empty: the parent's), and which leg of it (`round`)."""
 
     path: tuple[int, ...]
     round: int
@@ -40,18 +39,18 @@ class Place:
 
     @classmethod
     def of_join(cls, name: str) -> Place | None:
-        """Read the place that a join stands after, or `None` if the name is not a join's."""
+        """Return the place of the leg before a join, or `None` if the name is not a join's."""
         found = _JOIN.fullmatch(name)
         return cls(tuple(map(int, found[1].split(".")[:-1])), int(found[2])) if found else None
 
     @property
     def spawn(self) -> str:
-        """The place's spawn list, as part of names: `1`, `3.1.2`."""
+        """The number of the place's spawn list, as part of names: `1`, `3.1.2`."""
         return ".".join(map(str, (*self.path, self.round)))
 
     @property
     def next(self) -> Place:
-        """Where the line goes on after the join."""
+        """The place of the line's next leg."""
         return Place(self.path, self.round + 1)
 
     @property
@@ -63,18 +62,18 @@ class Place:
 
 
 class Memo(Frozen):
-    """What a leg or join carries for its reader."""
+    """State that a leg or join carries for its reader."""
 
     model_config = ConfigDict(extra="ignore")  # journals of older versions say more
 
     left: int
-    """Threads that the line of reasoning, with its threads' threads, may still spawn."""
+    """Threads that the line may still spawn, threads of threads included."""
     notes: str = ""
-    """The dialect's own."""
+    """State of the dialect (`Dialect.remember`)."""
     after: str = ""
-    """Name of the step whose context goes on after the join, if it is not that of the leg that spawned."""
+    """The step whose context goes on after the join, if it is not the leg that spawned."""
     before: str = ""
-    """How far that context counts."""
+    """Text before which that context ends (`Think.before`)."""
 
 
 def block_pieces(value: JsonValue) -> tuple[Piece, ...]:

@@ -1,7 +1,6 @@
 """Whether a model's tokenizer and chat template are those of a model trained on a dialect.
 
-A model that was not trained on it never spawns, and says nothing about it; this says so beforehand. Sans IO: the
-tokenizer is given as a function. It does not know whether the model was trained, only what its tokenizer gives away.
+A model that was not trained on the dialect never spawns threads and gives no error; this finds out beforehand.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ _SHOWN = 4
 
 
 def preflight(table: Dialect, encode: Callable[[str], Sequence[int]], opening: str | None = None) -> tuple[str, ...]:
-    """Return what speaks against running a dialect on a model, in words; nothing if nothing does.
+    """Return warnings, in words, about running a dialect on a model.
 
     `encode` gives a text's token ids, without special tokens around them. `opening` is a short prompt as the model's
-    chat template renders it: empty if the model has none, `None` if nobody looked.
+    chat template renders it: empty if the model has no template, `None` if it was not looked up.
     """
     warnings: list[str] = []
     ids = {tag: tuple(encode(tag)) for tag in table.tags}
@@ -48,7 +47,8 @@ def preflight(table: Dialect, encode: Callable[[str], Sequence[int]], opening: s
 
 
 def _seams(table: Dialect) -> list[tuple[str, str]]:
-    """Return the texts that the controller puts behind what the model wrote."""
+    """Return pairs of texts that meet in a context: the end of the model's words and the controller's words after
+    it."""
     block, number = table.join, "1"
     header = table.header.replace("{id}", number).replace("{number}", number)
     seams = [(table.fork, header)] if table.forked and header else []

@@ -1,10 +1,8 @@
-"""Merge `distinct`: which beginnings of traces are worth going on with, by the answers that they would give now.
-
-Decides who stands for whom. It does not know how the beginnings are continued, nor how their votes are counted.
-"""
+"""Merge `distinct`: cluster the beginnings of traces by the answers that they would give now."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pydantic import JsonValue
@@ -18,6 +16,14 @@ from .._ballots import claim_of
 
 __all__ = ["Distinct"]
 
+_DOUBT = re.compile(
+    r"\b(?:not (?:yet|sure|certain|clear|known|determined)|unsure|unclear|unknown|uncertain|undetermined|undecided|yet"
+    r"|no answer|cannot|can't|couldn't|don't know|do not know|need to|need more|depends|maybe|perhaps|wait|hmm"
+    r"|let me|let's|let us|i|i'm|i'll|we|we'll)\b",
+    re.IGNORECASE,
+)
+_MOST_WORDS = 6
+
 
 class Pair(Frozen):
     """A beginning and the probe of it."""
@@ -29,13 +35,16 @@ class Pair(Frozen):
 
 
 class Distinct(Merge):
-    """Greedy clusters of beginnings with equal answers so far, after DeepPrune (arXiv 2510.08483) with a probe for a
+    """Greedy clusters of beginnings with equal answers so far, after DeepPrune (arXiv 2510.08483) with a probe as the
     judge.
 
-    A beginning that ended by itself counts with its own answer, any other with its probe's. Those without an answer are
-    like none. A cluster is represented by its first beginning that ended by itself, else by its first. The value is a
-    list of {"trace": name, "count": beginnings that it stands for, "done": whether it ended by itself}, for a planner
-    to go on from; beginnings that failed are left out.
+    A beginning that ended by itself counts with its own answer, any other beginning with the answer of its probe. A
+    probe that says in words that there is no answer yet ("I am not sure yet"), or says a whole sentence, has none. A
+    beginning without an answer is a cluster of its own: that costs tokens, where a wrong cluster would cost votes.
+
+    The first beginning of a cluster that ended by itself represents it, else its first beginning. The value is a list
+    of {"trace": name, "count": size of the cluster, "done": whether the trace ended by itself}. Beginnings that failed
+    are left out.
     """
 
     pairs: tuple[Pair, ...] = ()
@@ -65,9 +74,16 @@ class Distinct(Merge):
 
 
 def _said(probe: Branch | None, task: Task) -> str | None:
-    """Return the key of the answer that a probe gives. Only its own words count: the beginning that it was put after
-    may name other answers."""
+    """Return the key of a probe's answer. Only the probe's own words count: the beginning before them may name other
+    answers."""
     if probe is None or not probe.done or probe.result is None:
         return None
     answer = task.extract(probe.result.text)
-    return None if answer is None else task.key(answer)
+    return None if answer is None or not is_settled(answer) else task.key(answer)
+
+
+def is_settled(answer: JsonValue) -> bool:
+    """Return whether a probe's answer is one, and no doubt or sentence: `42`, `Paris`, but not `I am not sure yet`."""
+    if not isinstance(answer, str):
+        return True
+    return len(answer.split()) <= _MOST_WORDS and _DOUBT.search(answer) is None

@@ -1,7 +1,6 @@
-"""Merge `splice`: write the outcomes of spawned threads as what their parent reads on.
+"""Merge `splice`: the results of spawned threads as the text that their parent reads on.
 
-The words come from the options, which a planner takes from its dialect's table; whether a thread's claim holds the task
-says. This file does not know any dialect.
+All words come from the options, which a planner takes from its dialect's table.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ _WORD = re.compile(r"\s*\S+")
 _EOS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<｜end▁of▁sentence｜>", "<eos>")
 
 Piece = str | dict[str, JsonValue]
-"""Text, or `{"ids": […], "text": …}`: what a thread wrote, as the engine gave it."""
+"""Text, or a thread's output with its token ids: `{"ids": […], "text": …}`."""
 
 
 class Entry(Frozen):
     """One place in the block."""
 
     item: str = ""
-    """What the parent asked this thread to do."""
+    """The parent's name for this thread's work."""
     branch: str | None = None
-    """Name of the branch that did it; without one the place reads as a thread that found nothing."""
+    """The thread's branch. `None`: no thread ran, and the entry reads as one that found nothing."""
 
 
 class Splice(Merge):
     """The block is `head`, the entries with `separator` between them, `tail`; the value is that text, or, with `carry`,
     a list of pieces.
 
-    In the templates `{item}`, `{answer}`, `{text}`, `{number}` (from 1) and `{index}` (from 0) are put in, once each.
-    An entry is written from `hit` if its thread reached the goal, else from `none`.
+    Templates may hold `{item}`, `{answer}`, `{text}`, `{number}` (from 1) and `{index}` (from 0). An entry is written
+    from `hit` if its thread reached the goal, else from `none`.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -51,39 +50,39 @@ class Splice(Merge):
     hit: str = "{text}"
     """Entry of a thread that reached the goal."""
     none: str = ""
-    """Entry of a thread that did not: found nothing, failed, was stopped, or claimed what proved wrong."""
+    """Entry of any other thread: it found nothing, failed, was stopped, or its claim proved wrong."""
     separator: str = ""
     """Between entries."""
     tail: str = ""
     """After the last entry."""
     goal: str | None = None
-    """Regular expression found in the text of a thread that reached the goal; its group `answer` is what it found.
-    Without it every thread that ended in a value reached it, and all are waited for."""
+    """Regular expression that matches in the text of a thread that reached the goal; its group `answer` is the result.
+    Without it every thread that ends in a value counts as successful, and all are waited for."""
     check: bool = True
-    """Put the `hit` entry to the task's verifier first, and count a thread whose claim is wrong as one that found
-    nothing. A claim that the task cannot judge stands. Needs `goal`."""
+    """Ask the task's verifier about each claim first; a thread with a wrong claim found nothing. A claim that the task
+    cannot judge stands. Needs `goal`."""
     words: bool = False
     """The text is words with single spaces between them, as a word-level tokenizer reads it."""
     end: str = ""
-    """What a thread's text ends with when the thread ended by itself."""
+    """The end of a thread's text if the thread ended by itself."""
     pick: bool = False
-    """The value is the first `hit` entry alone: the answer, not a text to read on. Where there is none it is empty, or,
-    with `otherwise`, the text of the first thread that is done."""
+    """The value is the first `hit` entry alone, as the answer. Without any it is empty, or, with `otherwise`, the text
+    of the first thread that is done."""
     otherwise: bool = False
     """See `pick`."""
     close: str = ""
     """Added to a thread's text that does not end so."""
     carry: bool = False
-    """The value is a list of pieces: text, and `{"ids": […], "text": …}` for what a thread wrote where the engine gave
-    its token ids, so that it is read on as it was written. Not with `words` or `{answer}`."""
+    """The value is a list of pieces: text, and the threads' outputs with their token ids (`{"ids": […], "text": …}`),
+    which the parent then reads exactly as they were generated. Not with `words` or `{answer}`."""
     most_tokens: int | None = None
-    """With `carry`: most tokens that all threads together may put into the block. Of the longest ones the ends are left
-    out. Where there are no token ids a token is a word."""
+    """With `carry`: most tokens of all threads together; the longest ones lose their ends. Without token ids a word
+    counts as a token."""
     claim_from: str = ""
-    """With `claim_item`: only what follows the last of this text in a thread's `answer` is looked at."""
+    """With `claim_item`: only the part of a thread's `answer` after the last occurrence of this text counts."""
     claim_item: str = ""
-    """Regular expression of the steps of a thread's claim, put together with `claim_separator` for the task to read.
-    Empty: the task reads the `hit` entry."""
+    """Regular expression of one step of a thread's claim; the task reads the steps joined by `claim_separator`. Empty:
+    the task reads the `hit` entry."""
     claim_separator: str = " ; "
     """See `claim_item`."""
 
@@ -125,8 +124,7 @@ class Splice(Merge):
         return Verdict(value="".join(map(_text, block)), why=why, winner=winner)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
-        """Return whether a thread reached the goal. The others' entries could still change, but not what the parent
-        needs to know: one way that leads there."""
+        """Return whether a thread reached the goal: the parent needs one way that leads there, not all."""
         if outstanding <= 0:
             return True
         if self.goal is None:
@@ -140,8 +138,7 @@ class Splice(Merge):
     def _hit(
         self, entry: Entry, number: int, branch: Branch | None, task: Task, most: int | None = None
     ) -> tuple[list[Piece] | None, str | None, bool]:
-        """Return the entry of a thread that reached the goal and what it claims; else twice `None`, and whether its
-        claim was refuted."""
+        """Return a successful thread's entry and claim, else `None` twice; and whether its claim was refuted."""
         if branch is None or not (branch.done or (self.carry and branch.written)):
             return None, None, False
         fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
@@ -166,7 +163,7 @@ class Splice(Merge):
         return [written], claim, False
 
     def _written(self, branch: Branch, most: int | None = None) -> list[Piece]:
-        """Return what a thread wrote, as far as `most` tokens, closed."""
+        """Return a thread's output, cut to `most` tokens and closed."""
         pieces = self._said(branch)
         if most is not None and sum(map(_length, pieces)) > most:
             pieces = _shortened(pieces, most)
@@ -184,8 +181,8 @@ class Splice(Merge):
         return [_piece(ids, branch.text)] if ids else [branch.text]
 
     def _share(self, branches: Sequence[Branch]) -> int | None:
-        """Return how many tokens the longest threads may keep, so that all together keep to `most_tokens`: what the
-        shorter ones leave is shared equally."""
+        """Return how many tokens each of the longest threads may keep: an equal share of the tokens that the shorter
+        ones leave of `most_tokens`. `None`: no limit."""
         if self.most_tokens is None or not self.carry:
             return None
         lengths = sorted(sum(map(_length, self._said(each))) for each in branches if each.done or each.written)
@@ -224,7 +221,7 @@ def _shortened(pieces: list[Piece], most: int) -> list[Piece]:
             out.append(piece)
         elif most > 0:
             ids = piece.get("ids") if isinstance(piece, dict) else None
-            if isinstance(ids, list):  # how much of the text that is only a tokenizer knows: this is for people
+            if isinstance(ids, list):  # the text's share is a guess: it is for people, the parent reads the ids
                 out.append({"ids": ids[:most], "text": _text(piece)[: len(_text(piece)) * most // length] + "…"})
             else:
                 out.append("".join(_WORD.findall(_text(piece))[:most]))
@@ -233,7 +230,7 @@ def _shortened(pieces: list[Piece], most: int) -> list[Piece]:
 
 
 def _without_eos(pieces: list[Piece], end: str) -> list[Piece]:
-    """Take off an end-of-text token: in the middle of the parent's context it would end that."""
+    """Remove an end-of-text token: inside the parent's context it would end the parent's text."""
     if not pieces:
         return pieces
     last = pieces[-1]

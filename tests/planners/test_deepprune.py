@@ -67,6 +67,17 @@ def test_a_probe_that_fails_prunes_nothing() -> None:
     assert outcome.finish.result is not None and outcome.finish.result.value == "x"
 
 
+@pytest.mark.parametrize(
+    "said", ["I am not sure yet", "not yet known", "still unclear", "that we should first look at the other case"]
+)
+def test_probes_that_name_no_answer_are_no_cluster(said: str) -> None:
+    """Equal words of doubt once made one cluster of all beginnings, and one trace had all votes."""
+    outcome = solve([said] * 4, ["x", "y", "y", "z"])
+    assert went_on(outcome) == ["rest-1", "rest-2", "rest-3", "rest-4"]
+    assert outcome.finish.result is not None and outcome.finish.result.value == "y"
+    assert outcome.finish.result.why.startswith("2 of 4 votes")
+
+
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=8), st.booleans())
 def test_if_probes_tell_the_truth_the_vote_is_that_of_all(answers: list[str], early: bool) -> None:
     outcome = solve(answers, answers, early=early)

@@ -206,7 +206,7 @@ SCRIPTS: dict[str, tuple[list[Reply], str]] = {
     ),
     "multiverse": (
         [
-            Reply(when=r"</Path><Conclusion>\n\Z", text="42</Conclusion>\n</Parallel>\\boxed{42}"),
+            Reply(when=r"</Path>\n<Conclusion>\n\Z", text="42</Conclusion>\n</Parallel>\\boxed{42}"),
             Reply(when=r"<Path>\n[12]:\Z", text=" x\n</Path>"),
             Reply(text="<Parallel>\n<Goal>\n<Outline>\n1: a\n</Outline>\n<Outline>\n2: b\n</Outline>\n</Goal>"),
         ],
@@ -214,7 +214,7 @@ SCRIPTS: dict[str, tuple[list[Reply], str]] = {
     ),
     "parallel-r1": (
         [
-            Reply(when=r"</Parallel><Summary>\Z", text="42</Summary> \\boxed{42}"),
+            Reply(when=r"</Parallel>\n<Summary>\Z", text="42</Summary> \\boxed{42}"),
             Reply(when=r"<Path>\Z", text="one way</Path>"),
             Reply(text="Hm. <Parallel>"),
         ],
@@ -241,7 +241,7 @@ def test_every_dialect_on_the_scripted_worker(dialect: str) -> None:
 
 # --- Multiverse ------------------------------------------------------------------------------------------------------
 
-MV_ASK = ASK + "\n\nThink step by step and in parallel before answering."
+MV_ASK = ASK + " Think step by step and in parallel before answering."
 MV_LIST = "<Think> the <Parallel>\n<Goal>\n<Outline>\n1: this\n</Outline>\n<Outline>\n2: that\n</Outline>\n</Goal>"
 MV_INNER = " then <Parallel>\n<Goal>\n<Outline>\n1.1: an\n</Outline>\n<Outline>\n1.2: other\n</Outline>\n</Goal>"
 MV_INNER_END = "inner</Conclusion>\n</Parallel> the rest\n</Path>"
@@ -253,8 +253,8 @@ def multiverse(context: str) -> str | Failure:
         "<Path>\n2:": " that\n</Path>",
         "<Path>\n1.1:": " an inner one\n</Path>",
         "<Path>\n1.2:": " another\n</Path>",
-        " another\n</Path><Conclusion>\n": MV_INNER_END,
-        " that\n</Path><Conclusion>\n": "outer</Conclusion>\n</Parallel>\\boxed{42}",
+        " another\n</Path>\n<Conclusion>\n": MV_INNER_END,
+        " that\n</Path>\n<Conclusion>\n": "outer</Conclusion>\n</Parallel>\\boxed{42}",
     }
     return by_ending(replies, MV_LIST)(context)
 
@@ -262,7 +262,7 @@ def multiverse(context: str) -> str | Failure:
 def multiverse_pieces() -> list[tuple[str, str]]:
     inner = [
         ("said", MV_INNER), ("put", "\n<Path>\n1.1:"), ("said", " an inner one\n</Path>"), ("put", "\n<Path>\n1.2:"),
-        ("said", " another\n</Path>"), ("put", "<Conclusion>\n"),
+        ("said", " another\n</Path>"), ("put", "\n<Conclusion>\n"),
     ]  # fmt: skip
     return [("put", MV_ASK), ("said", MV_LIST), ("put", "\n<Path>\n1:"), *inner]
 
@@ -275,7 +275,7 @@ def test_multiverse_nests_token_for_token() -> None:
     ends(worker, "child-1-round-2", *multiverse_pieces())
     ends(
         worker, "round-2", *multiverse_pieces(), ("said", MV_INNER_END), ("put", "\n<Path>\n2:"),
-        ("said", " that\n</Path>"), ("put", "<Conclusion>\n"),
+        ("said", " that\n</Path>"), ("put", "\n<Conclusion>\n"),
     )  # fmt: skip
 
 
@@ -292,17 +292,17 @@ def test_a_nested_thread_that_fails_half_way_is_read_as_far_as_it_came() -> None
     fails = Failure(kind="EngineError", message="gone")
 
     def model(context: str) -> str | Failure:
-        if context.endswith(" another\n</Path><Conclusion>\n"):
+        if context.endswith(" another\n</Path>\n<Conclusion>\n"):
             return fails
-        if context.endswith(" that\n</Path><Conclusion>\n"):
+        if context.endswith(" that\n</Path>\n<Conclusion>\n"):
             return "outer</Conclusion>\n</Parallel>\\boxed{42}"
         return multiverse(context)
 
     worker = TokenWorker(model, load("multiverse").tags)
     assert run(worker, dialect="multiverse").answer == "42"
     ends(
-        worker, "round-2", *multiverse_pieces()[:-1], ("put", "<Conclusion>\n\n</Path>\n<Path>\n2:"),
-        ("said", " that\n</Path>"), ("put", "<Conclusion>\n"),
+        worker, "round-2", *multiverse_pieces()[:-1], ("put", "\n<Conclusion>\n\n</Path>\n<Path>\n2:"),
+        ("said", " that\n</Path>"), ("put", "\n<Conclusion>\n"),
     )  # fmt: skip
 
 
@@ -342,7 +342,7 @@ def test_parallel_r1_token_for_token() -> None:
     for child in ("child-1", "child-2", "child-3"):
         ends(worker, child, *start, ("put", "<Path>"))
     path = (("put", "<Path>"), ("said", "the same</Path>"))
-    ends(worker, "round-2", *start, *path, *path, *path, ("put", "</Parallel><Summary>"))
+    ends(worker, "round-2", *start, *path, *path, *path, ("put", "</Parallel>\n<Summary>"))
     sampled = [job.op.sampling for job in worker.jobs if isinstance(job.op, Think) and "child" in job.step]
     assert {each.temperature for each in sampled} == {1.0}
     assert len({each.seed for each in sampled}) == 3, "the prompts are identical: only seeds tell them apart"
@@ -372,7 +372,8 @@ def test_npr_token_for_token_twice() -> None:
     answer = run(worker, dialect="npr")
     assert answer.answer == "42"
     first = (
-        ("put", ASK), ("said", one), ("put", "\n<step>\n1:"), ("said", " this\n</step>"), ("put", "\n<step>\n2:"),
+        ("put", load("npr").opening(ASK, ASK)), ("said", one), ("put", "\n<step>\n1:"), ("said", " this\n</step>"),
+        ("put", "\n<step>\n2:"),
         ("said", " that\n</step>"), ("put", "\n<takeaway>\n"),
     )  # fmt: skip
     ends(worker, "round-2", *first)

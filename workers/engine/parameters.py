@@ -57,6 +57,8 @@ class Abilities:
             fields["detokenize"] = False
         if sampling.min_p:
             fields["min_p"] = sampling.min_p
+        if sampling.repetition_penalty != 1.0:
+            fields["repetition_penalty"] = sampling.repetition_penalty
         if sampling.logprobs:
             # 0 is how vLLM is asked for the sampled token alone
             fields["logprobs"] = 0 if sampling.logprobs == 1 else sampling.logprobs

@@ -112,6 +112,9 @@ def body(
     if sampling.min_p:
         _need(dialect.extras, "min_p")
         fields["min_p"] = sampling.min_p
+    if sampling.repetition_penalty != 1.0:
+        _need(dialect.extras, "repetition_penalty")
+        fields["repetition_penalty"] = sampling.repetition_penalty
     if sampling.stop_ids:
         _need(dialect.ids, "stop_ids")
         fields["stop_token_ids"] = list(sampling.stop_ids)

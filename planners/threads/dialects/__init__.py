@@ -1,7 +1,7 @@
-"""Dialects of spawn and join: how a trained model asks for threads, and what it expects to read when they are back.
+"""Dialects of spawn and join: how a trained model asks for threads, and the form in which it reads their results.
 
-A dialect is a table (`Dialect`); one file each, which exports it as `DIALECT`. What a table cannot say (rules of a
-game, numbers to sort) its file says in a subclass. No dialect knows how threads are planned or run.
+A dialect is a table (`Dialect`), one file each, exported as `DIALECT`. Rules that a table cannot express (those of a
+game, for example) are methods of a subclass in that file.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Item:
     """One entry of a spawn list."""
 
     echo: str
-    """How the entry is called in the join block."""
+    """The entry's name in the join block."""
     header: str | None
-    """What the thread's context begins with; `None` if no thread is to be run for this entry."""
+    """The beginning of the thread's context; `None`: no thread for this entry."""
     label: str = ""
-    """What people read."""
+    """The entry's name for people."""
 
 
 class Block(Frozen):
-    """How a join is written back. The fields are options of the merge `splice`, where they are documented."""
+    """The form of a join: options of the merge `splice`, documented there."""
 
     head: str = ""
     hit: str = "{text}"
@@ -68,34 +68,34 @@ class Dialect(Frozen):
     ask: str = "{prompt}"
     """Template of the prompt: `{prompt}` is the task's, `{text}` the request's text."""
     chat: bool = True
-    """Whether a task's prompt that is a user's message goes through the model's chat template."""
+    """Whether a user's message goes through the model's chat template."""
     ask_threads: str | None = None
     """Template put before the parent's prompt to ask for `{n}` threads at most; `None`: the model was not trained to be
     asked."""
     ask_tokens: str | None = None
     """Template put before the prompts of parent and threads to ask for `{n}` tokens at most."""
     open: str = ""
-    """Where the spawn list begins; only what follows the last one counts. Empty: the whole text."""
+    """The text before a spawn list; the last one in the text counts. Empty: the list is the whole text."""
     separator: str = ""
     """Between items. Empty: items are found wherever the regular expression matches."""
     item: str | None = None
     """Regular expression of an item. `None`: there is no list; `width` equal threads are spawned."""
     words: bool = False
-    """The text is words, and how much white space is between them means nothing."""
+    """The text is words; the amount of white space between them means nothing."""
     holes: bool = False
-    """A malformed or repeated item keeps its place in the join, as a thread that found nothing; else it is left out."""
+    """A malformed or repeated item keeps its place in the join and reads as a thread that found nothing. Off: it is
+    left out."""
     inline: bool = False
-    """A spawn list that cannot be read, or comes when no more threads may be spawned, is left standing and the model
-    writes on; else the line of reasoning ends with it."""
+    """The model writes on after a spawn list that cannot be read or has no more threads left. Off: its line ends."""
     replaces: bool = False
-    """The join stands in the place of the spawn list: the parent goes on from before the last `open`."""
+    """The join replaces the spawn list: the parent goes on from before the last `open`."""
     wrong: str = ""
-    """What the parent must not write by itself; when it does, `right` is put in its place and it goes on."""
+    """Text that the parent must not write; `right` then replaces it, and the parent goes on."""
     right: str = ""
     echo: str = "{number}"
-    """Template of what an item is called."""
+    """Template of an item's name."""
     label: str = ""
-    """Template of what people read of it. Empty: what it is called."""
+    """Template of its name for people. Empty: `echo`."""
     repeats: bool = False
     """Items of one round with the same echo each get a thread; else only the first does."""
     header: str = ""
@@ -107,9 +107,9 @@ class Dialect(Frozen):
     child_stop: tuple[str, ...] = ()
     """Texts at which a thread has ended."""
     join: Block = Block()
-    """What the parent reads when its threads are back."""
+    """The form in which the parent reads its threads' results."""
     answer: bool = False
-    """The parent's last words, too, are read as those of a thread: by the join's `goal` and claim."""
+    """The answer is read from the parent's last words by the join's `goal` and claim, like a thread's."""
     width: int = Field(default=8, ge=1)
     """Most threads a round."""
     rounds: int = Field(default=32, ge=1)
@@ -124,6 +124,8 @@ class Dialect(Frozen):
     """Of the parent."""
     child_temperature: float = Field(default=0.0, ge=0.0)
     """Of the threads."""
+    repetition_penalty: float = Field(default=1.0, gt=0.0)
+    """Of parent and threads (`Sampling.repetition_penalty`)."""
 
     @field_validator("item")
     @classmethod
@@ -136,18 +138,18 @@ class Dialect(Frozen):
         return value
 
     def opening(self, prompt: str, text: str) -> str:
-        """Return what the parent begins with; `prompt` is the task's, `text` the request's text."""
+        """Return the parent's prompt; `prompt` is the task's, `text` the request's text."""
         return fill(self.ask, {"prompt": prompt, "text": text})
 
     def remember(self, notes: str, text: str) -> str:
-        """Return what is to be known of a line of reasoning after it wrote or read `text`; `notes` was known before."""
+        """Return the dialect's notes on a line of reasoning after the line wrote or read `text`."""
         return notes
 
     def items(self, text: str, prompt: str, width: int, notes: str = "", opened: bool = False) -> list[Item]:
         """Return the spawn list that `text` ends with; empty when it ends in none.
 
-        At most `width` items get a thread. The result is empty, too, when no item can be read at all. `opened`: the
-        list's `open` stood before the text.
+        At most `width` items get a thread. The result is also empty when no item can be read. `opened`: the list's
+        `open` was already in the text before.
         """
         body = self._list(text, opened)
         if body is None:
@@ -173,8 +175,8 @@ class Dialect(Frozen):
         return items if readable else []
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
-        """Return the header of the thread for an item, or `None` if the item makes no sense. `prompt` is the text that
-        the parent began with, `notes` what was remembered of it since."""
+        """Return the header of an item's thread, or `None` if the item makes no sense. `prompt` is the parent's prompt,
+        `notes` its notes (`remember`)."""
         return fill(self.header, fields)
 
     def nothing(self, items: list[Item]) -> str:
@@ -187,7 +189,7 @@ class Dialect(Frozen):
         return block.head + block.separator.join(entries) + block.tail
 
     def claim(self, block: str) -> str | None:
-        """Return what the first thread of a join block claims to have found, in the words that a task reads."""
+        """Return the claim of the first successful thread in a join block, in the form that a task reads."""
         table = self.join
         if table.separator:
             entries = block.removeprefix(table.head).removesuffix(table.tail).split(table.separator)

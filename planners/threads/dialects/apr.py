@@ -1,14 +1,13 @@
 """The dialect of Adaptive Parallel Reasoning (APR, arXiv 2504.15466), which plays Countdown.
 
-A thread sees only its own state, written down from what the parent's trace says of the node it is sent to. The join
-stands in the place of the call: the parent goes on from before `<Calling Sub Searches>`. Defaults: one level of
-threads, at most 10 a call, greedy; a budget asked for in the prompt is the parent's (`Sub Call Budget`) or everybody's
-(`Token Budget`).
+A thread sees only its own state, taken from the parent's trace at the node that it is sent to. The join replaces the
+call: the parent goes on from before `<Calling Sub Searches>`. Defaults: one level of threads, at most 10 a call,
+greedy. A budget in the prompt is the parent's (`Sub Call Budget`) or everybody's (`Token Budget`).
 
-What differs here: numbers are read by a parser and never evaluated; equal calls each get a thread and an answer of
-their own; a call of a node that the trace does not know, and a thread that failed, read as `No Solution`; rounds and
-corrected `<Sub Searches>` are capped together; with `early`, the first thread that reaches the goal ends its siblings.
-The path of a thread that reached the goal is quoted, so it is the one part of a context that is tokenised from text.
+Differs from the authors' code: a parser reads numbers, nothing is evaluated; equal calls each get a thread and a result
+of their own; a call of a node that the trace does not have, and a thread that failed, read as `No Solution`; rounds and
+corrected `<Sub Searches>` are capped together; with `early` the first thread that reaches the goal ends its siblings.
+The path of a successful thread is quoted as text, so it alone is tokenised again.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MAX_NODES = 4096
 
 
 class Apr(Dialect):
-    """Items are nodes of the parent's search; notes are the nodes it has been at or made: target, numbers, steps."""
+    """Items are nodes of the parent's search; the notes hold target, numbers and steps of each node so far."""
 
     def opening(self, prompt: str, text: str) -> str:
         """Return the state that the search begins with. Raises `TaskError` for a text that is no puzzle."""
@@ -46,7 +45,7 @@ class Apr(Dialect):
         return _state("0", puzzle[2], re.findall(r"\d+", puzzle[1]), [])
 
     def remember(self, notes: str, text: str) -> str:
-        """Return the nodes known, and those that `text` moves to or generates."""
+        """Return the notes with the nodes that `text` moves to or generates."""
         nodes: dict[str, list[object]] = json.loads(notes) if notes else {}
         for found in _MOVED.finditer(text):
             if len(nodes) < _MAX_NODES:

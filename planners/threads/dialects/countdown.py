@@ -1,7 +1,4 @@
-"""The dialect of the bundled Countdown model, as training/FORMAT.md describes it.
-
-Knows the words, the legal steps and what is left after one. It does not know whether an answer is right.
-"""
+"""The dialect of the bundled Countdown model, as training/FORMAT.md describes it: its words and its legal steps."""
 
 from __future__ import annotations
 
@@ -49,8 +46,8 @@ def _apply(a: int, op: str, b: int) -> int | None:
     return value if 1 <= value <= _MAX_VALUE else None
 
 
-# What is written between is set off by a space, for servers that are sent texts put together and not token ids; to the
-# model's tokenizer it is nothing.
+# The spaces around the joins are for servers that take one text in place of token ids; the model's tokenizer ignores
+# them.
 DIALECT = Countdown(
     fork="<wait>",
     stop=("<end>",),

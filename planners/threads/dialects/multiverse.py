@@ -1,13 +1,12 @@
-"""The dialect of Multiverse (arXiv 2506.09991): goals with outlines, a path for each, then a conclusion; paths may hold
-blocks of their own, with dotted numbers.
+"""The dialect of Multiverse (arXiv 2506.09991): goals with outlines, a path for each outline, then a conclusion.
 
-The parent stops at `</Goal>`; each outline's path continues its context with `<Path>` and its number; the paths are put
-behind one another and `<Conclusion>` is opened. Defaults: blocks nest 5 deep, at most 20 paths a block, greedy.
+The parent stops at `</Goal>`. Each path continues the parent's context with `<Path>` and the outline's number. The join
+writes all paths one after another and opens `<Conclusion>` on a new line, as in the authors' transcripts. A path may
+hold blocks of its own, with dotted numbers. Defaults: blocks nest 5 deep, at most 20 paths a block, greedy.
 
-What differs here: the authors' engine stitches the paths' caches together at equal positions; this is any engine that
-takes token ids, and the join is prefilled once more. The depth cap and the cap on paths are kept (their engine only
-logs the second), a block without `<Goal>` or outlines is text that the model goes on from (theirs raises), and a failed
-path reads as an empty one.
+Differs from the authors' engine, which joins the paths' caches at equal positions: here any engine that takes token ids
+will do, and the join is read once more. The cap on paths is kept (theirs only logs it), a block without outlines is
+plain text (theirs raises), and a failed path reads as an empty one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DIALECT = Dialect(
         "<Parallel>", "</Parallel>", "<Goal>", "</Goal>", "<Outline>", "</Outline>", "<Path>", "</Path>",
         "<Conclusion>", "</Conclusion>",
     ),
-    ask="{prompt}\n\nThink step by step and in parallel before answering.",
+    ask="{prompt} Think step by step and in parallel before answering.",
     open="<Goal>",
     item=r"<Outline>\s*(?P<id>[0-9]{1,9}(?:\.[0-9]{1,9}){0,9})\s*:[ \t]*(?P<what>[^<\n]{0,60})",
     inline=True,
@@ -33,7 +32,7 @@ DIALECT = Dialect(
     join=Block(
         hit="\n<Path>\n{item}:{text}",
         none="\n<Path>\n{item}:\n</Path>",
-        tail="<Conclusion>\n",
+        tail="\n<Conclusion>\n",
         end="</Path>",
         close="\n</Path>",
         carry=True,

@@ -1,11 +1,14 @@
 """The dialect of the Native Parallel Reasoner (arXiv 2512.07461): a guideline of plans, a step for each, a takeaway.
 
-The parent stops at `</guideline>`; each plan's step continues its context with `<step>` and its number; the steps are
-put behind one another and `<takeaway>` is opened. The three repeat until an answer follows the last takeaway. Defaults:
-32 rounds, at most 32 plans a round, greedy. A guideline of a single plan is run as one thread.
+The parent stops at `</guideline>`. Each step continues the parent's context with `<step>` and the plan's number. The
+join writes the steps one after another and opens `<takeaway>`. The three repeat until an answer follows the last
+takeaway. The authors add one instruction to every question, in training and in evaluation: the one here says the same
+in other words, and the option `ask` of the planner takes theirs. Defaults: 32 rounds, at most 5 plans a round, greedy
+with their repetition penalty of 1.02. A guideline of a single plan runs as one thread.
 
-What differs here: the authors' engine shares the steps' caches at equal positions; this is any engine that takes token
-ids. The line break before `<takeaway>` is that of their prompt's example. A failed step reads as an empty one.
+Differs from the authors' engine, which shares the steps' caches at equal positions and ends a run with more than five
+plans or with a guideline inside a step: here any engine that takes token ids will do, the first five plans run, and a
+guideline inside a step is text. A failed step reads as an empty one.
 """
 
 from __future__ import annotations
@@ -14,11 +17,20 @@ from . import Block, Dialect
 
 __all__ = ["DIALECT"]
 
+_ASK = """\
+{prompt}
+
+Work in rounds. First write <guideline> with one to five plans, each as <plan>number: what to try</plan>, that do not \
+depend on one another, and </guideline>. Then follow each plan in a block of its own, from <step> and its number to \
+</step>. Then compare what the steps found, from <takeaway> to </takeaway>. Start another round if something is left \
+to find out. After the last </takeaway> write the solution, with the final answer in \\boxed{}."""
+
 DIALECT = Dialect(
     fork="</guideline>",
     tags=(
         "<guideline>", "</guideline>", "<plan>", "</plan>", "<step>", "</step>", "<takeaway>", "</takeaway>",
     ),
+    ask=_ASK,
     open="<guideline>",
     item=r"<plan>\s*(?P<id>[0-9]{1,9}(?:\.[0-9]{1,9}){0,9})\s*:[ \t]*(?P<what>[^<\n]{0,60})",
     inline=True,
@@ -34,5 +46,6 @@ DIALECT = Dialect(
         close="\n</step>",
         carry=True,
     ),
-    width=32,
+    width=5,
+    repetition_penalty=1.02,
 )  # fmt: skip

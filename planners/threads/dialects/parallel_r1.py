@@ -1,11 +1,11 @@
 """The dialect of Parallel-R1 (arXiv 2509.07980): at `<Parallel>` several paths go on from the same words.
 
-There are no outlines: the prompts of the paths are identical, and only sampling makes them differ. A summary follows,
-which the join opens. Defaults: 2 paths (the released path; `width` asks for more), each at temperature 1.0 and with a
-seed of its own, the parent greedy.
+There are no outlines: all paths have the same prompt, and only sampling makes them differ. The join opens `<Summary>`
+on a new line. Defaults: 2 paths as released (`width` asks for more), each at temperature 1.0 with its own seed; the
+parent is greedy.
 
-What differs here: this is inference only, and of its two variants the one in which a later path's place follows the
-earlier ones (`Seen`) after the join. A path that was cut off is closed; one that failed reads as an empty one.
+Inference only. Of the paper's two variants this is `Seen`: after the join a path's positions follow those of the
+earlier paths. A path that was cut off is closed, and a path that failed reads as an empty one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIALECT = Dialect(
     join=Block(
         hit="<Path>{text}",
         none="<Path></Path>",
-        tail="</Parallel><Summary>",
+        tail="</Parallel>\n<Summary>",
         end="</Path>",
         close="</Path>",
         carry=True,

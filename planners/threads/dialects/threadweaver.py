@@ -1,12 +1,12 @@
 """The dialect of ThreadWeaver (arXiv 2512.07843), as released, without conclusions.
 
-The parent writes `<Parallel>`, a list of outlines and stops at `</Outlines>`; a thread for each outline continues the
-parent's context with `<Thread>` and its number; the threads are put behind one another and the parent writes
-`</Parallel>` itself. Defaults: 32 rounds, at most 50 outlines a round, greedy; tokens between two stops 8192.
+The parent writes `<Parallel>` and a list of outlines, and stops at `</Outlines>`. Each thread continues the parent's
+context with `<Thread>` and its outline's number. The join writes the threads one after another; the parent writes
+`</Parallel>` itself. Defaults: 32 rounds, at most 50 outlines a round, greedy; 8192 tokens between two stops.
 
-What differs here: outlines with the same number are run once; a thread that was cut off, ended its text early or failed
-is closed and the parent reads on, where the released code gives the whole answer up; a list in which no outline can be
-read, and one after the last round, is left standing. Blocks do not nest: a thread's own `<Parallel>` is text.
+Differs from the released code: outlines with equal numbers run once; a thread that was cut off, ended its text early or
+failed is closed and the parent reads on (there the whole answer is given up); a list without a readable outline, and a
+list after the last round, stays as text. Blocks do not nest: a thread's own `<Parallel>` is text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The dialect of ThreadWeaver (arXiv 2512.07843) with conclusions, as its paper and its training data have it.
+"""The dialect of ThreadWeaver (arXiv 2512.07843) with conclusions, as in its paper and training data.
 
-Like `threadweaver`, defaults and differences included, but the join opens `<Conclusion>`, which the parent writes and
-closes before `</Parallel>`.
+As `threadweaver`, but the join opens `<Conclusion>`, which the parent writes and closes before `</Parallel>`.
 """
 
 from __future__ import annotations
