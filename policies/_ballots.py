@@ -316,6 +316,15 @@ def names(listed: Sequence[str]) -> str:
     return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
 
 
+def without_thoughts(text: str, *, open_ended: bool = False) -> str:
+    """Return a text without its first `<think>` block; `open_ended`: also without a block that was cut off."""
+    start = text.find("<think>")
+    end = text.find("</think>", start) if start >= 0 else -1
+    if end >= 0:
+        return text[:start].rstrip() + text[end + len("</think>") :]
+    return text[:start] if start >= 0 and open_ended else text
+
+
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 

@@ -15,17 +15,18 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
+from .._ballots import without_thoughts
+
 __all__ = ["Finish"]
 
-_THINKING = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _END = re.compile(r"<\s*/?END[_ ]?OF[_ ]?RESPONSE\s*>?|^[ \t]*###|^Question[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _ACTION = re.compile(
-    r"^[ \t]*[-*_`]*[ \t]*Action[*_`]*[ \t]*:[*_`]*[ \t]*[*_`]*(Finish|Replan)\b[*_`]*[ \t]*(\(?)",
+    r"^[ \t]*+[-*_`]*+[ \t]*+Action[*_`]*+[ \t]*+:[*_`]*+[ \t]*+[*_`]*+(Finish|Replan)\b[*_`]*+[ \t]*+(\(?)",
     re.IGNORECASE | re.MULTILINE,
 )
 _THOUGHT = re.compile(r"^[ \t]*[*_]*Thought[*_]*[ \t]*:[*_]*[ \t]*(.*)", re.IGNORECASE | re.MULTILINE)
 _MARK = re.compile(r"[()]")
-_LINE_END = re.compile(r"[ \t*`.;]*(?:\n|$)")
+_LINE_END = re.compile(r"[ \t*`.;]*+(?:\n|$)")
 
 
 class Finish(Merge):
@@ -48,7 +49,7 @@ class Finish(Merge):
         branch = next((each for each in branches if each.result is not None), None)
         if branch is None or branch.result is None:
             return Verdict(value=None, why="there is no text to read")
-        text = _THINKING.sub("", branch.result.text, count=1)
+        text = without_thoughts(branch.result.text)
         kind, said, thought = _as_object(text) or _as_words(text)
         if kind == "replan" and self.replan:
             return Verdict(value={"replan": said, "thought": thought}, why="asked for another plan")

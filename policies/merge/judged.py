@@ -19,7 +19,7 @@ from ._asking import Asking, fresh
 
 __all__ = ["Judged"]
 
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
+_NUMBER = re.compile(r"(?<![\w.])\d++(?:\.\d++)?+(?![\w.]*\d)")
 
 
 class Entry(Frozen):
@@ -97,7 +97,7 @@ class Judged(Asking):
 
     def _mark(self, call: Branch | None) -> float | None:
         text = call.text if call is not None and call.done else ""
-        found = _NUMBER.findall(re.sub(rf"\s*(?:/|out of|of)\s*{self.best}\b", "", text))
+        found = _NUMBER.findall(re.sub(rf"(?<!\s)\s*+(?:/|out of|of)\s*+{self.best}\b", "", text))
         mark = float(found[-1]) if found else -1.0
         return mark if 0.0 <= mark <= self.best else None
 

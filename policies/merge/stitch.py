@@ -14,9 +14,10 @@ from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
 
+from .._ballots import without_thoughts
+
 __all__ = ["Stitch"]
 
-_THINKING = re.compile(r"\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
 _MARKS = frozenset(" \t\n*_#`\"'“”")
 _REST = " \t\n*_`:–—-"
 _GOES_ON = ",.:;)!?"
@@ -101,8 +102,7 @@ def _headed(entry: Entry, text: str) -> str:
 def _text(branch: Branch | None, entry: Entry) -> str:
     if branch is None or branch.result is None or branch.result.value is None:
         return ""
-    text = _THINKING.sub("", branch.result.text, count=1) if "<think>" in branch.result.text else branch.result.text
-    text = text.strip()
+    text = without_thoughts(branch.result.text, open_ended=True).strip()
     for echo in entry.echo:
         text = _without(text, echo)
     return text

@@ -10,7 +10,7 @@ from typing import NamedTuple
 _SECTION = re.compile(
     r"(Args|Arguments|Parameters|Params|Returns|Return|Yields|Raises|Examples?|Notes?|Warnings?|See Also):\s*"
 )
-_ARGUMENT = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_ARGUMENT = re.compile(r"\*{0,2}(\w+)\s*+(?:\([^)]*\)\s*+)?:\s*(.*)")
 
 _SENTENCE_END = re.compile(r"(?<!\bal)(?<!\be\.g)(?<!\bi\.e)\.(?=\s)")
 

@@ -18,7 +18,7 @@ from ...core.addresses import resolve
 from ...core.errors import PluginError, TaskError
 from ...core.values import as_text
 
-_ANSWER = re.compile(r"\banswer\b[ \t]*(?:is\b[ \t]*:?|:)[ \t]*\**[ \t]*(?=\S)", re.IGNORECASE)
+_ANSWER = re.compile(r"\banswer\b[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+\**+[ \t]*+(?=\S)", re.IGNORECASE)
 _NUMBER = re.compile(r"([+-]?)(\d{1,40}|\d{1,3}(?:,\d{3}){1,12})(?:\.(\d{0,40}))?")
 _SCIENTIFIC = re.compile(r"[+-]?\d{1,40}(?:\.\d{0,40})?[eE][+-]?\d{1,3}")
 _FRACTION = re.compile(r"([+-]?)\\?[dt]?frac\{([+-]?\d{1,40})\}\{(\d{1,40})\}|([+-]?\d{1,40})/(\d{1,40})")
