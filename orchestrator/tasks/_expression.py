@@ -9,6 +9,7 @@ it, and what a person would round.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -19,7 +20,8 @@ __all__ = ["canonical"]
 
 _P = 314159265358979323846264338327950288459
 """A prime without structure (it begins like pi) that is 3 modulo 4: with a root of -1 every integer has a root."""
-_MAX_CHARS = 400
+_MAX_RAW, _MAX_CHARS = 4_000, 400
+"""Characters before and after commands are put into plain signs."""
 _MAX_DEPTH = 40
 _MAX_POWER = 1000
 _MAX_BITS = 2048
@@ -57,6 +59,8 @@ class _Value:
 def canonical(text: str) -> str | None:
     """Return the canonical form of an expression, a tuple `(a, b)`, an interval or a set `{a, b}`, or `None` for what
     is none. Rational numbers are written as such (`1/2`), everything else as a fingerprint (`~…`)."""
+    if len(text) > _MAX_RAW:
+        return None
     for raw, plain in _SYMBOLS:
         text = text.replace(raw, plain)
     text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text.strip())
@@ -64,7 +68,7 @@ def canonical(text: str) -> str | None:
         return None
     try:
         return _list(text)
-    except (_Unreadable, ZeroDivisionError):
+    except (_Unreadable, ArithmeticError, ValueError, RecursionError):
         return None
 
 
@@ -265,6 +269,8 @@ class _Parser:
 
 
 def _rational(number: Fraction) -> _Value:
+    if number.denominator % _P == 0:
+        raise _Unreadable
     at = number.numerator * pow(number.denominator, -1, _P) % _P
     small = number.numerator.bit_length() + number.denominator.bit_length() <= _MAX_BITS
     return _Value((at, 0), number if small else None)
@@ -354,18 +360,26 @@ def _square_root(number: Fraction) -> _Value:
         value, rest = _times(value, _Value((0, 1))), -rest
     if rest == 0:
         return _rational(Fraction(0))
-    factor = 2
-    while rest > 1:
-        if factor * factor > rest:
-            factor = rest
-        count = 0
-        while rest % factor == 0:
-            rest, count = rest // factor, count + 1
-        value = _times(value, _rational(Fraction(factor ** (count // 2))))
+    for prime, count in _factors(rest):
+        value = _times(value, _rational(Fraction(prime ** (count // 2))))
         if count % 2:
-            value = _times(value, _Value(_root_of_prime(factor)))
-        factor += 1
+            value = _times(value, _Value(_root_of_prime(prime)))
     return value
+
+
+@functools.lru_cache(maxsize=1024)
+def _factors(number: int) -> tuple[tuple[int, int], ...]:
+    """Return the primes of a number up to `_MAX_ROOT`, each with its count: at most 50,000 divisions."""
+    found: list[tuple[int, int]] = []
+    factor = 2
+    while factor * factor <= number:
+        count = 0
+        while number % factor == 0:
+            number, count = number // factor, count + 1
+        if count:
+            found.append((factor, count))
+        factor += 1 if factor == 2 else 2
+    return (*found, (number, 1)) if number > 1 else tuple(found)
 
 
 def _root_of_prime(number: int) -> Point:

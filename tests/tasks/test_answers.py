@@ -13,6 +13,7 @@ from plait.core.addresses import allow
 from plait.core.errors import PluginError, TaskError
 from plait.core.plan import Plugin
 from plait.runtime.plugins.loader import Plugins
+from plait.tasks import _expression
 from plait.tasks._expression import canonical
 from plait.tasks.plain import Plain
 
@@ -241,3 +242,32 @@ def test_steps_of_countdown_are_operations_in_one_form() -> None:
     text = "<try> 11 - 7 = 4 | 5 4 3 <go> 4 * 5 = 20 | 3 + 23 <lo> ; 3+5=8 ; 5 + 4 = 9"
     assert task.steps(text) == ["11-7=4", "5*4=20", "5+3=8"], "the last number may go on"
     assert task.steps(text + " ;")[-1] == "5+4=9"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "+".join(rf"\sqrt{{{n}}}" for n in range(9_999_999_900, 9_999_999_922)),
+        "1/314159265358979323846264338327950288459",
+        "\\sqrt{1/314159265358979323846264338327950288459}",
+        "2^{1/314159265358979323846264338327950288459}",
+        "1,111" * 30_000,
+        "(" * 50_000,
+        "2^" * 150,
+        "9" * 60 + "^" + "9" * 60,
+    ],
+)
+def test_an_expression_takes_bounded_work_and_never_raises(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty-two roots of ten digits once took a minute, and a denominator with no inverse raised in the merge."""
+    made = 0
+
+    def counted(*args: object) -> object:
+        nonlocal made
+        made += 1
+        return rational(*args)
+
+    rational = _expression._rational
+    monkeypatch.setattr(_expression, "_rational", counted)
+    form = plain(equal="expression").key(text)
+    assert form == plain(equal="expression").key(text)
+    assert made < 1_000, "arithmetic of values is bounded by the length of the text"

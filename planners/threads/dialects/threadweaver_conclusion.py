@@ -1,6 +1,7 @@
 """The dialect of ThreadWeaver (arXiv 2512.07843) with conclusions, as in its paper and training data.
 
-As `threadweaver`, but the join opens `<Conclusion>`, which the parent writes and closes before `</Parallel>`.
+Defaults and differences are those of `threadweaver`, but the join opens `<Conclusion>`, which the parent writes and
+closes before `</Parallel>`.
 """
 
 from __future__ import annotations
