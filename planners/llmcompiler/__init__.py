@@ -30,6 +30,7 @@ __all__ = ["LLMCompiler"]
 _NAME = re.compile(r"plan-([0-9]{1,6})(?:-repair-([0-9]{1,6}))?")
 _NUMBERS = "Results that can be referred to: "
 _NOT_RUN = "the plan that it stood in was sent back"
+_UNREAD = "this line cannot be read as a task: write it as `1. tool(arguments)`, one task a line"
 
 
 class LLMCompiler(Planner):
@@ -261,7 +262,7 @@ class PlanReader:
         return tasks
 
     def _misread(self) -> None:
-        """Count calls that cannot be read as tasks that cannot be run."""
+        """Note calls that cannot be read as tasks that are not run."""
         for number, text, why in self._native.misread:
             self._entries.append({"text": f"{number}. {text}", "thought": "", "error": why})
             self.errors.append(f"{number}. {text}: {why}")
@@ -274,6 +275,10 @@ class PlanReader:
         for task in tasks:
             if task.is_join:
                 self.join = task.id
+                continue
+            if task.is_unread:
+                self._entries.append({"text": task.arguments.raw, "thought": "", "error": _UNREAD})
+                self.errors.append(f"{task.arguments.raw}: {_UNREAD}")
                 continue
             step = self._step(task)
             if step is None:
@@ -300,7 +305,7 @@ class PlanReader:
         spec = self._tool(task.tool)
         entry: dict[str, JsonValue] = {"text": f"{name}. {task.text}", "thought": task.thought}
         self._entries.append(entry)
-        bound = bind(task, self._known, spec)
+        bound = bind(task, self._known, spec, self.text.names)
         errors = bound.errors
         if spec is None and self.tools:
             there = ", ".join(self.tools)

@@ -24,7 +24,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _INT = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,299})")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]{1,300}\.[0-9]{0,300}|\.[0-9]{1,300}|[0-9]{1,300}(?=[eE]))(?:[eE][+-]?[0-9]{1,4})?")
 _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "none": None, "null": None}
-_REFERENCE = re.compile(r"\$(?:[0-9]+|\{[0-9]+\})(?:\.output)?")
+_REFERENCE = re.compile(r"\$(?:[0-9]+|\{[0-9]+(?:\.output)?\})(?:\.output)?")
 _BARE_STOP = re.compile(r"[,()\[\]{}]")
 _KEY_STOP = re.compile(r"[:,\]})]")
 _ESCAPE = re.compile(r"\\(?:([\\\"'/])|([ntr])|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(\n))")

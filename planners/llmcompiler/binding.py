@@ -1,7 +1,7 @@
 """From a task as a model wrote it to the arguments of a call: names for positions, steps for references.
 
-Decides which texts are references (only to tasks that are there) and whether a call fits its tool's schema. It never
-sees what a tool returned: values are put in later, once, by the machine.
+A reference to a task that is not there is an error, and so is a call that does not fit its tool's schema: neither is
+run. Tool results play no part here: the machine puts them in later, once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ __all__ = ["Bound", "bind"]
 
 # A dollar sign with a number is a reference, unless it reads as money: `$1.50`, `$1,000`, `$2M`. `${1}` never does.
 _REFERENCE = re.compile(
-    r"\$(?:\{([0-9]{1,6})\}|([0-9]{1,6})(?![0-9A-Za-z_]|\.[0-9]|,[0-9]{3}(?![0-9])))(?:\.output\b)?"
+    r"\$(?:\{([0-9]{1,6})(?:\.output)?\}|([0-9]{1,6})(?![0-9A-Za-z_]|\.[0-9]|,[0-9]{3}(?![0-9])))(?:\.output\b)?"
 )
+_NAMED = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*+)\}?+")
 _SPECIAL = ("$ref", "$text", "$literal")
 
 
@@ -40,9 +41,11 @@ class Bound:
     repairs: list[str] = field(default_factory=list[str])
 
 
-def bind(task: Task, known: Mapping[int, str], spec: ToolSpec | None) -> Bound:
+def bind(
+    task: Task, known: Mapping[int, str], spec: ToolSpec | None, results: Mapping[str, int] | None = None
+) -> Bound:
     """Return the call that a task asks for. `known`: the steps that it may refer to, by task number; an empty name
-    stands for a task that is not run.
+    stands for a task that is not run. `results`: tasks by the names that the plan gave their results.
 
     Positional arguments get the parameters' names in the schema's order; those of a tool without a schema, or without
     a `spec` (unknown), are named `arg0`, `arg1`, … A parameter that takes a string gets one: numbers as they were
@@ -52,7 +55,8 @@ def bind(task: Task, known: Mapping[int, str], spec: ToolSpec | None) -> Bound:
     schema = _properties(spec.parameters) if spec else {}
     given = [item for item in task.arguments.items if item.key is None]
     keyed = {item.key: item for item in task.arguments.items if item.key is not None}
-    if task.arguments.bare and not _several(task, spec, len(given)):
+    bare = any(item.bare and item.value not in (results or {}) for item in given)
+    if bare and task.arguments.bare and not _several(task, spec, len(given)):
         raw = task.arguments.raw
         given = [Argument(None, raw, raw)]
         bound.repairs.append("text without quotes taken as one argument")
@@ -61,11 +65,13 @@ def bind(task: Task, known: Mapping[int, str], spec: ToolSpec | None) -> Bound:
         takes = ", ".join(schema) or "no arguments"
         bound.errors.append(f"{task.tool} got {len(task.arguments.items)} arguments (it takes {takes})")
     pairs = [*zip(names, given, strict=False), *keyed.items()]
-    linker = _Linker(known, task.id, bound)
+    linker = _Linker(known, task.id, bound, results or {})
     for name, item in pairs:
         assert name is not None
         kind = schema.get(name, {})
         value: JsonValue = item.value
+        if item.bare and isinstance(value, str) and value in linker.names:
+            value = f"${{{linker.names[value]}}}"
         if kind.get("type") == "string" and not isinstance(value, str | list | dict) and value is not None:
             value = item.raw
         bound.args[name] = linker.link(value, kind)
@@ -109,8 +115,8 @@ def _check(task: Task, spec: ToolSpec | None, schema: Mapping[str, object], boun
 class _Linker:
     """Puts references to steps in the place of `$1`, `${1}` and `$1.output`, everywhere in a task's arguments."""
 
-    def __init__(self, known: Mapping[int, str], own: int, bound: Bound) -> None:
-        self.known, self.own, self.bound = known, own, bound
+    def __init__(self, known: Mapping[int, str], own: int, bound: Bound, names: Mapping[str, int]) -> None:
+        self.known, self.own, self.bound, self.names = known, own, bound, names
 
     def link(self, value: JsonValue, kind: Mapping[str, JsonValue]) -> JsonValue:
         match value:
@@ -127,16 +133,23 @@ class _Linker:
             case _:
                 return value
 
+    def _number(self, found: re.Match[str]) -> str:
+        number = self.names.get(found[1])
+        return found[0] if number is None else f"${{{number}}}"
+
     def _text(self, text: str, as_text: bool) -> JsonValue:
+        if self.names:
+            text = _NAMED.sub(self._number, text)
         pieces: list[JsonValue] = []
         at = 0
         for found in _REFERENCE.finditer(text):
             number = int(found[1] or found[2])
             step = self.known.get(number)
             if step is None:
-                if found[1] or found[0] == text.strip():
+                # `$15` inside a text may be money, unless a task of that number should stand before this one
+                if found[1] or found[0] == text.strip() or number < self.own:
                     what = "itself" if number == self.own else "no earlier task"
-                    self.bound.repairs.append(f"{found[0]} refers to {what} and stays as it is")
+                    self.bound.errors.append(f"{found[0]} refers to {what}")
                 continue
             if not step:
                 self.bound.blocked.append(number)

@@ -1,7 +1,7 @@
 """An incremental parser of plans in LLMCompiler's language, for text that arrives in pieces of any length.
 
-Decides where a task starts and ends, and what is forgiven: every way of writing that models are known for is read, and
-what had to be repaired is noted. It does no I/O and knows no tools; how much time it takes is linear in the text.
+It reads every way of writing that models are known for and notes each repair; a line that seems to be a task and cannot
+be read comes out as a task that `is_unread`. Time is linear in the text.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ from .arguments import IN_STRING, QUOTES, Arguments, closes, opens, parse_argume
 __all__ = ["PlanText", "Task"]
 
 _SIGNS = r"[*`]{0,3}"
+_SHOWN = 200
 _HEAD = re.compile(
-    rf"(?P<lead>[ \t]*(?:[-*+•>][ \t]+)?{_SIGNS})(?P<id>[0-9]+)(?P<sep>[.):]{_SIGNS})(?P<gap>[ \t]*)(?P<tick>{_SIGNS})"
-    rf"(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*){_SIGNS}[ \t]*\("
+    rf"(?P<lead>[ \t]*+(?:[-*+•>][ \t]++)?{_SIGNS})(?P<id>[0-9]++)(?P<sep>[.):]{_SIGNS})"
+    rf"(?P<gap>[ \t]*+)(?P<tick>{_SIGNS})"
+    rf"(?:(?P<kept>[A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+)?(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*+){_SIGNS}[ \t]*+\("
 )
 _JOIN = re.compile(
-    rf"[ \t]*(?:[-*+•>][ \t]+)?{_SIGNS}(?:(?P<id>[0-9]+)[.):]{_SIGNS}[ \t]*)?{_SIGNS}[Jj]oin{_SIGNS}[ \t]*(?P<call>\()?"
-    r"(?(call)[^)\n]*\)?|(?=[ \t*`.]*(?:$|#|<)))"
+    rf"[ \t]*+(?:[-*+•>][ \t]++)?{_SIGNS}(?:(?P<id>[0-9]++)[.):]{_SIGNS}[ \t]*+)?{_SIGNS}[Jj]oin{_SIGNS}[ \t]*+"
+    r"(?P<call>\()?(?(call)[^)\n]*+\)?|(?=[ \t*`.]*+(?:$|#|<)))"
 )
 _THOUGHT = re.compile(r"[ \t]*[*_]{0,2}Thought[*_]{0,2}[ \t]*:[*_]{0,2}[ \t]*(.*)", re.IGNORECASE)
 _END = re.compile(r"<[ \t]*/?END[_ ]?OF[_ ]?PLAN[ \t]*>?", re.IGNORECASE)
 _STOP = re.compile(r"[ \t]*(?:###|Question[ \t]*:)")
-_TAIL = re.compile(r"[ \t*`.;,]*(?:$|#|//|<|--)")
+_TAIL = re.compile(r"[ \t*`.;,]*+(?:$|#|//|<|--)")
 _MARK = re.compile(r"[\"'()\[\]{}\\]")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
+_BETWEEN = re.compile(r"[ \t]*+[;,|&]?+")
+"""Between two tasks on one line."""
+_MEANT = re.compile(rf"[ \t]*+(?:[-*+•>][ \t]++)?{_SIGNS}[0-9]++[.):]|[^(]*\w\(")
+"""A line that is numbered, or calls something: it was meant to be a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class Task:
     arguments: Arguments
     thought: str
     is_join: bool = False
+    is_unread: bool = False
+    """The line was meant to be a task and cannot be read; it is `arguments.raw`."""
 
     @property
     def text(self) -> str:
@@ -75,8 +83,10 @@ class PlanText:
 
     def __init__(self) -> None:
         self.repairs: list[str] = []
+        self.names: dict[str, int] = {}
+        """Tasks by the name that their result was given: `1. area = search("…")`."""
         self.over = False
-        """The plan has ended; what follows is not read."""
+        """The plan has ended; the rest of the text is not read."""
         self._pieces: list[str] = []
         self._open: _Open | None = None
         self._thought = ""
@@ -164,6 +174,9 @@ class PlanText:
             if (head["lead"], head["sep"], head["tick"]) != ("", ".", "") or not head["gap"]:
                 shown = (head["lead"] + head["id"] + head["sep"] + head["gap"] + head["tick"]).expandtabs()
                 self._note(number, f"numbered {shown!r}")
+            if head["kept"]:
+                self.names[head["kept"]] = number
+                self._note(number, f"its result is called {_head(head['kept'])}")
             plain = read_plain(line, head.end())
             if plain is not None:
                 yield Task(number, head["name"], plain, self._take_thought())
@@ -176,6 +189,8 @@ class PlanText:
             self._thought = thought[1].strip()
         elif _FENCE.match(line):
             self.repairs.append("a code fence was left out")
+        elif _MEANT.match(line):
+            yield _unread(line)
         else:
             self.repairs.append(f"a line that is no task was left out: {_head(line)}")
 
@@ -223,10 +238,15 @@ class PlanText:
         first = len(task.lines) == 1
         raw = line[task.start : task.end] if first else "\n".join([*task.lines[:-1], line[: task.end]])[task.start :]
         yield self._task(task, raw)
-        if _HEAD.match(line, task.tail) or _JOIN.match(line, task.tail):
+        rest = _after(line, task.tail)
+        if _HEAD.match(line, rest) or _JOIN.match(line, rest):
             self.repairs.append("two tasks stood on one line")
-            yield from self._start(line[task.tail :], cut)
-        elif not _TAIL.match(line, task.tail):
+            yield from self._start(line[rest:], cut)
+        elif _TAIL.match(line, task.tail):
+            return
+        elif _MEANT.match(line, rest):
+            yield _unread(line[rest:])
+        else:
             self._note(task.id, f"text after the task was left out: {_head(line[task.tail :])}")
 
     def _task(self, task: _Open, raw: str) -> Task:
@@ -284,7 +304,7 @@ def _walk(task: _Open, line: str, at: int) -> None:
         elif char in ")]}":
             if task.stack:
                 task.stack.pop()
-            elif char == ")" and _may_end(line, at, here == final):
+            elif char == ")" and _may_end(line, at, here, final):
                 task.end, task.tail = here, at
                 return
     rest = line.rstrip()
@@ -309,9 +329,22 @@ def _leave_string(task: _Open, line: str, at: int) -> int:
     return len(line)
 
 
-def _may_end(line: str, at: int, is_final: bool) -> bool:
+def _may_end(line: str, at: int, here: int, final: int) -> bool:
     """Whether a closing parenthesis before `at` can be the task's: text without quotes may hold others."""
-    return is_final or bool(_TAIL.match(line, at) or _HEAD.match(line, at) or _JOIN.match(line, at))
+    rest = _after(line, at)
+    if here == final or _TAIL.match(line, at) or _HEAD.match(line, rest) or _JOIN.match(line, rest):
+        return True
+    return here > 0 and line[here - 1] in QUOTES and _MEANT.match(line, at) is not None  # `f("x") and g("y")`
+
+
+def _unread(line: str) -> Task:
+    return Task(-1, "", Arguments([], line.strip()[:_SHOWN]), "", is_unread=True)
+
+
+def _after(line: str, at: int) -> int:
+    """Return where the next task on a line would start."""
+    found = _BETWEEN.match(line, at)
+    return found.end() if found else at
 
 
 def _head(text: str) -> str:

@@ -35,7 +35,9 @@ PUZZLE, PROMPT = "25 6 3 4 -> 39", "Translate each of these words into German: w
 COUNTDOWN, PLAIN = ("countdown", "25 6 3 4 -> 39"), ("plain", PROMPT)
 
 GROWING: dict[str, Callable[[int], str]] = {
-    "plan": lambda n: "".join(f'{i}. search("$%d and ${{%d}}")\n' % (i - 1, i // 2) for i in range(1, n + 1)),
+    "plan": lambda n: "1. search()\n" + "".join(
+        f'{i}. search("$%d and ${{%d}}")\n' % (i - 1, i // 2) for i in range(2, n + 1)
+    ),
     "plan-open": lambda n: "".join(f'{i}. search("a, (b\n' for i in range(1, n + 1)),
     "plan-of-one": lambda n: "1. search(" + "$1, " * n + ")\n",
     "points": lambda n: "".join(f"{i}. point {i} (difficulty 1, needs {i - 1})\n" for i in range(1, n + 1)),

@@ -254,7 +254,7 @@ async def test_a_tool_that_changes_the_world_waits_for_the_whole_plan():
         return f"sent {text}"
 
     tools = (search, add, send)
-    plan = '1. send("a")\n2. search("abc")\n3. add($9)\n4. oops()\n5. join()'
+    plan = '1. send("a")\n2. search("abc")\n3. add("about $9")\n4. oops()\n5. join()'
     replies = (joined("Action: Finish(ok)"), Reply(when=REPLANNING, text='5. send("b")\n6. join()'), Reply(text=plan))
     answer, worker = await ask(*replies, tools=tools)
     assert answer.answer == "ok"

@@ -126,7 +126,7 @@ def test_lc7_time_is_linear():
 
 
 def test_lc8_numbers_that_go_on_need_only_what_is_there():
-    assert needs('4. f("x")\n7. f("$4 $5")\n9. join()') == {"4": [], "7": ["4"], "9": ["4", "7"]}
+    assert needs('4. f("x")\n7. f("$4 $15")\n9. join()') == {"4": [], "7": ["4"], "9": ["4", "7"]}
 
 
 async def test_lc8_a_second_plan_that_counts_on_can_use_the_first_ones_results():
@@ -242,7 +242,9 @@ async def test_lc14_a_tool_that_hangs_has_a_timeout_and_no_replans_are_fine():
 
 
 def test_langgraph_missing_and_forward_references_do_not_wait_for_ever():
-    assert needs("1. f($2)\n2. g($9)\n3. join()") == {"1": [], "2": [], "3": ["1", "2"]}
+    said = parse("1. f($2)\n2. g($9)\n3. join()")
+    assert said["errors"] == ["1. f($2): $2 refers to no earlier task", "2. g($9): $9 refers to no earlier task"]
+    assert needs("1. f($2)\n2. g($9)\n3. join()") == {"3": []}, "neither is run"
 
 
 def test_langgraph_positional_and_keyword_arguments_in_any_order():

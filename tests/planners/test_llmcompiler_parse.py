@@ -12,13 +12,17 @@ from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.core.values import json_references, substitute
-from plait.planners.llmcompiler import LLMCompiler, PlanReader
+from plait.planners.llmcompiler import _UNREAD, LLMCompiler, PlanReader
 from plait.planners.llmcompiler.arguments import parse_arguments, read_plain
 from plait.planners.llmcompiler.parser import PlanText
 
 
 def parse(text: str, *tools) -> dict:
     return LLMCompiler().parse(text, [tool(each).spec for each in tools])
+
+
+def ref(name: str) -> dict:
+    return {"$ref": name}
 
 
 def one(line: str, *tools) -> dict:
@@ -83,7 +87,6 @@ def test_a_clean_plan_needs_no_repair():
         ('"""three\nquotes"""', "three\nquotes"),
         ('"one\ntwo\n\n1. three"', "one\ntwo\n\n1. three"),
         ('"1. f(x)\n2. g(y)"', "1. f(x)\n2. g(y)"),
-        ("$15", "$15"),
         ('"$15 or $1.50, $1,000, $1M, $HOME, $(rm -rf /)"', "$15 or $1.50, $1,000, $1M, $HOME, $(rm -rf /)"),
     ],
 )
@@ -121,9 +124,7 @@ def test_arguments_of_other_kinds(written, meant):
         ("$1 + $2", {"$text": [{"$ref": "1"}, " + ", {"$ref": "2"}]}),
         ("['$1', $2]", [{"$ref": "1"}, {"$ref": "2"}]),
         ("{'a': ['$1', {'b': '$2'}]}", {"a": [{"$ref": "1"}, {"b": {"$ref": "2"}}]}),
-        ("$3", "$3"),
-        ("${7}", "${7}"),
-        ('"$12"', "$12"),
+        ("${1.output}", {"$ref": "1"}),
         ('{"$ref": "1"}', {"$literal": {"$ref": "1"}}),
         ('{"$text": ["$1"]}', {"$literal": {"$text": ["$1"]}}),
     ],
@@ -181,14 +182,48 @@ def test_styles_of_a_line(line, newline):
         ("1. f('x', 'y'))\n2. join()", "task 1: there was one ')' too many"),
         ("1. f(some words)\n2. join()", "task 1: text without quotes taken as one argument"),
         ('1. f("abc\n2. g("x")\n3. join()', "task 1: a string or bracket had no end"),
-        ("1. f(${4})\n2. join()", "task 1: ${4} refers to no earlier task and stays as it is"),
-        ("1. f($1)\n2. join()", "task 1: $1 refers to itself and stays as it is"),
         ('hello\n1. f("x")\n2. join()', "a line that is no task was left out: 'hello'"),
     ],
 )
 def test_what_was_repaired_is_reported(text, said):
     # A missing '<END_OF_PLAN>' mark alone is no fault: servers cut stop texts off.
     assert said in parse(text)["repairs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "run"),
+    [
+        ("1. f(${4})\n2. join()", "1. f(${4}): ${4} refers to no earlier task", []),
+        ("1. f($1)\n2. join()", "1. f($1): $1 refers to itself", []),
+        ('2. f("$1")\n3. join()', '2. f("$1"): $1 refers to no earlier task', []),
+        ('1. f("x")\n3. g("max($1, $2)")\n4. join()', '3. g("max($1, $2)"): $2 refers to no earlier task', ["1"]),
+        ('1. f("x")\n2. then I add them up\n3. join()', f"2. then I add them up: {_UNREAD}", ["1"]),
+        ('1. f("x") and g("y")\n2. join()', f'and g("y"): {_UNREAD}', ["1"]),
+        ('f("x")\n2. join()', f'f("x"): {_UNREAD}', []),
+    ],
+)
+def test_a_dangling_reference_or_an_unread_line_is_an_error_and_not_run(text, error, run):
+    said = parse(text)
+    assert error in said["errors"]
+    assert [step["name"] for step in said["steps"][:-1]] == run
+
+
+@pytest.mark.parametrize("between", ["; ", ";", " ", ", ", " & ", " | "])
+def test_several_tasks_on_one_line(between):
+    said = parse(between.join(['1. f("a (b)")', '2. g("$1")', "3. join()"]))
+    assert [(step["name"], step["needs"]) for step in said["steps"]] == [("1", []), ("2", ["1"]), ("3", ["1", "2"])]
+    assert said["errors"] == []
+
+
+def test_a_result_that_is_given_a_name_is_meant_by_it():
+    said = parse('1. area = f("x")\n2. g($area)\n3. h("${area} km2", area)\n4. i("$1")\n5. join()')
+    args = [step["args"] for step in said["steps"][1:4]]
+    assert args == [{"arg0": ref("1")}, {"arg0": {"$text": [ref("1"), " km2"]}, "arg1": ref("1")}, {"arg0": ref("1")}]
+
+
+@pytest.mark.parametrize("written", ["$1.output", "${1}.output", "${1.output}", '"${1.output}"'])
+def test_references_to_outputs(written):
+    assert one(f'1. f("x")\n2. g({written})\n3. join()') == {"arg0": ref("1")}
 
 
 def test_the_first_join_ends_the_plan_and_what_follows_is_not_read():

@@ -66,11 +66,11 @@ QUIRKS: dict[str, tuple[str, list[tuple[str, str, Args]], tuple[str, ...]]] = {
         ("a quote was missing",),
     ),
     "references to nothing, to itself and to later tasks, and money": (
-        '1. a("$1 and $9")\n2. b("it costs $15 or $1.50")\n3. c($4)\n4. d()\n5. join()',
+        '1. a("$1 and $9")\n2. b("it costs $15 or $1.50")\n3. c("about $4")\n4. d()\n5. join()',
         [
             ("1", "a", {"arg0": "$1 and $9"}),
             ("2", "b", {"arg0": "it costs $15 or $1.50"}),
-            ("3", "c", {"arg0": "$4"}),
+            ("3", "c", {"arg0": "about $4"}),
             ("4", "d", {}),
         ],
         (),

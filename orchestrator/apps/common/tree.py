@@ -52,7 +52,7 @@ class Line:
     @property
     def stem(self) -> str:
         """The name without its number: `child` for `child-3` and `child-4`."""
-        return re.sub(r"[-.]?\d+$", "", self.record.name)
+        return re.sub(r"(?<!\d)[-.]?\d++$", "", self.record.name)
 
 
 class StepTree:
