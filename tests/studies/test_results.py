@@ -20,7 +20,9 @@ from studies.store import Store
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 COMMITTED = sorted(path.stem for path in RESULTS.glob("*.json"))
 PAGES = [path.stem for path in sorted(RESULTS.glob("*.md")) if path.stem != "README"]
-_COMMAND = re.compile(r"plait study [a-z-]+( --[a-z]+ \S+)+|python -m training reproduce( --[a-z]+( [\w/,]+)?)+")
+_COMMAND = re.compile(
+    r"(plait study|python -m studies) [a-z-]+( --[a-z]+ \S+)+|python -m training reproduce( --[a-z]+( [\w/,]+)?)+"
+)
 
 
 def page_of(name: str) -> dict[str, Any]:
@@ -33,7 +35,8 @@ def test_every_study_has_its_page_and_every_page_its_numbers() -> None:
     overview = (RESULTS / "README.md").read_text(encoding="utf-8")
     assert sorted(set(re.findall(r"\]\(([\w-]+)\.md\)", overview))) == PAGES
     rows = dict(re.findall(r"^\| \[([\w-]+)\]\(.*\| `([^`]+)` \|$", overview, re.MULTILINE))
-    assert rows == {name: page_of(name)["command"] for name in COMMITTED}
+    today = {name: page_of(name)["command"].replace("plait study", "python -m studies") for name in COMMITTED}
+    assert rows == today
 
 
 @pytest.mark.parametrize("name", COMMITTED)

@@ -5,6 +5,7 @@ Looks, measures and asks other processes; changes nothing. What is run as a tria
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import json
 import os
@@ -12,11 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from ...runtime.client.config import Config
 from .packages import version_of
 from .ray_auth import ask_entry
 
@@ -26,6 +30,7 @@ GIB = 1 << 30
 _NEED_MEMORY = 2.0  # GiB for one engine with the bundled model, its Ray actor and Ray itself
 _WANT_MEMORY = 4.0
 _NEED_DISK = 1.0  # GiB, for Ray's session folder
+_MOST_OF_AN_ANSWER = 1 << 20
 _MEDIA = ("torchvision", "torchaudio", "torchcodec")
 
 Grade = Literal["ok", "warn", "fail"]
@@ -42,12 +47,17 @@ class Check:
     """What to do, where the grade is not `ok`."""
 
 
-def all_checks(model: str, engines: int, worker: str, quick: bool) -> Iterator[Check]:
+def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     """Yield all checks that start no engine; `quick` leaves out those that load libraries in other processes."""
+    model, engines, worker = config.model, config.engines, config.worker
     yield python()
     yield from libraries(needed=worker in ("ray", "engine"))
     yield media(quick)
-    yield model_folder(model)
+    if worker == "http" and config.base_url is not None:
+        named = model if "model" in config.model_fields_set else None
+        yield server(config.base_url, config.api_key_env, named)
+    else:
+        yield model_folder(model)
     yield memory(engines)
     yield cores(engines)
     yield shared_memory(needed=worker == "ray")
@@ -261,6 +271,57 @@ def ray_address(needed: bool) -> Check:
     if entry == "unknown":
         return Check("ray cluster", "ok", f"{address} answers; whether it lets us in is seen only without --quick")
     return Check("ray cluster", "ok", f"{address} answers and lets us in")
+
+
+def server(base_url: str, key_variable: str | None, model: str | None) -> Check:
+    """Check that an OpenAI-compatible server answers, and has the model if one is named."""
+    root = base_url.rstrip("/")
+    key = os.environ.get(key_variable, "") if key_variable else ""
+    for url in (f"{root}/models", f"{root}/v1/models"):
+        try:
+            status, listed = _ask(url, key)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = str(getattr(error, "reason", "") or error or type(error).__name__)
+            return Check("server", "fail", f"{root} does not answer: {why}", "start it, or correct --base-url")
+        if status != 404:
+            break
+    if status in (401, 403):
+        remedy = "name the variable that holds its key with --api-key-env" if not key else f"correct {key_variable}"
+        return Check("server", "fail", f"{root} answers, but does not let us in (HTTP {status})", remedy)
+    models = [str(each["id"]) for each in listed if isinstance(each, dict) and "id" in each]
+    if status != 200 or not models:
+        return Check("server", "warn", f"{root} answers (HTTP {status}), but lists no models", "name one with --model")
+    shown = ", ".join(models[:5]) + (f" and {len(models) - 5} more" if len(models) > 5 else "")
+    if model is not None and model not in models:
+        return Check("server", "fail", f"{root} has no model {model} (there are: {shown})", "name one of them")
+    return Check("server", "ok", f"{root} answers; models: {shown}")
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the key is for this server."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _ask(url: str, key: str) -> tuple[int, list[Any]]:
+    """Return the status of a GET, and the list under `data` in the JSON that came."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("the address has to begin with http:// or https://")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        with urllib.request.build_opener(_Stay).open(
+            urllib.request.Request(url, headers=headers), timeout=10
+        ) as answer:
+            status, body = answer.status, answer.read(_MOST_OF_AN_ANSWER)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, []
+    try:
+        listed = json.loads(body).get("data")
+    except (ValueError, AttributeError, RecursionError):
+        listed = None
+    return status, listed if isinstance(listed, list) else []
 
 
 def _output(command: list[str]) -> str:

@@ -46,7 +46,7 @@ def doctor(
         if config is None:
             config = Config()
         _say(checks[0], output)
-        for check in all_checks(config.model, config.engines, config.worker, quick):
+        for check in all_checks(config, quick):
             checks.append(check)
             _say(check, output)
         if planner is not None or dialect is not None:

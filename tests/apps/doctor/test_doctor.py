@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import socket
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -294,3 +297,66 @@ def test_main_leaves_with_the_exit_code(monkeypatch, capsys):
         main.main()
     assert left.value.code == 2
     assert "nonsense" in capsys.readouterr().err
+
+
+# --- a server ---
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+    """Answers at /v1/models for those who have the key, and sends /away elsewhere."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/away"):
+            self.send_response(307)
+            self.send_header("Location", "/v1/models")
+            self.end_headers()
+            return
+        status = 404 if self.path != "/v1/models" else 200
+        if status == 200 and self.headers["Authorization"] != "Bearer sesame":
+            status = 401
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "tiny"}, {"id": "large"}]}' if status == 200 else b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "grade", "said"),
+    [
+        ("", ["--api-key-env", "KEY"], "ok", "answers; models: tiny, large"),
+        ("/v1", ["--api-key-env", "KEY"], "ok", "answers; models: tiny, large"),
+        ("/v1", ["--api-key-env", "KEY", "--model", "large"], "ok", "answers"),
+        ("/v1", ["--api-key-env", "KEY", "--model", "huge"], "fail", "has no model huge (there are: tiny, large)"),
+        ("", [], "fail", "does not let us in (HTTP 401)"),
+        ("/away", ["--api-key-env", "KEY"], "warn", "HTTP 307"),
+    ],
+)
+def test_a_server_is_asked(
+    server: str, plait: Any, monkeypatch: pytest.MonkeyPatch, path: str, words: list[str], grade: str, said: str
+) -> None:
+    monkeypatch.setenv("KEY", "sesame")
+    done = plait("doctor", "--quick", "--base-url", server + path, *words, "--json")
+    (check,) = [each for each in done.json["checks"] if each["name"] == "server"]
+    assert check["grade"] == grade and said in check["found"]
+    assert "model" not in [each["name"] for each in done.json["checks"]], "the model is the server's"
+    assert done.code == (grade == "fail")
+
+
+def test_a_server_that_is_not_there(plait: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        done = plait("doctor", "--quick", "--base-url", f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert done.code == 1
+    assert "does not answer" in done.out and "correct --base-url" in done.out
