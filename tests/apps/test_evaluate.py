@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -165,3 +166,89 @@ def test_how_much_ran_side_by_side_is_counted(plait, problems, script, tmp_path)
         "in 33.3 % of the problems"
         in plait("eval", "countdown", "--problems", problems, "--planner", "threads", "--script", replies).out
     )
+
+
+# --- own data, own tasks ---
+
+OWN_TASK = """
+from plait import Task
+
+class Shout(Task):
+    mark: str = "!"
+
+    def render(self, style="serial", width=8):
+        return self.text
+
+    def extract(self, text):
+        return text.strip().rstrip(self.mark) or None
+
+    def key(self, answer):
+        return answer.casefold()
+
+class Judge(Shout):
+    def verify(self, answer):
+        return answer == "yes"
+
+class Half(Task):
+    def render(self, style="serial", width=8):
+        return self.text
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "shouting_tasks.py").write_text(OWN_TASK)
+    yield "folder/shouting_tasks.py"
+    sys.modules.pop("shouting_tasks", None)
+
+
+def test_own_questions_with_a_task_by_name(plait, tmp_path, script):
+    (tmp_path / "q.jsonl").write_text(
+        '{"question": "6 times 7?", "label": "42", "page": 1}\n\n{"question": "2 + 2?", "label": "5"}\n'
+    )
+    replies = script({"when": "times", "text": "answer: 42.0"}, {"when": "2 +", "text": "answer: 4"})
+    words = ["eval", "plain:equal=number", "--problems", "q.jsonl", "--text", "question", "--want", "label"]
+    done = plait(*words, "--script", replies, "--answers", "out.jsonl", "--json")
+    assert done.code == 0, done.err
+    assert (done.json["n"], done.json["solved"], done.json["claimed"]) == (2, 1, 2)
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(each["text"], each["want"], each["solved"]) for each in records] == [
+        ("6 times 7?", "42", True), ("2 + 2?", "5", False),
+    ]  # fmt: skip
+    assert (tmp_path / "out.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_task_in_a_file_and_questions_in_csv(plait, tmp_path, script, own):
+    (tmp_path / "q.csv").write_text('text,want\n"one, two",YES\nthree,no\n')
+    done = plait("eval", f"{own}:Shout:mark=?", "--problems", "q.csv", "--script", script("yes??"), "--json")
+    assert done.code == 0, done.err
+    assert (done.json["n"], done.json["solved"]) == (2, 1)
+    (tmp_path / "bare.csv").write_text("text\none\ntwo\n")
+    done = plait("eval", f"{own}:Judge", "--problems", "bare.csv", "--script", script("yes!"), "--json")
+    assert (done.json["n"], done.json["solved"]) == (2, 2), "the task verifies"
+    done = plait("run", "one", "--task", f"{own}:Shout", "--script", script("yes!"), "--json")
+    assert done.json["answer"] == "yes"
+
+
+def test_what_cannot_be_evaluated_is_said_before_anything_is_run(plait, tmp_path, script, own):
+    (tmp_path / "q.jsonl").write_text('{"text": "one"}\nnonsense\n')
+    for words, said in (
+        (["eval", "plain"], "give --problems FILE"),
+        (["eval", "plain", "--problems", "none.jsonl"], "none.jsonl cannot be read"),
+        (["eval", "plain", "--problems", "q.jsonl"], "line 1: has no 'want', and the task 'plain' cannot tell"),
+        (["eval", f"{own}:Judge", "--problems", "q.jsonl"], "line 2: has no text in the field 'text'"),
+        (["eval", f"{own}:Half", "--problems", "q.jsonl"], "lacks extract, key"),
+        (["eval", f"{own}:Nope", "--problems", "q.jsonl"], "there is no 'Nope'"),
+        (["eval", "folder/nothing.py:Class", "--problems", "q.jsonl"], "there is no file folder/nothing.py"),
+    ):
+        done = plait(*words, "--script", script("unused"))
+        assert done.code == 2, words
+        assert said in done.err, (words, done.err)
+
+
+def test_a_file_with_another_modules_name_is_refused(plait, tmp_path, script):
+    (tmp_path / "json.py").write_text("1 / 0")
+    done = plait("run", "q", "--task", "json.py:Class", "--script", script("x"))
+    assert done.code == 2 and "rename the file" in done.err

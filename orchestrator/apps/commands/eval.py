@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +20,15 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
+from ...runtime.plugins.spec import parse_plugin
+from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
+from ..common.dataset import Question, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Count, Json, Merge, Planner, Policies, Seconds, Tokens, common_options
 from ..common.output import Output, opened
-from ..common.problems import Problem, draw, is_right, read_problems
+from ..common.own_code import local
+from ..common.problems import Problem, draw, read_problems
 from ..common.session import opened_session
 from .run import model_warnings
 
@@ -56,9 +61,9 @@ class Tally:
     records: dict[int, dict[str, Any]] = field(default_factory=dict[int, "dict[str, Any]"])
     """What is written of each problem, by its place in the file."""
 
-    def add(self, place: int, problem: Problem, answer: Answer) -> bool:
+    def add(self, place: int, problem: Problem | Question, answer: Answer) -> bool:
         """Count one answer and return whether it solves the problem."""
-        solved = is_right(problem, answer.answer)
+        solved = problem.is_right(answer.answer)
         usage = answer.usage
         self.n += 1
         self.solved += solved
@@ -77,8 +82,7 @@ class Tally:
             if answer.failure is not None and not self.first_failure:
                 self.first_failure = f"{answer.failure.message} ({answer.failure.kind})"
         self.records[place] = {
-            "numbers": list(problem.numbers),
-            "target": problem.target,
+            **problem.record(),
             "answer": answer.answer,
             "solved": solved,
             "status": answer.status,
@@ -129,11 +133,24 @@ def _share(part: float, whole: float) -> float:
 
 @common_options
 def evaluate(
-    task: Annotated[str, typer.Argument(help="What to evaluate on: countdown.")],
+    task: Annotated[
+        str,
+        typer.Argument(
+            callback=local, help="What to evaluate on: countdown, or with --problems another task (FILE.py:Class, too)."
+        ),
+    ],
     problems: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.jsonl", help='Lines {"numbers": [3,5,7,11], "target": 24}; left out, drawn anew.'),
+        typer.Option(
+            metavar="FILE.jsonl|csv",
+            help='Lines {"numbers": [3,5,7,11], "target": 24} for countdown (left out, drawn anew); '
+            '{"text": …, "want": …} for any other task.',
+        ),
     ] = None,
+    text: Annotated[str, typer.Option(metavar="FIELD", help="The field of a line that is asked.")] = "text",
+    want: Annotated[
+        str, typer.Option(metavar="FIELD", help="The field with the right answer; needless where the task can verify.")
+    ] = "want",
     count: Annotated[int, typer.Option(min=1, help="Without --problems: how many held-out ones to draw.")] = 100,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
     answers: Annotated[
@@ -150,13 +167,22 @@ def evaluate(
     *,
     common: Common,
 ) -> None:
-    """Solve many problems and count how many are right, by exact arithmetic."""
-    if task != "countdown":
-        raise UsageError(f"there is nothing to evaluate {task!r} with: only countdown has problems and a check")
+    """Solve many problems and count how many are right."""
+    if task != "countdown" and problems is None:
+        raise UsageError(
+            f"there is nothing to evaluate {task!r} on: give --problems FILE; only countdown draws its own"
+        )
     config = common.load()
     if config.whole is None:
         config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
-    given = read_problems(problems) if problems is not None else draw(count, config.seed)
+    given: Sequence[Problem | Question]
+    if problems is None:
+        given = draw(count, config.seed)
+    elif task == "countdown":
+        given = read_problems(problems)
+    else:
+        trust(task)
+        given = read_questions(problems, parse_plugin(task), text, want)
     given = given[:limit]
     request: dict[str, Any] = {
         "task": task,
@@ -206,7 +232,8 @@ def _writable(path: Path | None) -> Iterator[TextIO | None]:
         yield None
         return
     try:
-        file = path.open("w", encoding="utf-8")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"--answers {path} cannot be written: {error.strerror or error}") from None
     with file:
@@ -215,7 +242,7 @@ def _writable(path: Path | None) -> Iterator[TextIO | None]:
 
 async def _evaluate(
     config: Config,
-    problems: Sequence[Problem],
+    problems: Sequence[Problem | Question],
     request: dict[str, Any],
     concurrency: int,
     tally: Tally,
@@ -236,7 +263,7 @@ async def _evaluate(
 
 async def solve_all(
     orchestrator: AsyncOrchestrator,
-    problems: Sequence[Problem],
+    problems: Sequence[Problem | Question],
     request: dict[str, Any],
     concurrency: int,
     tally: Tally,
@@ -245,7 +272,7 @@ async def solve_all(
 ) -> None:
     """Solve problems, `concurrency` at a time, and count them; ends early when the user gives up."""
 
-    async def solve(item: tuple[int, Problem]) -> None:
+    async def solve(item: tuple[int, Problem | Question]) -> None:
         place, problem = item
         handle = await orchestrator.submit(problem.text, **request)
         revoke = stopper.then(handle.cancel)

@@ -19,6 +19,7 @@ import typer
 
 from ...core.addresses import allow
 from ...runtime.client.config import Config
+from .own_code import local
 
 __all__ = [
     "Allow",
@@ -39,7 +40,15 @@ _WHERE = "Model and workers"
 _WHAT = "How it is solved"
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object; everything else goes to standard error.")]
-Task = Annotated[str, typer.Option(help="What the text means (see `plait names`).", rich_help_panel=_WHAT)]
+Task = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME[:k=v,…]",
+        callback=local,
+        help="What the text means: see `plait names`, or a class of your own, FILE.py:Class.",
+        rich_help_panel=_WHAT,
+    ),
+]
 Planner = Annotated[
     str | None,
     typer.Option(metavar="NAME[:k=v,…]", help="How the work is split, with options.", rich_help_panel=_WHAT),

@@ -38,6 +38,14 @@ class Problem(NamedTuple):
         """As the task `countdown` reads it: `3 5 7 11 -> 24`."""
         return f"{' '.join(map(str, self.numbers))} -> {self.target}"
 
+    def is_right(self, answer: object) -> bool:
+        """Return whether an answer reaches the target, by exact arithmetic."""
+        return is_right(self, answer)
+
+    def record(self) -> dict[str, object]:
+        """Return what is written of the problem."""
+        return {"numbers": list(self.numbers), "target": self.target}
+
 
 def is_held_out(numbers: Sequence[int]) -> bool:
     """Return whether problems with these numbers belong to the test split, which the bundled model never saw."""
