@@ -19,12 +19,16 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
 from plait.core.plan import Kind, Text, Think
+from plait.core.prefix_tree import PrefixTree
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.core.values import Frozen
 
-from .words import PrefixCache, generated, words_of
+from .words import generated, words_of
 
 __all__ = ["Reply", "Script", "Scripted"]
+
+_MOST_WORDS = 200_000
+"""The prefix cache starts afresh when it holds this many."""
 
 
 class Reply(Frozen):
@@ -115,7 +119,7 @@ class Scripted(Worker):
         """Since it was made: requests, tokens generated (cancelled ones too), prompt tokens, cached ones among them."""
         self._patterns = [_compiled(reply.when or "") for reply in self.script.replies]
         self._left = [reply.times for reply in self.script.replies]
-        self._cache = PrefixCache()
+        self._cache = PrefixTree()
         self._live: dict[int, _Live] = {}
         self._closed = asyncio.Event()
 
@@ -131,8 +135,9 @@ class Scripted(Worker):
             return
         think, prompt, reply = prepared
         words = words_of(prompt)
-        cached = self._cache.shared(words)
-        self._cache.add(words)
+        if self._cache.size > _MOST_WORDS:
+            self._cache = PrefixTree()
+        cached = len(words) - self._cache.add(words)
         self.counts["requests"] += 1
         self.counts["prompt"] += len(words)
         self.counts["cached"] += cached

@@ -1,4 +1,4 @@
-"""Words for tokens: cutting a text into them, ending it as an engine would, and a prefix cache over them.
+"""Words for tokens: cutting a text into them, and ending it as an engine would.
 
 A token is a word with the white space before it.
 """
@@ -12,8 +12,6 @@ from typing import Literal
 from plait.core.plan import Sampling
 
 _WORD = re.compile(r"\s*\S+|\s+")
-_MOST_WORDS = 200_000
-"""A prefix cache starts afresh when it holds this many."""
 
 
 def words_of(text: str) -> list[str]:
@@ -41,28 +39,3 @@ def generated(text: str, sampling: Sampling) -> tuple[list[str], Literal["stop",
             break
         kept.append(token[: max(0, keep - begin)])
     return kept, "stop"
-
-
-class PrefixCache:
-    """The contexts seen so far, as a tree of words."""
-
-    def __init__(self) -> None:
-        self._next: dict[tuple[int, str], int] = {}
-
-    def shared(self, words: list[str]) -> int:
-        """Return how many words from the start are those of an earlier context."""
-        place = 0
-        for index, word in enumerate(words):
-            found = self._next.get((place, word))
-            if found is None:
-                return index
-            place = found
-        return len(words)
-
-    def add(self, words: list[str]) -> None:
-        """Enter a context."""
-        if len(self._next) > _MOST_WORDS:
-            self._next.clear()
-        place = 0
-        for word in words:
-            place = self._next.setdefault((place, word), len(self._next) + 1)

@@ -108,7 +108,7 @@ class AsyncOrchestrator:
     ...         handle = await orchestrator.submit("What is 2 + 2?")
     ...         print((await handle).answer)
     ...         async for news in orchestrator.stream("And 3 + 1?", modes=["step", "answer"]):
-    ...             print(news.kind, news.state if news.kind == "step" else news.answer.answer)
+    ...             print(news.kind, news.record.state if news.kind == "step" else news.answer.answer)
     >>> asyncio.run(main())
     4
     step waiting

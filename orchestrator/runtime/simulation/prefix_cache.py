@@ -1,8 +1,4 @@
-"""Prefix caches of simulated engines, and the least that any could have to compute.
-
-`PrefixCache` keeps full blocks by hash chain and drops the least recently used, as vLLM does; `Trie` holds every
-context of a run and tells how many tokens of a new one were in none before. They know tokens, not jobs, hosts or time.
-"""
+"""The prefix cache of a simulated engine: full blocks by hash chain, the least recently used dropped, as vLLM does."""
 
 from __future__ import annotations
 
@@ -58,30 +54,3 @@ class PrefixCache:
     def clear(self) -> None:
         """Forget everything."""
         self._blocks.clear()
-
-
-_Edges = dict[int, tuple[tuple[int, ...], "_Edges"]]
-
-
-class Trie:
-    """All contexts so far, as a radix tree: an edge holds the tokens up to where contexts part."""
-
-    def __init__(self) -> None:
-        self._root: _Edges = {}
-
-    def add(self, ids: Sequence[int]) -> int:
-        """Enter a context and return how many of its tokens, at its end, no earlier one has."""
-        rest, node = tuple(ids), self._root
-        while rest:
-            there = node.get(rest[0])
-            if there is None:
-                node[rest[0]] = (rest, {})
-                return len(rest)
-            edge, below = there
-            same = len(edge)
-            if rest[:same] != edge:
-                same = next(i for i, token in enumerate(edge) if i >= len(rest) or rest[i] != token)
-                below = {edge[same]: (edge[same:], below)}
-                node[rest[0]] = (edge[:same], below)
-            rest, node = rest[same:], below
-        return 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...core.plan import Text, Think, Tokens
+from ...core.prefix_tree import PrefixTree
 from ...core.result import Result
 from .latency import CHARACTERS_A_TOKEN, Host, Running
-from .prefix_cache import PrefixCache, Trie
+from .prefix_cache import PrefixCache
 
 
 class SimTokens:
@@ -23,7 +24,7 @@ class SimTokens:
         self.unique = 0
         """Those of them that nobody could have spared."""
         self._caches = {host.name: PrefixCache(host.cache_tokens, host.block) for host in hosts if host.cache_tokens}
-        self._trie = Trie()
+        self._contexts = PrefixTree()
         self._last = 0
         self._pieces: dict[str, int] = {}
         self._fates: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -48,7 +49,7 @@ class SimTokens:
             cached = cache.cached(running.prompt)
             cache.add(running.prompt)
             self.computed += len(running.prompt) - cached
-            self.unique += self._trie.add(own)
+            self.unique += self._contexts.add(own)
         left = max(0, outcome.usage.completion - running.given)
         usage = outcome.usage.model_copy(update={"prompt": len(running.prompt), "cached": cached, "completion": left})
         running.outcome = outcome.model_copy(update={"prompt_ids": own, "token_ids": ids, "usage": usage})
@@ -65,7 +66,7 @@ class SimTokens:
         if cache is not None and running.prompt:
             context = running.prompt + running.ids[running.given : running.given + tokens]
             cache.add(context)
-            self._trie.add(context)
+            self._contexts.add(context)
 
     def forget(self, host: Host) -> None:
         """A host went away with its cache."""

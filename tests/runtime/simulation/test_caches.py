@@ -9,9 +9,10 @@ from hypothesis import given, settings, strategies as st
 
 from plait.core.events import Action, Dispatch, Event, Progressed
 from plait.core.plan import Join, Plan, Sampling, Step, Text, Think
+from plait.core.prefix_tree import PrefixTree
 from plait.core.result import Result, Usage
 from plait.runtime.simulation.latency import LatencyModel
-from plait.runtime.simulation.prefix_cache import PrefixCache, Trie
+from plait.runtime.simulation.prefix_cache import PrefixCache
 from plait.runtime.simulation.simulator import Fault, Host, SimReport, Throttle, simulate, varied
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=24), max_size=12)
@@ -68,7 +69,7 @@ def test_a_cache_without_end_finds_the_longest_common_prefix_in_blocks(contexts:
 @given(SEQUENCES)
 @settings(max_examples=200)
 def test_a_trie_counts_the_tokens_that_no_earlier_context_begins_with(contexts: list[list[int]]) -> None:
-    trie, seen = Trie(), set[tuple[int, ...]]()
+    trie, seen = PrefixTree(), set[tuple[int, ...]]()
     for context in contexts:
         prefixes = {tuple(context[: i + 1]) for i in range(len(context))}
         assert trie.add(context) == len(prefixes - seen)
