@@ -10,11 +10,9 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 
 from plait import Orchestrator, Worker
-from plait.core import Result, Text, Think
+from plait.core import Failure, Job, Progress, Result, Text, Think, Usage
 from plait.core.errors import EngineError, WorkerError, WorkerLost
-from plait.core.events import Job
-from plait.core.interfaces import Progress
-from plait.core.result import Failure, Usage, as_failure
+from plait.core.result import as_failure
 
 # Stands in for a model: it writes the prompt in capitals, word by word.
 SHOUT = """

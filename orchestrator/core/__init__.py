@@ -1,5 +1,6 @@
-"""The pure core: what plugin authors import. Nothing here touches the world."""
+"""The words that plugins are written in: plans, results, interfaces. Nothing here touches the world."""
 
+from .events import Job
 from .interfaces import (
     Allocation,
     Allocator,
@@ -19,7 +20,7 @@ from .interfaces import (
     Worker,
 )
 from .plan import Budget, Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think, Tokens
-from .result import Result
+from .result import Failure, Result, Usage
 from .task import Task
 from .tools.tool import Tool, ToolSpec, tool
 from .view import Branch, Siblings, StepView, View, WorkerView
@@ -32,8 +33,10 @@ __all__ = [
     "Brief",
     "Budget",
     "Call",
+    "Failure",
     "Hedge",
     "Hold",
+    "Job",
     "Join",
     "Merge",
     "Place",
@@ -57,6 +60,7 @@ __all__ = [
     "Tokens",
     "Tool",
     "ToolSpec",
+    "Usage",
     "Verdict",
     "View",
     "Wake",
