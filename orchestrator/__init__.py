@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .core.errors import PlaitError
+    from .core.flow import Flow
     from .core.interfaces import Merge, Planner, Policy, Verdict, Worker
     from .core.plan import Budget, Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Think
     from .core.task import Task
@@ -29,6 +30,7 @@ __all__ = [
     "Call",
     "Config",
     "Context",
+    "Flow",
     "Join",
     "Merge",
     "News",
@@ -58,6 +60,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     ".core.errors": ("PlaitError",),
+    ".core.flow": ("Flow",),
     ".core.interfaces": ("Merge", "Planner", "Policy", "Verdict", "Worker"),
     ".core.plan": ("Budget", "Call", "Join", "Plan", "Plugin", "Ref", "Request", "Sampling", "Step", "Think"),
     ".core.task": ("Task",),

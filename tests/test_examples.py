@@ -16,6 +16,7 @@ PROMISES = {
     "auto.py": ["42: probes: 4 of 4 probes agree", "42: vote: 2 of 4 probes agree", "42: serial: all 4 answers differ"],
     "decompose.py": ["2. Gute Nacht.", "3. (no answer: failed: EngineError", "no sign of several pieces: 1 request"],
     "llmcompiler.py": ["1844 m", "Mount Doom"],
+    "own_flow.py": ["42\n", "2.think-1        done", "3.think-1        cancelled"],
     "own_planner.py": ["['They drink.', 'It carries.', 'They eat light.']", "before the outline was: True"],
     "own_policy.py": ["it is 42", "sample-2  done", "sample-1  cancelled sample-2 will do"],
     "own_task.py": ["Silent True verified; of 3 done, 1 right, 2 wrong"],

@@ -15,7 +15,7 @@ again, against the journal. So it awaits nothing but handles of its context, and
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import ClassVar, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
@@ -244,10 +244,16 @@ class Scope:
             self._context.cancel(each, "its scope has ended")
 
 
+_Context = Context
+
+
 class Flow(Planner):
     """A planner written as a coroutine. Its fields are its options, as with any planner."""
 
-    Context: ClassVar[type[Context]] = Context
+    if TYPE_CHECKING:
+        Context = _Context  # an alias, so that `ctx: Flow.Context` can be written
+    else:
+        Context: ClassVar[type[_Context]] = _Context
     gone: ClassVar[str] = ""
     """Why a run of it cannot be taken up by another process, if it cannot."""
 
