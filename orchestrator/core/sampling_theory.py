@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-__all__ = ["beta_mean", "branches_needed", "coverage", "majority_probability"]
+__all__ = ["beta_mean", "branches_needed", "coverage", "majority_probability", "votes_needed"]
 
 
 def branches_needed(p: float, epsilon: float, ceiling: float = 1.0) -> int:
@@ -41,3 +41,14 @@ def majority_probability(first: int, second: int) -> float:
     n = first + second + 1
     below = sum(math.comb(n, k) for k in range(second + 1))  # of the same 2^n, and the shorter sum
     return (2**n - below) / 2**n
+
+
+def votes_needed(first: int, second: int, confidence: float, most: int) -> int:
+    """Return how many votes in all make the first answer lead the second with probability `confidence`, if further
+    votes fall as those so far (each share smoothed by one vote); `most` where that takes more, as in a tie."""
+    total = first + second + 2
+    shares = (first + 1) / total, (second + 1) / total
+    for more in range(max(0, most - first - second)):
+        if majority_probability(first + round(more * shares[0]), second + round(more * shares[1])) >= confidence:
+            return first + second + more
+    return most

@@ -1,7 +1,4 @@
-"""Planner `auto`: a few probes first, then the way of solving that they speak for.
-
-Decides by the rules in `_auto_rules.py`, and says why. It does not know how the ways that it chooses among work inside.
-"""
+"""Planner `auto`: a few probes first, then the way of solving that their answers speak for (`rules.py`)."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from plait.core.errors import PluginError, TaskError
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.plan import Join, Plan, Plugin, Step
 from plait.core.result import Result
+from plait.core.task import Task
 
 from .._shared.drafts import Draft, drafts_of, ranked, verified
 from .._shared.seeds import derive
@@ -26,27 +24,34 @@ __all__ = ["Auto"]
 
 
 class Auto(Planner):
-    """Serial, vote, threads, decomposition or refinement, chosen by what the request and a few probes show.
+    """Serial, vote, threads, decomposition or refinement, chosen by the request and a few probes.
 
-    Steps: a prompt with signs of several pieces is first put to `extract` (as in the planner `decompose`): two pieces
-    or more that do not depend on one another are answered at the same time. Otherwise `probe-1` … `probe-n` try the
-    request, and the first rule that holds decides: a verified probe is the answer, and so are probes that agree
-    (Adaptive-Consistency, 0.95) where there is no verifier; a model that can spawn threads (`threads`) does if there
-    are tokens for it; with a verifier more samples are drawn until one is right or another would gain less than
-    `epsilon`; with time for one more call that call reads all probes, and so it does if they are prose; if all answers
-    differ one deep attempt is made (a strong model refines its best one); else the vote goes on for as many samples as
-    pay. The answer's `why` begins with the choice and its reason, and so do the labels of its steps.
+    `probe-1` … `probe-n` try the request. The first rule whose condition holds decides:
 
-    After Adaptive-Consistency (arXiv 2305.11860) for agreement and TTSPM (arXiv 2505.20522) for the number of samples.
-    Differs from all that is published: findings on serial against parallel reasoning contradict one another, so the
-    order of the rules is our reading of them, and every threshold is an option. Defaults: 4 probes (the least with
-    which agreement can end it), temperature 0.8, 16 samples at most.
+    | condition | what runs | the reason in `why` |
+    |---|---|---|
+    | the prompt splits into independent pieces | the pieces, side by side; no probes | decomposition |
+    | a probe is verified | nothing more | probes |
+    | too few tokens for another call | nothing more | probes |
+    | no verifier, and the first answer leads surely (`agreement`) | nothing more | probes |
+    | the model can spawn (`threads`), with `threads_from` tokens left | the planner `threads` | threads |
+    | the task has a verifier | samples, until one is right or one more gains less than `epsilon` | best-of |
+    | time for one more call only, or probes in prose | one call that reads all probes | refine |
+    | no probe has an answer | one deep attempt | serial |
+    | all answers differ | one deep attempt; a strong model refines its best probe | serial, sequential |
+    | few tokens, and a strong model | it refines its best probe | sequential |
+    | otherwise | samples, until the first answer leads surely | vote |
+
+    Adaptive-Consistency (arXiv 2305.11860) says when an answer leads surely, TTSPM (arXiv 2505.20522) how many samples
+    a verifier needs. Differs from all that is published: findings on serial against parallel reasoning contradict one
+    another, so the order of the rules is our reading, and every threshold is an option. Defaults: 4 probes (the fewest
+    that can agree surely), temperature 0.8, 16 samples at most.
     """
 
     n_option: ClassVar[str | None] = "probes"
 
     probes: int = Field(default=4, ge=2, le=16)
-    """Samples before anything is decided."""
+    """Samples before the decision."""
     most: int = Field(default=16, ge=2)
     """Most samples of a vote or best-of-n, probes included."""
     tokens: int = Field(default=1024, ge=1)
@@ -56,31 +61,29 @@ class Auto(Planner):
     temperature: float = Field(default=0.8, ge=0.0)
     """Of probes and samples; 0 is greedy and makes them all the same."""
     agreement: float = Field(default=0.95, gt=0.5, le=1.0)
-    """How probable it must be that the first answer leads, for probes to end it."""
+    """Probability at which the first answer leads surely."""
     epsilon: float = Field(default=0.01, gt=0.0, lt=1.0)
-    """Gain of one more sample below which there are enough."""
+    """With a verifier: gain of one more sample below which there are enough."""
     strong: bool = False
-    """The model gains from reading its own attempts, as strong reasoning models with long contexts do and small ones do
-    not: refine where the others would start anew."""
+    """The model gains from reading its own attempts: strong reasoning models with long contexts do, small ones do not.
+    It then refines an attempt where another model would start anew."""
     threads: str | None = None
     """Dialect in which the model can spawn threads, if it was trained to."""
     threads_from: int = Field(default=4096, ge=0)
     """Tokens that must be left for threads: below about one context's worth they cost more than they bring."""
     rate: float | None = Field(default=None, gt=0)
-    """Tokens a second of one line of generation, to tell whether a time limit is short. Without it any time limit
-    is."""
+    """Tokens a second of one line of generation. Without it every time limit counts as short."""
     split: Literal["auto", "off"] = "auto"
-    """Whether prompts with signs of several pieces are put to the planner `decompose`."""
+    """`auto`: prompts with signs of several pieces go to the planner `decompose` first."""
     options: dict[str, dict[str, JsonValue]] = {}
-    """Options for `decompose`, `refine` and `threads`, by name, where one of these is chosen."""
+    """Options of the planners `decompose`, `refine` and `threads`, by name, for when they are chosen."""
     counterfactual: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of the requests whose `why` and labels also say what was not chosen: the way of the next rule that holds.
-    For calibrating the thresholds. Which requests is drawn from seed and text, so a replay says the same; the other
-    way is not run."""
+    """Share of the requests whose `why` and labels also name the way of the next rule that holds, for calibrating the
+    thresholds; that way is not run. The requests are drawn by seed and text, so a replay names the same."""
 
     @model_validator(mode="after")
     def _ways_are_there(self) -> Auto:
-        """A dialect or an option that does not exist is said before the probes are paid for."""
+        """Refuse a dialect or option that does not exist before the probes are paid for."""
         unknown = sorted(self.options.keys() - {"decompose", "refine", "threads"})
         if unknown:
             raise PluginError(f"`options` are for decompose, refine and threads, not for {', '.join(unknown)}")
@@ -107,7 +110,7 @@ class Auto(Planner):
         match step.name:
             case "extract":
                 return OnResult(lambda result: self._extracted(asker, result))
-            case "answer":  # the extraction failed, or what it led to
+            case "answer":  # the extraction or one of its pieces failed
                 return OnResult(lambda result: None if result.value is not None else self._probe(asker))
             case "probes":
                 return OnResult(lambda result: self._decided(asker, result))
@@ -134,7 +137,7 @@ class Auto(Planner):
         return Plan(steps=(*steps, join), output="probes")
 
     def _decided(self, asker: Asker, result: Result) -> Plan:
-        """Return what the probes speak for."""
+        """Return the plan of the rule that the probes meet."""
         drafts = drafts_of(result)
         budget = asker.brief.request.budget
         left = None if budget.tokens is None else max(0, budget.tokens - sum(draft.tokens for draft in drafts))
@@ -153,7 +156,7 @@ class Auto(Planner):
             agreement=self.agreement,
             epsilon=self.epsilon,
         )
-        signs = Signs.of(drafts)
+        signs = Signs.of(drafts, type(asker.brief.task).verify is not Task.verify)
         choice, count, reason = decide(signs, limits)
         reason += unable + self._not_chosen(asker, signs, limits)
         match choice:
@@ -183,7 +186,7 @@ class Auto(Planner):
             return None, f"; threads were not possible ({error})"
 
     def _not_chosen(self, asker: Asker, signs: Signs, limits: Limits) -> str:
-        """Return what the next rule would have done, for a sample of the requests; else nothing."""
+        """Return the way of the next rule, for a sample of the requests; else nothing."""
         drawn = derive(asker.brief.request.seed, "auto", "counterfactual", asker.brief.request.text)
         if drawn % 10_000 >= round(self.counterfactual * 10_000):
             return ""

@@ -1,8 +1,8 @@
-"""What a few probes say about a request, and which way of solving it follows. Pure arithmetic; knows no steps.
+"""The decision list of the planner `auto`: which way of solving follows from the answers of a few probes.
 
-Sources: Adaptive-Consistency (arXiv 2305.11860) for agreement, the saturation model of test-time scaling (arXiv
-2505.20522) for the number of samples, and the literature on serial against parallel reasoning, which contradicts
-itself, for the rest: hence thresholds that can be set.
+Sources: Adaptive-Consistency (arXiv 2305.11860) for agreement; the saturation model of test-time scaling (arXiv
+2505.20522) for the number of samples with a verifier. The literature on serial against parallel reasoning contradicts
+itself, so the other thresholds are options.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from plait.core.sampling_theory import beta_mean, branches_needed, majority_probability
+from plait.core.sampling_theory import beta_mean, branches_needed, majority_probability, votes_needed
 
 from .._shared.drafts import Draft
 
@@ -45,7 +45,7 @@ class Limits:
     agreement: float = 0.95
     """How sure it must be that the first answer is the most likely one."""
     epsilon: float = 0.01
-    """Gain of one more sample below which there are enough."""
+    """With a verifier: gain of one more sample below which there are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class Signs:
     """The task has a verifier that can tell."""
 
     @classmethod
-    def of(cls, drafts: Sequence[Draft]) -> Signs:
-        """Count the answers of probes."""
+    def of(cls, drafts: Sequence[Draft], verifier: bool = False) -> Signs:
+        """Count the answers of probes. `verifier`: the task has one, even if no probe gave it an answer to judge."""
         votes: dict[str, int] = {}
         for draft in drafts:
             if draft.key is not None and draft.claim is not None:
                 votes[draft.key] = votes.get(draft.key, 0) + 1
         counts = [*sorted(votes.values(), reverse=True), 0, 0]
-        judged = any(draft.verified is not None for draft in drafts)
+        judged = any(draft.verified is not None for draft in drafts) or (verifier and not votes)
         right = any(draft.verified is True for draft in drafts)
         return cls(len(drafts), sum(votes.values()), counts[0], counts[1], right, judged)
 
@@ -128,11 +128,11 @@ def ways(signs: Signs, limits: Limits) -> Iterator[Way]:
         yield "serial", 1, f"all {signs.answers} answers differ: one deep attempt, not more of the same"
     if strong and limits.tokens is not None and affordable < limits.most - signs.probes:
         yield "sequential", _rounds(limits), "few tokens are left, and the model is strong"
-    p = beta_mean(signs.first, signs.probes - signs.first)
-    wanted = branches_needed(p, limits.epsilon) - signs.probes
+    # A vote needs a clear lead; how many samples would contain a right answer says nothing about that.
+    wanted = votes_needed(signs.first, signs.second, limits.agreement, limits.most) - signs.first - signs.second
     more = max(0, min(wanted, affordable))
     if more == 0:
-        yield "vote", 0, f"{counts}, and another sample would change little" + _held(more, wanted)
+        yield "vote", 0, f"{counts}, not surely enough ({sure:.2f})" + _held(more, wanted)
     else:
         yield "vote", more, f"{counts}, not surely enough ({sure:.2f}): {more} more samples" + _held(more, wanted)
     yield "serial", 1, "one deep attempt"

@@ -1,17 +1,15 @@
-"""Allocation `by-saturation`: as many branches as pay, reckoned from how the probes went.
-
-Decides how many, and which temperature, strategy and model each gets. It does not know how branches are planned.
-"""
+"""Allocation `by-saturation`: as many further branches as pay, estimated from a few probes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
-from plait.core.sampling_theory import beta_mean, branches_needed
+from plait.core.sampling_theory import beta_mean, branches_needed, votes_needed
 from plait.core.task import Task
 from plait.core.view import Branch
 
@@ -22,23 +20,30 @@ __all__ = ["BySaturation"]
 
 
 class BySaturation(Allocator):
-    """N* of TTSPM (arXiv 2505.20522): the fewest branches after which one more is worth no more than `epsilon`.
+    """The number of branches, by the kind of evidence that the probes give:
 
-    p, the chance that one branch succeeds, is the mean of the posterior Beta(1 + successes, 1 + failures) over two to
-    four probes: of being verified, or of giving the probes' first answer (`share`; with `auto` the verifier counts
-    wherever it can judge). A probe without an answer failed. N* is for ceiling * (1 - (1-p)^N); see the stop rule
-    `saturation`, which learns p on the way instead. `most` and `tokens` cap it.
+    | evidence | number of branches |
+    |---|---|
+    | a verifier judged the probes | N* of TTSPM (arXiv 2505.20522): one more is worth at most `epsilon` |
+    | answers that nobody can judge | until the first answer leads with probability `confidence` (arXiv 2305.11860) |
 
-    Branches take `temperatures` and `strategies` in turn. Of `models`, the easiest first, the one at the place 1 - p in
-    the list is asked: so the harder the probes found it, the stronger the model.
+    N* is about coverage: one right branch is enough when a verifier finds it. A vote needs a clear lead instead, and a
+    4:4 split needs many more votes. N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior
+    Beta(1 + successes, 1 + failures); a probe without an answer failed. `evidence=share` is the paper's own reading,
+    N* with the share of the first answer as p. `most` and `tokens` cap the number.
+
+    Branches take `temperatures` and `strategies` in turn. `models` are listed from weak to strong, and the model at
+    place 1 - p of the list is asked: the stronger one the worse the probes did.
     """
 
     epsilon: float = Field(default=0.01, gt=0.0, lt=1.0)
     """Least gain that one more branch must bring."""
     ceiling: float = Field(default=1.0, gt=0.0, le=1.0)
     """F_max: the share of problems that any number of branches would solve."""
-    evidence: Literal["auto", "share", "verifier"] = "auto"
-    """What counts as a success of a probe."""
+    evidence: Literal["auto", "agreement", "share", "verifier"] = "auto"
+    """`auto`: `verifier` where the task's verifier judged a probe, else `agreement`."""
+    confidence: float = Field(default=0.9, gt=0.5, lt=1.0)
+    """Probability at which the first answer's lead is clear, for `agreement`: 3 votes to none have 0.9375."""
     temperatures: tuple[float, ...] = ()
     """Of the further branches, in turn; the planner's own by default."""
     strategies: tuple[str, ...] = ()
@@ -50,11 +55,13 @@ class BySaturation(Allocator):
         """Return the further branches; `why` has the estimate, N* and what capped it."""
         good, bad, how = self._evidence(probes, task)
         p = beta_mean(good, bad)
-        needed = branches_needed(p, self.epsilon, self.ceiling)
+        needed = self._votes_needed(probes, task) if how == "agree" else branches_needed(p, self.epsilon, self.ceiling)
         wanted = max(0, needed - len(probes))
         allowed = self.affordable(probes)
         count = min(wanted, allowed)
-        why = f"{good} of {good + bad} probes {how}, p = {p:.3g}: {needed} branches saturate, {count} more"
+        said = "are needed for a clear lead" if how == "agree" else "saturate"
+        shown = "share the first answer" if how == "share" else how
+        why = f"{good} of {good + bad} probes {shown}, p = {p:.3g}: {needed} branches {said}, {count} more"
         if count < wanted:
             why += f" ({wanted} wanted)"
         model = self.models[min(int((1.0 - p) * len(self.models)), len(self.models) - 1)] if self.models else None
@@ -77,4 +84,12 @@ class BySaturation(Allocator):
         if self.evidence == "verifier" or (self.evidence == "auto" and judged):
             return truths.count(True), truths.count(False) + silent, "verified"
         first, _ = vote.lead()
-        return first, len(truths) - first + silent, "agree"
+        return first, len(truths) - first + silent, "share" if self.evidence == "share" else "agree"
+
+    def _votes_needed(self, probes: Sequence[Branch], task: Task) -> int:
+        """Return the branches for a clear lead: the votes it takes, over the share of branches that have an answer."""
+        poll = Poll(probes, task)
+        first, second = poll.lead()
+        most = max(self.most, len(probes))
+        votes = votes_needed(first, second, self.confidence, most)
+        return min(most, len(probes) + math.ceil((votes - first - second) * len(probes) / max(1, poll.votes)))

@@ -67,8 +67,10 @@ def signs(answers: str, verified: bool | None = None, right: int | None = None) 
     ("probes", "limits", "choice", "count"),
     [
         (signs("aaaa"), Limits(), "probes", 0),
-        (signs("aaab"), Limits(), "vote", 0),
-        (signs("aabc"), Limits(), "vote", 2),
+        (signs("aaab"), Limits(), "vote", 12),
+        (signs("aabb"), Limits(), "vote", 12),
+        (signs("aaab"), Limits(agreement=0.8), "probes", 0),
+        (signs("aabc"), Limits(), "vote", 12),
         (signs("aabb"), Limits(most=5), "vote", 1),
         (signs("abcd"), Limits(), "serial", 1),
         (signs("abcd"), Limits(strong=True), "sequential", 3),
@@ -77,7 +79,7 @@ def signs(answers: str, verified: bool | None = None, right: int | None = None) 
         (signs("----"), Limits(), "refine", 1),
         (signs("aabc"), Limits(seconds=5), "refine", 1),
         (signs("aabc"), Limits(seconds=5, rate=100), "refine", 1),
-        (signs("aabc"), Limits(seconds=5, rate=10_000), "vote", 2),
+        (signs("aabc"), Limits(seconds=5, rate=10_000), "vote", 12),
         (signs("aabc"), Limits(threads=True), "threads", 0),
         (signs("aaaa"), Limits(threads=True), "probes", 0),
         (signs("aabc"), Limits(threads=True, tokens=1000), "vote", 0),
@@ -88,7 +90,7 @@ def signs(answers: str, verified: bool | None = None, right: int | None = None) 
         (signs("abcd"), Limits(tokens=10), "probes", 0),
         (signs("----"), Limits(words=False), "serial", 1),
         (signs("abcd"), Limits(words=False, strong=True), "serial", 1),
-        (signs("aabc"), Limits(words=False, seconds=5), "vote", 2),
+        (signs("aabc"), Limits(words=False, seconds=5), "vote", 12),
     ],
 )
 def test_the_rules(probes: Signs, limits: Limits, choice: str, count: int) -> None:
@@ -97,9 +99,21 @@ def test_the_rules(probes: Signs, limits: Limits, choice: str, count: int) -> No
     assert reason
 
 
+def test_a_split_vote_is_not_said_to_be_settled() -> None:
+    """How many samples would contain a right answer says nothing about who leads: 4 to 4 is no end of a vote."""
+    choice, count, reason = decide(signs("aaaabbbb"), Limits())
+    assert (choice, count) == ("vote", 8) and "not surely enough (0.50)" in reason
+
+
+def test_the_verifier_is_remembered_when_no_probe_answers() -> None:
+    drafts = [Draft(f"p{i}", "I do not know yet how to begin with this") for i in range(4)]
+    assert decide(Signs.of(drafts, verifier=True), Limits(words=False))[0] == "best-of"
+    assert decide(Signs.of(drafts), Limits(words=False))[0] == "serial"
+
+
 def test_the_reason_says_what_the_limits_do_not_allow() -> None:
-    assert "(of 2, which the limits do not allow)" in decide(signs("aabc"), Limits(most=5))[2]
-    assert "limits" not in decide(signs("aabc"), Limits())[2]
+    assert "1 more samples (of 2, which the limits do not allow)" in decide(signs("aabc"), Limits(most=5))[2]
+    assert "limits" not in decide(signs("aaab"), Limits(agreement=0.9))[2]
 
 
 @settings(derandomize=True, max_examples=300, deadline=None)
@@ -247,7 +261,7 @@ async def test_what_a_strong_models_rounds_fall_back_on() -> None:
 
 
 async def test_the_token_budget_counts() -> None:
-    replies = [*saying(1, 2, 3, 3), Reply(text="Answer: 9")]
+    replies = [*saying(1, 2, 3, 3), Reply(text="Answer: 3")]
     answer, worker = await ask("auto", "Why?", *replies, tokens=60, options={"tokens": 15})
     assert answer.answer == "3" and len(worker.prompts) <= 7
 

@@ -48,8 +48,16 @@ def test_it_says_why() -> None:
         "1 of 3 probes verified, p = 0.4: 8 branches saturate, 5 more"
     )
     assert BySaturation(most=4).allocate(branches("7", "8", "?"), LETTERS).why == (
-        "1 of 3 probes agree, p = 0.4: 8 branches saturate, 1 more (5 wanted)"
+        "1 of 3 probes agree, p = 0.4: 4 branches are needed for a clear lead, 1 more"
     )
+
+
+def test_a_split_of_answers_that_nobody_judges_wants_more_branches() -> None:
+    """By the model of coverage a 4 to 4 split is saturated, and the vote a coin."""
+    split = branches(*"77778888")
+    assert len(BySaturation(most=32).allocate(split, LETTERS).branches) == 24
+    assert len(BySaturation(most=32, evidence="share").allocate(split, LETTERS).branches) < 4
+    assert len(BySaturation(most=32).allocate(branches(*"7777"), LETTERS).branches) == 0
 
 
 @pytest.mark.parametrize(("tokens", "more"), [(None, 29), (1000, 7), (300, 0), (399, 0), (400, 1), (0, 0)])
@@ -91,8 +99,8 @@ def test_what_the_probes_agree_on_needs_no_more() -> None:
 def test_what_they_do_not_agree_on_needs_more_and_all_vote() -> None:
     outcome = solve(Adaptive(most=9), ["x", "y", "fail", *"zzzzzzzz"])
     assert outcome.finish.status == "done" and outcome.finish.result is not None
-    assert outcome.finish.result.why == "3 of 5 votes, margin 2; not counted: sample-3 failed"
-    assert len(outcome.prompts) == 6  # p = (1 + 1) / (2 + 2)
+    assert outcome.finish.result.why == "6 of 8 votes, margin 5; not counted: sample-3 failed"
+    assert len(outcome.prompts) == 9, "a tie asks for all that is allowed"
 
 
 def test_probes_that_all_fail_are_followed_by_more() -> None:
