@@ -1,1 +1,1 @@
-"""Planners: how a request becomes a plan. One file each; the file's name is the plugin's name."""
+"""Planners: how a request becomes a plan. One file or package each; its name is the plugin's name."""

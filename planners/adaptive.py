@@ -1,8 +1,4 @@
-"""Planner `adaptive`: a few probes first, then as many samples as an allocation finds worth it, and a vote over all.
-
-Decides when the allocation is asked and how its branches are planned. It does not know how it reckons (an `Allocator`,
-by name), nor how votes are counted.
-"""
+"""Planner `adaptive`: a few probes first, then as many samples as an allocation finds worth it, and a vote over all."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Planner `fixed`: a plan written by a person, from a file or inline.
-
-It decides only whether the text is a well-formed plan. It does not know whether its references can be resolved; that is
-checked when the plan is submitted.
-"""
+"""Planner `fixed`: a plan written by a person, from a file or inline."""
 
 from __future__ import annotations
 

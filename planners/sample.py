@@ -1,8 +1,4 @@
-"""Planner `sample`: n independent samples of one prompt, made into one answer by a merge.
-
-It decides how many and how varied. It does not know how votes are counted (the merge) nor when to stop early: with
-`early` the join closes itself, with the policy `consensus` the same is decided from outside.
-"""
+"""Planner `sample`: n independent samples of one prompt, and a merge that makes one answer of them."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from plait.core.interfaces import Brief, Planner
 from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
 
 from ._shared.seeds import derive
+from ._shared.steps import begun
 
 __all__ = ["Sample"]
 
@@ -55,6 +52,10 @@ class Sample(Planner):
     on the merges and prunings that weigh by confidence have something to weigh."""
     window: int = Field(default=0, ge=0)
     """Tokens in a sliding group of confidence (`Sampling.window`)."""
+    begin: str = ""
+    """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks before
+    it answers (NoThinking, arXiv 2504.09858); where the chat template opens the block itself, give the text that ends
+    it: `Okay, I think I have finished thinking.\\n</think>\\n\\n`."""
     stream: bool = False
     """Send the samples' text while it is being written."""
 
@@ -66,7 +67,10 @@ class Sample(Planner):
         samples = [
             Step(
                 name=name,
-                op=Think(prompt=prompt, chat=chat, sampling=self._sampling(brief.request.seed, i), stream=self.stream),
+                op=begun(
+                    Think(prompt=prompt, chat=chat, sampling=self._sampling(brief.request.seed, i), stream=self.stream),
+                    self.begin,
+                ),
                 label=f"sample {i} of {self.n}",
             )
             for i, name in enumerate(names, 1)

@@ -1,7 +1,4 @@
-"""Planner `single`: one model call, one line of reasoning. The baseline of everything else.
-
-It does not know what the task is, nor whether the answer is right.
-"""
+"""Planner `single`: one model call, one line of reasoning. The baseline of everything else."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from plait.core.plan import Plan, Sampling, Step, Text, Think
 from plait.core.task import Style
 
 from ._shared.seeds import derive
+from ._shared.steps import begun
 
 __all__ = ["Single"]
 
@@ -32,6 +30,10 @@ class Single(Planner):
     """0 is greedy."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Sample from the most likely tokens that together have this probability."""
+    begin: str = ""
+    """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks before
+    it answers (NoThinking, arXiv 2504.09858); where the chat template opens the block itself, give the text that ends
+    it: `Okay, I think I have finished thinking.\\n</think>\\n\\n`."""
     stream: bool = True
     """Send the text while it is being written."""
 
@@ -48,4 +50,4 @@ class Single(Planner):
             ),
             stream=self.stream,
         )
-        return Plan(steps=(Step(name="think", op=op, label="think"),), output="think")
+        return Plan(steps=(Step(name="think", op=begun(op, self.begin), label="think"),), output="think")

@@ -1,8 +1,4 @@
-"""Planner `think_summarize`: several lines of thought at the same time, and one call that writes the answer from them.
-
-Decides when enough has been thought and what the synthesis reads. It does not know which thought is right, beyond what
-the task's verifier says.
-"""
+"""Planner `think_summarize`: several lines of thought side by side, and one call that writes the answer from them."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.plan import Join, Plan, Plugin, Step, Text
 from plait.core.result import Result
 
-from ._shared.drafts import block, drafts_of, histogram, verified
+from ._shared.drafts import Draft, block, drafts_of, histogram, shown, verified
 from ._shared.steps import Asker, OnResult, through
 
 __all__ = ["ThinkSummarize"]
@@ -42,9 +38,9 @@ class ThinkSummarize(Planner):
     with nothing beside it.
 
     Differs from the paper, whose model is trained to think in tagged paths and whose engine lets the summary attend to
-    them: here the synthesis is prompted and reads the paths' text again, with any model. That is synthesis, not
-    ParaThinker; its figures are not to be expected. Tokens of stopped paths count as cancelled in the run's usage,
-    though the synthesis has read them. Defaults: 4 paths, temperature 0.8, at most `read_tokens` of paths read.
+    their caches: here any model is asked in words for a synthesis of the paths' text (or, with `tags`, writes as that
+    model was trained to). Do not expect the paper's figures. Tokens of stopped paths count as cancelled in the run's
+    usage. Defaults: 4 paths, temperature 0.8, at most `read_tokens` of paths read.
     """
 
     n_option: ClassVar[str | None] = "paths"
@@ -70,6 +66,10 @@ class ThinkSummarize(Planner):
     """Sample from the most likely tokens that together have this probability."""
     summary_temperature: float = Field(default=0.0, ge=0.0)
     """Of the synthesis."""
+    tags: bool = False
+    """Write for a model that was trained as ParaThinker: path i begins with `<think i>` and ends at `</think i>`, and
+    the answer is the `<summary>` that follows all paths in the model's own turn. Its engine lets the summary attend to
+    the paths' caches; here it reads their text again."""
     settle: bool = True
     """A path that the task's verifier finds right ends the run. No difference where the task has no verifier."""
     stream: bool = False
@@ -87,6 +87,8 @@ class ThinkSummarize(Planner):
                 tokens=self.path_tokens,
                 temperature=self.temperature,
                 top_p=self.top_p,
+                begin=f"<think {i}>" if self.tags else "",
+                stop=(f"</think {i}>",) if self.tags else (),
                 stream=partial,
                 label=f"path {i} of {self.paths}",
             )
@@ -115,6 +117,8 @@ class ThinkSummarize(Planner):
         if len(drafts) == 1 and drafts[0].done:
             step = through("answer", drafts[0].name, f"nothing beside it to read; {result.why}")
             return Plan(steps=(step,), output="answer")
+        if self.tags:
+            return self._tagged(asker, result, drafts)
         counted = histogram([draft for draft in drafts if draft.done])
         prompt = (
             Text(text=_HEAD.format(question=asker.question)),
@@ -129,6 +133,27 @@ class ThinkSummarize(Planner):
             stream=self.stream,
             label=f"synthesis of {len(drafts)} paths",
         )
+        return self._ended(summary, result, drafts)
+
+    def _tagged(self, asker: Asker, result: Result, drafts: list[Draft]) -> Plan:
+        """Return the summary as the end of one turn of the model, behind all paths in their tags."""
+        numbers = [draft.name.rpartition("-")[2] for draft in drafts]
+        texts = shown(drafts, self.read_tokens)
+        paths = "".join(f"<think {i}>{text}</think {i}>\n" for i, text in zip(numbers, texts, strict=True))
+        summary = asker.step(
+            "summary",
+            asker.question,
+            tokens=self.summary_tokens,
+            temperature=self.summary_temperature,
+            begin=f"{paths}<summary>",
+            stop=("</summary>",),
+            stream=self.stream,
+            label=f"summary of {len(drafts)} paths",
+        )
+        return self._ended(summary, result, drafts)
+
+    def _ended(self, summary: Step, result: Result, drafts: list[Draft]) -> Plan:
+        """Return the summary, and the vote that answers if it fails."""
         merge = Plugin(name="synthesis-or-vote", options={"note": result.why})
         needs = ("summary", *(draft.name for draft in drafts if draft.done))
         answer = Step(name="answer", op=Join(merge=merge, tolerate="best-effort", early=True), needs=needs)

@@ -1,7 +1,5 @@
-"""Reads the ballots of a join: who voted for what, in classes of equal answers, and who did not vote.
-
-What an answer is, and when two are the same, the task says. Decides how a vote is counted, how ties end and how a
-verdict tells of it; it does not know what a vote weighs.
+"""Ballots of a join: the branches' answers in classes of equal ones, the branches without a vote, ties, and verdicts in
+words. The task says which answers are equal.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from plait.core.view import Branch
 Claim = tuple[JsonValue, str] | None
 """An answer and its key."""
 Signal = Literal["logprob", "mean", "tail", "bottom", "lowest", "entropy", "certainty"]
-"""What a result may say of how sure the model was."""
+"""Signals of the model's confidence in a result."""
 
 
 @dataclass(slots=True)  # not frozen: thousands are made at a time
@@ -32,12 +30,12 @@ class Ballot:
     """One branch's vote."""
 
     place: int
-    """Of the branch in the join's order, from 0."""
+    """The branch's place in the join's order, from 0."""
     branch: Branch
     answer: JsonValue
     key: str
     count: int = 1
-    """Branches that it stands for: itself and those that were given up in its favour (`Stop.merged_into`)."""
+    """Votes of this branch: its own, and one for each branch given up in its favour (`Stop.merged_into`)."""
 
     @property
     def result(self) -> Result:
@@ -51,15 +49,15 @@ class Roll:
     """All branches of a join, as voters."""
 
     ballots: list[Ballot]
-    """Of the branches that are done and have an answer, in the join's order."""
+    """Ballots of the finished branches with an answer, in the join's order."""
     silent: list[str]
-    """Branches that are done and have none."""
+    """Finished branches without an answer."""
     missing: list[str]
-    """Branches that are not done, each with its state; without those for which another one stands."""
+    """Branches that are not done, each with its state; given-up branches that another one votes for are left out."""
     pending: int
-    """Given-up branches that will vote with one that has not ended yet."""
+    """Given-up branches whose vote goes to a branch that has not ended yet."""
     n: int
-    """Branches in all."""
+    """Number of all branches."""
 
     @property
     def votes(self) -> int:
@@ -80,7 +78,7 @@ class Class:
 
 @dataclass(slots=True)
 class _Read:
-    """What a result says."""
+    """The answer of a result, and the verifier's judgement of it."""
 
     task: weakref.ref[Task]
     result: weakref.ref[Result]
@@ -94,14 +92,13 @@ _MEMO_SIZE = 16_384
 
 
 def claim_of(branch: Branch, task: Task) -> Claim:
-    """Return the answer of a branch that is done, with its key, or `None`. A result is read only once for a task, so
-    that counting again with every branch that ends costs no reading again."""
+    """Return the answer of a finished branch with its key, or `None`. Cached: a text is read once for each task."""
     known = _known(branch, task)
     return None if known is None else known.claim
 
 
 def truth_of(branch: Branch, task: Task) -> bool | None:
-    """Return what the task's verifier says of a branch's answer; asked only once, like `claim_of`."""
+    """Return the verifier's judgement of a branch's answer. Cached."""
     known = _known(branch, task)
     if known is None or known.claim is None:
         return None
@@ -127,8 +124,7 @@ def _known(branch: Branch, task: Task) -> _Read | None:
 
 
 def read(branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None) -> Roll:
-    """Return the roll of a join's branches. `weights` says, by name, for how many branches outside the join and itself
-    one votes, if for more than itself."""
+    """Return the roll of a join's branches. `weights`: votes of a branch, by its name; 1 where it has none."""
     extra = _stood_for(branches)
     for branch in branches if weights else ():
         extra[branch.step] = extra.get(branch.step, 0) + (weights or {}).get(branch.name, 1) - 1
@@ -153,8 +149,8 @@ def read(branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | No
 def count(
     branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None
 ) -> tuple[dict[str, int], int]:
-    """Return the votes of each answer, by its key, and the given-up branches that will vote with one that is still out:
-    what `read` and `classes` find, without all that a verdict tells. Asked with every branch that ends."""
+    """Return the votes of each answer, by its key, and `Roll.pending`. Quicker than `read` and `classes`: it is called
+    with every branch that ends."""
     votes: dict[str, int] = {}
     if weights or any(branch.merged_into is not None for branch in branches):
         roll = read(branches, task, weights)
@@ -173,7 +169,7 @@ def count(
 
 
 def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
-    """Return for how many given-up branches a branch stands, by step id; chains are followed to their end."""
+    """Return how many given-up branches each branch votes for, by step id; chains are followed to their end."""
     into = {branch.step: branch.merged_into for branch in branches if branch.merged_into is not None}
     counts: dict[str, int] = {}
     for start in into:
@@ -213,7 +209,7 @@ def weighted(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out:
     """Return the answer whose ballots weigh most together.
 
     Ties go to the answer with more votes, then to the one whose first voter comes earliest in the join's order. `what`
-    names the weight; `left_out` says who was left out before.
+    names the weight; `left_out` is a list of remarks on branches that were left out before.
     """
     counted = classes(roll.ballots, weight)
     if not counted:
@@ -235,7 +231,7 @@ def weighted(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out:
 
 
 def verdict(best: Class, why: str, roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
-    """Return a class's answer as a verdict, with those who did not vote named at the end of `why`."""
+    """Return a class's answer as a verdict; `why` ends with the branches that did not vote."""
     said = "; ".join([why, *left_out, *absent(roll)])
     return Verdict(value=best.first.answer, why=said, winner=best.first.branch.name, extracted=True)
 
@@ -246,7 +242,7 @@ def nobody(roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
 
 
 def absent(roll: Roll) -> list[str]:
-    """Say who did not vote, and why."""
+    """Return remarks on the branches that did not vote."""
     said = [f"no answer in {names(roll.silent)}"] if roll.silent else []
     if roll.missing:
         said.append(f"not counted: {names(roll.missing)}")
@@ -266,7 +262,7 @@ def without(roll: Roll, keep: Callable[[Ballot], bool]) -> tuple[Roll, list[str]
 def measured(
     roll: Roll, value: Callable[[Result], float | None], what: str, remedy: str
 ) -> tuple[Roll, dict[int, float], list[str]]:
-    """Return the ballots that have a figure, the figures by place, and who was left out for having none.
+    """Return the ballots that have a figure, the figures by place, and remarks on the branches without one.
 
     Raises `PluginError` if there are ballots and none has the figure.
     """
@@ -278,7 +274,7 @@ def measured(
 
 
 def signal(result: Result, by: Signal) -> float | None:
-    """Return how sure the model was, in nats, higher being surer (so the negative of the entropy), if it says so."""
+    """Return a signal of confidence in nats, if the result has it: higher is surer, so entropy is negated."""
     if by == "logprob":
         return result.logprob
     said = result.signals
@@ -294,7 +290,7 @@ def signal(result: Result, by: Signal) -> float | None:
 
 
 def clipped(figures: dict[int, float], cap: float | None) -> dict[int, float]:
-    """Return figures none of which is more than `cap` times their median, nor less than the median over `cap`."""
+    """Return the figures, limited to the range from median / `cap` to median * `cap`."""
     if cap is None or not figures:
         return figures
     middle = percentile(list(figures.values()), 50.0)

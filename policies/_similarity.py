@@ -1,4 +1,4 @@
-"""How alike two unfinished traces are, and how good such a judgement is. Pure functions; no policy."""
+"""Similarity of two unfinished traces, and measures of how good such a judgement is. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What stop rules share: which votes an event is about, and which branches a vote that is over gives up.
-
-Decides who is stopped. When a vote is over, each rule decides for itself.
-"""
+"""What stop rules share: the votes that an event is about, and the branches to give up when a vote is over."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from ._ballots import Roll, claim_of, count, lead, read
 
 
 class Poll:
-    """A vote under way; what a rule does not look at is not made."""
+    """A vote under way. Its parts are computed when a rule asks for them."""
 
     def __init__(self, branches: Sequence[Branch], task: Task) -> None:
         self.branches = branches
@@ -44,8 +41,8 @@ class Poll:
         return lead(self.counts.values())
 
     def keys(self) -> list[str | None]:
-        """Return each branch's answer by its key, in the join's order, and `None` for one that has none (yet). A branch
-        that was given up in favour of another has the other's."""
+        """Return the key of each branch's answer in the join's order, `None` where there is none (yet). A branch that
+        was given up in favour of another one has that one's answer."""
         by_step = {branch.step: branch for branch in self.branches}
         found: list[str | None] = []
         for branch in self.branches:
@@ -60,9 +57,9 @@ class Poll:
 
 
 class StopRule(Policy):
-    """Base of the rules that end a vote. It gives up all branches that have not ended (unstarted, queued and running
-    ones alike) of a join that counts votes (`Merge.votes`) and tolerates it (`tolerate="best-effort"`), as soon as
-    `enough` says why. A branch that some other step reads too is left alone."""
+    """Base of the rules that end a vote. As soon as `enough` gives a reason, all branches that have not ended are given
+    up. Only joins that count votes (`Merge.votes`) with `tolerate="best-effort"` are touched, and branches that no
+    other step reads."""
 
     def enough(self, poll: Poll) -> str | None:
         """Return why no more votes are needed, or `None`."""
@@ -89,7 +86,7 @@ def votes_of(step: StepView) -> list[StepView]:
 
 
 def tolerant_joins(step: StepView) -> list[StepView]:
-    """Return the joins that read a step (or one whose value it has just become) and do without it if it is given up."""
+    """Return the `best-effort` joins that read a step, or a step whose value it has just become."""
     joins: list[StepView] = []
     at: StepView | None = step
     while at is not None:

@@ -6,9 +6,10 @@ Pure arithmetic on counts and rates. Decides nothing, and knows neither votes no
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
-__all__ = ["beta_mean", "branches_needed", "coverage", "majority_probability", "votes_needed"]
+__all__ = ["beta_mean", "branches_needed", "coverage", "majority_probability", "semantic_entropy", "votes_needed"]
 
 
 def branches_needed(p: float, epsilon: float, ceiling: float = 1.0) -> int:
@@ -52,3 +53,11 @@ def votes_needed(first: int, second: int, confidence: float, most: int) -> int:
         if majority_probability(first + round(more * shares[0]), second + round(more * shares[1])) >= confidence:
             return first + second + more
     return most
+
+
+def semantic_entropy(counts: Sequence[int]) -> float:
+    """Return the entropy of the answers' shares in nats, with Miller and Madow's correction (SEAT, arXiv 2507.06829).
+    `counts` has the votes of each answer, one answer at least."""
+    total = sum(counts)
+    entropy = -math.fsum(count / total * math.log(count / total) for count in counts)
+    return max(0.0, entropy) + (len(counts) - 1) / (2 * total)

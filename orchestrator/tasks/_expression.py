@@ -1,10 +1,9 @@
 r"""A canonical form of mathematical expressions: equal ones are equal strings (`2(x+1)`, `2x+2`, `\frac{4x+4}{2}`).
 
-An expression is evaluated, by a parser of its own, at fixed pseudo-random points of a finite field: two rational
-functions that agree there are the same but for a chance of about degree / 2^128 (Schwartz 1980, Zippel 1979). So the
-form is pure, quick, and bounded by the length of the text, where a computer algebra system can hang; nothing of a
-model's text is ever run. What it does not know: identities of functions (sin^2 + cos^2), roots of what has variables in
-it, and what a person would round.
+A parser evaluates the expression at fixed pseudo-random points of a finite field. Two rational functions that agree
+there are the same but for a chance of about degree / 2^128 (Schwartz 1980, Zippel 1979). So the form is pure, quick and
+bounded by the length of the text, where a computer algebra system can hang; no text is ever run. Not covered:
+identities of functions (sin^2 + cos^2), roots of expressions with variables, rounding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Task `countdown`: reach a target from four numbers with + - * /, each number used once.
 
-Decides how a puzzle is put to the bundled model, which steps a text claims, when two solutions are the same, and
-whether one is right, by exact integer arithmetic. It does not know how a solution is searched for.
+Prompts are in the words of the bundled model; a verifier checks solutions by exact integer arithmetic.
 """
 
 from __future__ import annotations

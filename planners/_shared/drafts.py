@@ -1,7 +1,6 @@
-"""Drafts of an answer as a model is to read them: ranked, cut to a number of tokens, with a count of their answers.
+"""Drafts of an answer for a model to read: ranked, cut to a number of tokens, with a count of their answers.
 
-Reads the records of the merge `synthesis-drafts`. Decides which drafts go first and what is cut; it does not know what
-the text is for, nor which answer is right beyond what the task's verifier said.
+The drafts are the records of the merge `synthesis-drafts`.
 """
 
 from __future__ import annotations
@@ -106,13 +105,18 @@ def block(drafts: Sequence[Draft], most: int, what: str = "Draft") -> str:
     Short drafts are kept whole and the others share what is left evenly; of what is cut the end is kept, where the
     conclusion stands. A draft's tokens are those that the engine counted, its characters taken as evenly long.
     """
+    parts: list[str] = []
+    for i, (draft, text) in enumerate(zip(drafts, shown(drafts, most), strict=True), 1):
+        state = "" if draft.done else ", stopped before its end"
+        parts.append(f"### {what} {i}{state}\n{text}\n")
+    return "\n".join(parts)
+
+
+def shown(drafts: Sequence[Draft], most: int) -> list[str]:
+    """Return the drafts' texts as in `block`."""
     texts = [visible(draft.text).strip() or draft.text.strip() for draft in drafts]
     shares = _shares([max(1, _tokens(draft, text)) for draft, text in zip(drafts, texts, strict=True)], most)
-    parts: list[str] = []
-    for i, (draft, text, share) in enumerate(zip(drafts, texts, shares, strict=True), 1):
-        state = "" if draft.done else ", stopped before its end"
-        parts.append(f"### {what} {i}{state}\n{_cut(text, _tokens(draft, text), share)}\n")
-    return "\n".join(parts)
+    return [_cut(text, _tokens(draft, text), share) for draft, text, share in zip(drafts, texts, shares, strict=True)]
 
 
 def _votes(drafts: Sequence[Draft]) -> dict[str, int]:

@@ -1,7 +1,4 @@
-"""JSON out of what a model wrote: between other words, in a code fence, after its reasoning, with the usual slips.
-
-Does not know what the JSON should say.
-"""
+"""JSON out of a model's text: between other words, in a code fence, after its reasoning, with the usual slips."""
 
 from __future__ import annotations
 

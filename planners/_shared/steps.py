@@ -1,12 +1,9 @@
-"""Model calls and ends that several planners plan alike: one call of a model, and the single call to fall back on.
-
-Decides how such steps are named, seeded and put together. It does not know what is asked, nor when to fall back.
-"""
+"""Steps that several planners make alike: one call of a model, and the single call to fall back on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -17,7 +14,10 @@ from plait.core.result import Result
 
 from .seeds import derive
 
+NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
+"""The start of the model's turn in NoThinking (arXiv 2504.09858): its thoughts are over before they begin."""
 ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
+_FIELD = re.compile(r"\{(\w+)\}")
 _OPENED = re.compile(r"\s*<think>")
 
 
@@ -126,6 +126,21 @@ def visible(text: str) -> str:
     if end and ("<think>" not in head or _OPENED.match(head)):
         return rest
     return "" if _OPENED.match(text) and not end else text
+
+
+def begun(op: Think, begin: str) -> Think:
+    """Return a call whose output begins with a text: the start of the model's turn in a chat, else the prompt's end.
+    `no-thinking` stands for `NO_THINKING`."""
+    begin = NO_THINKING if begin == "no-thinking" else begin
+    if not begin:
+        return op
+    update = {"begin": begin} if op.chat else {"prompt": (*op.prompt, Text(text=f"\n{begin}"))}
+    return op.model_copy(update=update)
+
+
+def filled(template: str, fields: Mapping[str, str]) -> str:
+    """Put fields into a template of the user's, once each; other braces stay as they are."""
+    return _FIELD.sub(lambda found: fields.get(found[1], found[0]), template)
 
 
 def shortened(text: str, most: int = 60) -> str:

@@ -1,7 +1,6 @@
-"""Planner `decompose`: a prompt that is several of the same, split and answered piece by piece at the same time.
+"""Planner `decompose`: a prompt with several pieces of one kind, split and answered piece by piece at the same time.
 
-Decides when a prompt is split and what becomes of pieces that fail. The rules by which a split counts as sound stand in
-`_decompose_rules.py`; it does not know what the pieces are about.
+The rules for a sound split are in `rules.py`.
 """
 
 from __future__ import annotations

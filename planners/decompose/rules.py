@@ -1,7 +1,5 @@
-"""Whether a prompt can be split at all, whether a model's split of it is sound, and how sure that is.
-
-The rules of PARALLELPROMPT (arXiv 2506.18728), by which its authors kept 37,000 of 60,000 candidates, as pure functions
-of text. Knows nothing of models and steps.
+"""Rules of PARALLELPROMPT (arXiv 2506.18728): whether a prompt can be split, whether a model's split is sound, and how
+sure that is. Its authors kept 37,000 of 60,000 candidates by them. Pure functions of text.
 """
 
 from __future__ import annotations

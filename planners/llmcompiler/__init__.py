@@ -1,8 +1,4 @@
-"""Planner `llmcompiler`: a model writes a plan of tool calls, which start while it is still writing.
-
-Decides which steps a written plan becomes, what is sent back to be repaired, and when there is another plan. How a plan
-is read, bound to tools and asked for stands in the modules `_llmcompiler_*`; how calls are run is not known here.
-"""
+"""Planner `llmcompiler`: a model writes a plan of tool calls, which start while it is still writing."""
 
 from __future__ import annotations
 
@@ -46,6 +42,9 @@ class LLMCompiler(Planner):
     and one more plan at most by default (the original's `max_replans=1` allows none).
     """
 
+    instructions: str | None = None
+    """Instructions for the planner in place of the built-in ones, such as the authors' own; `{tools}` stands for the
+    numbered list of tools, `{join}` for the number of the join. Question, examples and earlier plans follow them."""
     examples: str = ""
     """Examples for the planner: questions with plans, no observations. Put into the prompt as they are."""
     joiner_examples: str = ""
@@ -92,7 +91,9 @@ class LLMCompiler(Planner):
             )
         if any(spec.name.lower() == "join" for spec in brief.tools):
             raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
-        prompt = prompts.plan(brief.tools, brief.task.render(), self.examples, native=self._calls(brief))
+        prompt = prompts.plan(
+            brief.tools, brief.task.render(), self.examples, native=self._calls(brief), rules=self.instructions
+        )
         step = self._plan_step(brief, "plan-1", (Text(text=prompt + "\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
@@ -145,7 +146,8 @@ class LLMCompiler(Planner):
         are: its reader reads that as the model does."""
         after = max(numbers, default=0) + 1
         native = self._calls(brief)
-        head = prompts.plan(brief.tools, brief.task.render(), self.examples, after, replan=True, native=native)
+        question, own = brief.task.render(), self.instructions
+        head = prompts.plan(brief.tools, question, self.examples, after, replan=True, native=native, rules=own)
         parts: list[Text | Ref] = [Text(text=f"{head}\nPrevious Plan:\n\n")]
         parts.append(Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n"))
         parts.append(Text(text=prompts.replan_end(thought, errors)))

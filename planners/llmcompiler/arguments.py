@@ -1,7 +1,5 @@
-"""The arguments of a task in a plan in LLMCompiler's language: a text like `"age of X", context=["$1"], k=3` as values.
-
-Decides what a piece of text means as JSON. It evaluates nothing, and knows neither tools nor which references exist: a
-reference is still a string here.
+"""The arguments of a task in a plan in LLMCompiler's language: a text like `"age of X", context=["$1"], k=3` as JSON
+values. Nothing is evaluated, and a reference is still a string here.
 """
 
 from __future__ import annotations

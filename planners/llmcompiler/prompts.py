@@ -1,8 +1,4 @@
-"""The prompts of the planner `llmcompiler`: what the model is told of the tools, of the language of plans, and of what
-has been done so far.
-
-Decides the words. It does not know how an answer to them is read.
-"""
+"""Prompts of the planner `llmcompiler`: tools, language of plans, earlier plans and their observations."""
 
 from __future__ import annotations
 
@@ -14,6 +10,8 @@ from pydantic import JsonValue
 
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
+
+from .._shared.steps import filled
 
 __all__ = ["STOP_JOINER", "STOP_PLAN", "expression", "joiner", "joiner_end", "plan", "replan_end", "signature"]
 
@@ -61,11 +59,13 @@ def plan(
     next_id: int = 1,
     replan: bool = False,
     native: bool = False,
+    rules: str | None = None,
 ) -> str:
     """Return the prompt for a plan, up to its first line, or up to the earlier plans if there were any. `native`: the
-    model may be offered the tools as functions too."""
+    model may be offered the tools as functions too. `rules`: instructions in place of the built-in ones."""
     shown = "\n\n".join(f"{i}. {_tool(spec)}" for i, spec in enumerate(tools, 1))
-    text = _PLAN.format(tools=shown, join=len(tools) + 1)
+    fields = {"tools": shown, "join": str(len(tools) + 1)}
+    text = _PLAN.format(**fields) if rules is None else filled(rules, fields).rstrip() + "\n"
     if replan:
         text += _REPLAN.format(next=next_id)
     if native:

@@ -1,8 +1,7 @@
 """Native tool calls, as models trained on chat templates write them, put into the language of plans line by line.
 
-Read are the calls of OpenAI's API (`{"type": "function", "function": {"name": …, "arguments": "…"}}`, alone, in a list
-or under `tool_calls`), the plain form `{"name": …, "arguments": {…}}`, and both inside `<tool_call>` tags. Decides
-which text is such a call; what the call means is the parser's of plans. It does no I/O.
+It reads calls of OpenAI's API (`{"type": "function", "function": {"name": …, "arguments": "…"}}`, alone, in a list or
+under `tool_calls`), the plain form `{"name": …, "arguments": {…}}`, and both inside `<tool_call>` tags.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Planner `refine`: rounds of drafts, each of which reads a short digest of the round before.
-
-Decides how many drafts a round has and what its workspace is made of. How drafts are ranked and cut stands in
-`_drafts.py`; it does not know which draft is right, beyond what the task's verifier says.
-"""
+"""Planner `refine`: rounds of drafts, each of which reads a short digest of the round before."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from random import Random
 from typing import Annotated, Literal
 
@@ -16,6 +13,7 @@ from plait.core.errors import PlannerError
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.plan import Join, Part, Plan, Plugin, Ref, Step, Text
 from plait.core.result import Result
+from plait.core.sampling_theory import semantic_entropy
 
 from .._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
 from .._shared.seeds import derive
@@ -84,6 +82,10 @@ class Refine(Planner):
     which all failed."""
     deadline: float | None = Field(default=None, gt=0)
     """Seconds after which a round goes on with the drafts that are done."""
+    stop_entropy: float | None = Field(default=None, ge=0.0)
+    """End after a round whose answers have at most this semantic entropy, in nats; the answer is that round's vote.
+    With `rounds=8x8x8`, `distiller=shared-top-k` and `k=8` these are the rounds of SEAT (arXiv 2507.06829), which read
+    one another."""
     settle: bool = True
     """A draft that the task's verifier finds right ends the run. No difference where the task has no verifier."""
     stream: bool = False
@@ -126,6 +128,14 @@ class Refine(Planner):
         if right is not None:
             note = f"{right.name} is verified, in round {round} of {len(self.rounds)}; {result.why}"
             return Plan(steps=(through("answer", right.name, note),), output="answer")
+        votes = Counter(draft.key for draft in drafts if draft.key is not None)
+        if self.stop_entropy is not None and votes and sum(votes.values()) > 1:
+            entropy = semantic_entropy(list(votes.values()))
+            if entropy <= self.stop_entropy:
+                label = f"round {round} has semantic entropy {entropy:.3g}"
+                op = Join(merge=self.merge, tolerate="best-effort")
+                answer = Step(name="answer", op=op, needs=tuple(draft.name for draft in drafts), label=label)
+                return Plan(steps=(answer,), output="answer")
         selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.k
         if self.judge == "model" and selects:
             return self._judged(asker, round, drafts)

@@ -1,4 +1,4 @@
-"""What is said to a model when it distils drafts, chooses among them, and refines. Knows no steps."""
+"""Prompts of the planner `refine`: to distil drafts, to choose among them, to refine."""
 
 from __future__ import annotations
 

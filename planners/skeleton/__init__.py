@@ -1,8 +1,4 @@
-"""Planner `skeleton`: an outline first, then all of its points at the same time.
-
-Decides when an answer is split into points and what each writer reads. How the model's words are read stands in
-`_skeleton_text.py`; it does not know whether the points are any good.
-"""
+"""Planner `skeleton`: an outline first, then all of its points at the same time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is said to a model about outlines, and how what it answers is read: the router's letter, numbered points.
-
-Knows the text formats and their quirks; it does not know which steps follow.
-"""
+"""Prompts of the planner `skeleton`, and the reading of the answers: the router's letter, numbered points."""
 
 from __future__ import annotations
 

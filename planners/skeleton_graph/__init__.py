@@ -1,8 +1,4 @@
-"""Planner `skeleton_graph`: sub-problems with dependencies and difficulties, each started as soon as it can be.
-
-Decides what a sub-problem's writer reads, which model it is and how many tokens it gets. How the list is read stands in
-`_skeleton_graph_text.py`; it does not know whether the split makes sense, nor which models there are.
-"""
+"""Planner `skeleton_graph`: sub-problems with dependencies and difficulties, each started as soon as it can be."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.plan import Join, Part as Piece, Plan, Plugin, Ref, Step, Text
 from plait.core.result import Result
 
-from .._shared.steps import Asker, instead, or_direct, shortened
+from .._shared.steps import Asker, filled, instead, or_direct, shortened
 from . import text as words
 from .text import HARDEST, GraphText, Part
 
@@ -53,6 +49,9 @@ class SkeletonGraph(Planner):
     """Most tokens of a sub-problem's answer."""
     hard_tokens: int = Field(default=1024, ge=1)
     """The same of a hard one."""
+    plan_prompt: str | None = None
+    """Prompt for the list in place of the built-in one, such as the authors' own; `{question}` stands for the request,
+    `{least}` and `{most}` for the numbers. The list is read as `number. [difficulty D; needs N] text`."""
     easy_suffix: str = ""
     """Put at the end of the prompt of sub-problems that are not hard, such as ` /no_think` for a hybrid model."""
     hard_suffix: str = ""
@@ -85,7 +84,8 @@ class SkeletonGraph(Planner):
     def start(self, brief: Brief) -> Plan:
         """Return the step that writes the list, and what takes its place if that fails."""
         asker = Asker("skeleton_graph", brief)
-        prompt = words.PLAN.format(question=asker.question, least=self.least, most=self.most)
+        fields = {"question": asker.question, "least": str(self.least), "most": str(self.most)}
+        prompt = words.PLAN.format(**fields) if self.plan_prompt is None else filled(self.plan_prompt, fields)
         step = asker.step(
             "graph",
             prompt,

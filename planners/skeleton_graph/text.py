@@ -1,7 +1,4 @@
-"""What is said to a model about sub-problems, and how its list of them is read while it is being written.
-
-Knows the text format and its quirks; it does not know which steps a sub-problem becomes.
-"""
+"""Prompts of the planner `skeleton_graph`, and the reading of the list of sub-problems while the model writes it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What merges that ask a model share: how the question and the branches' texts are put, and under which names.
+"""What merges that ask a model share: prompts from the branches' texts, and names of steps.
 
-A merge cannot call a model. It returns more plan (`Verdict.patch`), whose output stands in for its value.
+A merge cannot call a model. It returns more plan (`Verdict.patch`), and the output of that plan is its value.
 """
 
 from __future__ import annotations

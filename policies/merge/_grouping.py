@@ -1,8 +1,4 @@
-"""How merges find out which of several texts come to the same: a model that compares two at a time, or embeddings.
-
-Decides who is compared with whom and what a comparison says. It does not know what is grouped, nor what becomes of the
-groups.
-"""
+"""Groups of texts that come to the same, by a model that compares two at a time, or by embeddings."""
 
 from __future__ import annotations
 

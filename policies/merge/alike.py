@@ -1,8 +1,4 @@
-"""Merge `alike`: which beginnings of traces are worth going on with, by how alike an embedding or a model finds them.
-
-Decides who stands for whom, as `distinct` does by answers. It does not know how the beginnings are continued, nor how
-their votes are counted.
-"""
+"""Merge `alike`: cluster the beginnings of traces by how alike an embedding or a model finds them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Merge `best-of`: the first answer that the task's verifier finds right.
-
-What right means the task says; where it cannot tell, this merge says so and takes the most frequent answer.
-"""
+"""Merge `best-of`: the first answer that the task's verifier finds right."""
 
 from __future__ import annotations
 

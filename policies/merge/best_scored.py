@@ -1,7 +1,4 @@
-"""Merge `best-scored`: the one branch with the highest score, by a signal of its result or a function of the user's.
-
-Decides whose answer that is. It counts no votes, and does not know whether the answer is right.
-"""
+"""Merge `best-scored`: the one branch with the highest score, by a signal of its result or a function of the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge `collect`: all values, in order. It decides nothing about them."""
+"""Merge `collect`: all values, in order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Merge `equivalent`: a majority over classes of answers that somebody outside finds to be the same: a tool, an
-embedding, a model. It only counts."""
+"""Merge `equivalent`: a majority over classes of answers that a tool, an embedding or a model finds to be the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Merge `finish`: what a model decided in words, `Action: Finish(answer)` or `Action: Replan(what is missing)`.
-
-Decides where the answer starts and ends in the text. It does not know what follows from a wish for another plan.
-"""
+"""Merge `finish`: read a model's decision, `Action: Finish(answer)` or `Action: Replan(what is missing)`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Merge `inverse-entropy`: the surer the model was of its tokens, the more a vote weighs.
-
-Decides the weight of an entropy. The entropy comes with each result; this file does not know how it was made.
-"""
+"""Merge `inverse-entropy`: a vote weighs the more, the lower the entropy of its tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge `judged`: a model gives each different answer a mark, and the best mark wins. Knows marks, not truth."""
+"""Merge `judged`: a model marks each different answer, and the best mark wins."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Merge `majority`: the answer that most branches give.
-
-What an answer is, and when two are the same, the task says. This file counts; it does not know which is right.
-"""
+"""Merge `majority`: the answer that most branches give."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Merge `pairwise`: a tournament in which a model says which of two answers is better.
-
-Decides who meets whom and what becomes of a match. It does not know who is right; nor do votes decide.
-"""
+"""Merge `pairwise`: a tournament in which a model says which of two answers is better."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Merge `scratchpad`: write what the tasks of a plan observed, failures included, as the text that a model reads on.
-
-Decides the form of that text. It does not know which tasks there are (the planner says so in the options), nor what
-the text is for.
-"""
+"""Merge `scratchpad`: the observations of a plan's tasks, failures included, as the text that a model reads on."""
 
 from __future__ import annotations
 

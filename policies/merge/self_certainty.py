@@ -1,4 +1,4 @@
-"""Merge `self-certainty`: votes weigh by the rank of the model's self-certainty. It does not know how that is made."""
+"""Merge `self-certainty`: votes weigh by the rank of the model's self-certainty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge `shortest-majority`: votes, divided by how long the answers took. Knows lengths, not why one is short."""
+"""Merge `shortest-majority`: votes, divided by the length of the answers' traces."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Merge `stitch`: texts that were written side by side, as one text in the order that was planned.
-
-Decides how the parts are put together and what stands in the place of one that is missing. It does not know what the
-parts are about, nor who wrote them.
-"""
+"""Merge `stitch`: texts that were written side by side, as one text in the planned order."""
 
 from __future__ import annotations
 

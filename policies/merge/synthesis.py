@@ -1,7 +1,4 @@
-"""Merge `synthesis`: one answer that a model writes after reading what all branches wrote.
-
-Decides how the model is asked. Whether what it writes is any good it does not know.
-"""
+"""Merge `synthesis`: one answer that a model writes after reading the texts of all branches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Merge `synthesis-drafts`: what each branch came to, as records from which a synthesis can be asked for.
-
-Decides what is said of a branch and, with `enough`, when enough have ended. It does not know what becomes of the
-records: a planner's reader of the join makes the prompt of a synthesis, of a distillation, or the answer.
-"""
+"""Merge `synthesis-drafts`: the result of each branch as a record, for a planner to make a synthesis of."""
 
 from __future__ import annotations
 

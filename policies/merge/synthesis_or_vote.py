@@ -1,7 +1,4 @@
-"""Merge `synthesis-or-vote`: the synthesis, or, where there is none, what most of its sources say.
-
-Decides when a synthesis does not count. It does not know how either was written.
-"""
+"""Merge `synthesis-or-vote`: the synthesis, or the most frequent answer of its sources."""
 
 from __future__ import annotations
 
@@ -17,15 +14,17 @@ __all__ = ["SynthesisOrVote"]
 
 
 class SynthesisOrVote(Merge):
-    """The first branch is the synthesis, the others are what it was made from.
+    """The first branch is the synthesis, the other branches are its sources. The value is the text of the first that
+    there is:
 
-    The value is the synthesis's text if it has an answer, unless the task's verifier finds that answer wrong and one of
-    the sources right. Failing that (it failed, was stopped, or has no answer), it is the text of the first source whose
-    answer most of them give, one that is verified first; a source found wrong only where there is no other.
+    1. the synthesis, if it has an answer, unless that is verified wrong while a source is verified right;
+    2. the first source that is verified right;
+    3. the first source with the answer that most sources give;
+    4. a source verified wrong, or the synthesis without an answer.
     """
 
     note: str = ""
-    """What a planner wants people to know of how this answer came about: the start of `why`."""
+    """Start of `why`: a planner's words for people."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` says which of the two it is."""

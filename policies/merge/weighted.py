@@ -1,8 +1,4 @@
-"""Merge `weighted`: votes weigh as much as the model was confident while it wrote them.
-
-Decides which statistic of the confidence counts, who is filtered out, and how far one voice may outweigh others. The
-statistics themselves come with each result (`Signals`); this file does not know how they were made.
-"""
+"""Merge `weighted`: votes weigh by the confidence of the model while it wrote them (`Signals`)."""
 
 from __future__ import annotations
 

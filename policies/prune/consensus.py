@@ -1,8 +1,4 @@
-"""Policy `consensus`: stop the branches of a join once its verdict can no longer change.
-
-When that is so the join's merge decides (`Merge.decided`); this policy finds the branches that nobody else reads. It
-does not know how votes are counted.
-"""
+"""Policy `consensus`: stop the branches of a join once its verdict can no longer change (`Merge.decided`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Policy `deepconf`: give a branch up whose confidence falls below what the first branches had.
-
-Decides the threshold and who falls below it. The sliding confidence comes with the workers' news; this file does not
-know how it is made, nor how votes are weighed (see the merge `weighted`).
-"""
+"""Policy `deepconf`: stop a branch when its confidence falls below a threshold that the first branches set."""
 
 from __future__ import annotations
 
@@ -28,13 +24,13 @@ _KEPT = 1024
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one vote. All of it follows from the records, so it may be forgotten at any time."""
+    """Cached facts about one vote; they can be computed again at any time."""
 
     task: weakref.ref[Task]
     warm: frozenset[str]
     """Ids of the branches of the warm-up."""
     waits_for: str | None = None
-    """A branch of the warm-up that had not ended when last looked."""
+    """A branch of the warm-up that had not ended at the last look."""
     floor: float | None = None
     """The threshold; `None` also if no branch of the warm-up ended in a value."""
 
@@ -74,8 +70,8 @@ class DeepConf(Policy):
         return None
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
-        """Return the branch whose confidence has just fallen below the threshold; with the last of the warm-up, all
-        those for which that is so already."""
+        """Stop a branch when its lowest group confidence falls below the threshold. When the last warm-up branch ends,
+        stop every branch already below it."""
         subject = view.subject
         if subject is None:
             return ()
@@ -104,7 +100,7 @@ class DeepConf(Policy):
                 yield Stop(step.id, f"{why}, the {100 - self.eta:g}th percentile of {len(known.warm)} branches")
 
     def _known(self, join: StepView, view: View) -> _Known:
-        """Return what is known of a vote, looking again only when the branch that it waited for has ended."""
+        """Return the facts about a vote; they are renewed only when the branch that it waited for has ended."""
         task, known = view.task(join.run), self._votes.get(join.id)
         if known is None or known.task() is not task:
             if len(self._votes) >= _KEPT:

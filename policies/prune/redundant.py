@@ -1,8 +1,4 @@
-"""Policy `redundant`: give a branch up that begins as another one did.
-
-Decides how alike two beginnings must be, and whose vote stands for whose. What a step of a text is, and when two are
-the same, the task says (`Task.steps`).
-"""
+"""Policy `redundant`: stop a branch that begins like another one, which then votes for both."""
 
 from __future__ import annotations
 
@@ -33,18 +29,16 @@ Beginning = Sequence[str]
 class Redundant(Policy):
     """Redundancy pruning after DeepPrune (arXiv 2510.08483): greedy clustering while the branches are generated.
 
-    When a branch has written `steps` steps (or `tokens` tokens) its beginning is compared with that of the branches
-    that are past this point. If the most similar one is at least `threshold` alike, the branch is given up in its
-    favour and its vote goes with it; else it runs on, and others are compared with it. So a cluster's count is kept as
-    weight, and pruning does not shift the vote towards rare answers.
+    After `steps` steps (or `tokens` tokens) a branch is compared with the branches that are past this point. If the
+    most similar one reaches `threshold`, the branch is given up and its vote goes to that one; else it runs on. A
+    cluster keeps its count as weight, so pruning does not shift the vote towards rare answers.
 
-    What differs from the paper: a trained judge there says how likely two traces come to the same answer. Here `judge`
-    compares their first steps in the task's canonical form: by the Jaccard similarity of their sets, by the cosine of
-    an embedding without a model, or by that of an embedding of yours. A judge that has to be asked over a wire (an
-    embedding server, a model) cannot be one of a policy, which is pure: the planner `deepprune` asks those. Measure how
-    good a judge is with `plait.policies._similarity.auroc` before relying on it (the paper gives 0.71 for its own on
-    unseen models, 0.66 for an untrained model and 0.58 for sentence embeddings). A branch without any step is like
-    none. There is no cap on clusters. Needs branches that stream (`stream=true` of the planner).
+    Differs from the paper, whose trained judge says how likely two traces come to the same answer: here `judge`
+    compares their first steps in the task's canonical form. A policy is pure, so a judge behind a wire (an embedding
+    server, a model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first
+    (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
+    without a step is its own cluster, and clusters are not capped. Needs branches that stream (`stream=true` of the
+    planner).
     """
 
     steps: int = Field(default=25, ge=1)

@@ -1,8 +1,4 @@
-"""Policy `successive-halving`: at one length after another, keep the better part of the branches.
-
-The plain baseline for pruning. Decides when a rung is reached and who stays; it knows nothing of a branch but how sure
-of it the model is at that moment.
-"""
+"""Policy `successive-halving`: at one length after another, keep the surer part of the branches. The plain baseline."""
 
 from __future__ import annotations
 
@@ -24,11 +20,10 @@ __all__ = ["SuccessiveHalving"]
 class SuccessiveHalving(Policy):
     """Successive halving (Karnin et al., 2013; Jamieson and Talwalkar, arXiv 1502.07943), tokens being the resource.
 
-    Rung k is at `first` * `factor`^k tokens. It is reached when no branch of a vote that runs is shorter; then only the
-    ceil(n / factor^(k+1)) with the highest sliding confidence stay of n branches (those that are done stay anyway and
-    take places), and no fewer than `least`. Branches that have not started do not hold a rung up, and join at the next.
-    Equals stay in the join's order. Needs `logprobs=20` and a `window` of the planner; a branch without confidence
-    ranks last.
+    Rung k is at `first` * `factor`^k tokens, and is reached when all running branches of a vote are that long. Of n
+    branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `least`; finished
+    branches stay and count. Branches that have not started take part from the next rung on. Ties go by the join's
+    order. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
     """
 
     first: int = Field(default=64, ge=1)

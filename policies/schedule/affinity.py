@@ -1,7 +1,4 @@
-"""Policy `affinity`: a step goes where the context that it continues is cached, unless that worker is overloaded.
-
-It knows where steps ran, not what an engine has dropped from its cache since.
-"""
+"""Policy `affinity`: a step goes where the context that it continues is cached, unless that worker is overloaded."""
 
 from __future__ import annotations
 

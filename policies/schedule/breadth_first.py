@@ -1,7 +1,4 @@
-"""Policy `breadth-first`: the first branches of all requests run before the second of any.
-
-It goes by places in the plan. What a branch is worth, and whether those before it have decided, it does not know.
-"""
+"""Policy `breadth-first`: the first branches of all requests run before the second of any."""
 
 from __future__ import annotations
 

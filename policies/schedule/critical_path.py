@@ -1,6 +1,6 @@
 """Policy `critical-path`: the step with the longest way to the output runs first.
 
-It does not know how long steps really take: a height is the tokens that may be generated, not those that will be.
+The way is counted in the tokens that may be generated; how many will be, nobody can tell.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Policy `gang`: the siblings of a fan-out go together to as many workers as make them end soonest.
+"""Policy `gang`: the siblings of a fan-out go together to the number of workers that ends them soonest.
 
-It reckons with stated rates, not with measured ones, and looks at one fan-out at a time: what other runs will ask for
-is not known to it.
+It uses the rates given as options and looks at one fan-out at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Policy `hedge`: a straggler gets a second attempt on another worker, from the tokens it has.
-
-It compares a step with others like it, and does not know why it is slow.
-"""
+"""Policy `hedge`: a straggler gets a second attempt on another worker, from the tokens it has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Policy `least-loaded`: each step goes to the worker with the fewest tokens still to generate.
-
-Knows nothing of contexts: the baseline for placement that does.
-"""
+"""Policy `least-loaded`: each step goes to the worker with the fewest tokens still to generate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy `random`: any worker with room, by a hash of the step's id. A baseline that knows nothing of plan or load."""
+"""Policy `random`: any worker with room, by a hash of the step's id. A baseline."""
 
 from __future__ import annotations
 

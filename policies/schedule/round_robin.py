@@ -1,4 +1,4 @@
-"""Policy `round-robin`: each step goes to the worker after the one before it. A baseline that knows no plan."""
+"""Policy `round-robin`: each step goes to the worker after the last one's. A baseline."""
 
 from __future__ import annotations
 

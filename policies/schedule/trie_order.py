@@ -1,6 +1,6 @@
 """Policy `trie-order`: depth first over the tree of prefixes, and no more groups in flight than the caches hold.
 
-It sees prompts as the plan gives them: what a tool will put into one, and what an engine evicts, it does not know.
+It sees prompts as in the plan, without tool results, and no evictions of the engine.
 """
 
 from __future__ import annotations

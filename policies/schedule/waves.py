@@ -1,7 +1,4 @@
-"""Policy `waves`: of the branches of a join only so many are in flight; the others wait where giving them up is free.
-
-It counts branches. Whether those that have ended decide the join is its merge's business, and a pruning policy's.
-"""
+"""Policy `waves`: only so many branches of a join are in flight; the others wait, where giving them up is free."""
 
 from __future__ import annotations
 

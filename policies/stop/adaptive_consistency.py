@@ -1,7 +1,4 @@
-"""Stop rule `adaptive-consistency`: enough votes, if the first answer is very likely the most frequent one.
-
-Decides from the counts of the two most frequent answers. It does not know who is right.
-"""
+"""Stop rule `adaptive-consistency`: end the vote when the first answer is very likely the most frequent one."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ class AdaptiveConsistency(StopRule):
     """Adaptive-Consistency (Aggarwal et al., arXiv 2305.11860) with its Beta criterion, in closed form.
 
     With a and b votes for the first and second answer the probability that the first is more frequent than the second
-    is 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a; the vote ends when that reaches `confidence`. Asked about with
-    every branch that ends, so branches that run side by side are counted in the order in which they end, which favours
-    short ones; what was running is aborted. The verdict can differ from the full vote's: that is the point of it.
+    is 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a; the vote ends when that reaches `confidence`, and running branches
+    are aborted. Branches count in the order in which they end, which favours short ones. The verdict can differ from
+    that of the full vote: tokens are saved for that risk.
     """
 
     confidence: float = Field(default=0.95, gt=0.5, lt=1.0)

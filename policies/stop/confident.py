@@ -1,7 +1,4 @@
-"""Stop rule `confident`: enough votes, if the model was sure enough of one. Does not know whether it had reason to be.
-
-Decides from the signals that come with each result, and from nothing else that a vote says.
-"""
+"""Stop rule `confident`: end the vote when the model was sure enough of one answer."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ __all__ = ["Confident"]
 
 
 class Confident(StopRule):
-    """The vote ends when a branch has an answer of which the model was sure, and no other answer has more votes: early
-    stopping by confidence, as in Self-Calibration (Huang et al., arXiv 2503.00031).
+    """The vote ends when the model was sure of a branch's answer and no other answer has more votes: early stopping by
+    confidence, as in Self-Calibration (Huang et al., arXiv 2503.00031).
 
-    What differs from the paper: there a model is trained to say how sure it is of its answer; here a signal of the
-    generation stands for that, by default the mean log-probability of its tokens (`logprobs=1` of the planner). Where
-    the threshold lies depends on model, temperature and task: choose it on answers that you can check. Goes with a rule
-    for the answers that no branch was sure of (`adaptive-consistency`, `first-finish`). Voters without the signal do
-    not end a vote; where none has it the run fails.
+    Differs from the paper, which trains a model to state its confidence: here it is a signal of the generation, by
+    default the mean log-probability of the tokens (`logprobs=1` of the planner). The right threshold depends on model,
+    temperature and task: choose it on answers that you can check. Use it beside `adaptive-consistency` or
+    `first-finish` for votes without a sure branch. Voters without the signal do not end a vote; if none has it the run
+    fails.
     """
 
     by: Signal = "logprob"

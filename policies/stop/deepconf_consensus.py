@@ -1,7 +1,4 @@
-"""Stop rule `deepconf-consensus`: enough votes, if nearly all of their weight is on one answer.
-
-Decides from the confidence that comes with each result; does not know how that was made, nor prunes (see `deepconf`).
-"""
+"""Stop rule `deepconf-consensus`: end the vote when nearly all of its weight is on one answer."""
 
 from __future__ import annotations
 

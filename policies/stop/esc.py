@@ -1,4 +1,4 @@
-"""Stop rule `esc`: enough votes, if all answers of one window are the same. Counts windows; knows no probabilities."""
+"""Stop rule `esc`: end the vote when all answers of one window are the same."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["ESC"]
 class ESC(StopRule):
     """Early-Stopping Self-Consistency (Li et al., arXiv 2401.10480).
 
-    The branches, in the join's order, fall into windows of `window`. When all of one window are done and have the same
-    answer (their entropy is 0), the vote ends; it is then over all branches that are done. A branch that failed or has
-    no answer keeps its window from being unanimous. Windows are by the join's order, not by who ends first, so that
-    short answers have no advantage; with as many slots as a window they run one window after another, as in the paper.
+    The branches fall into windows of `window` in the join's order, so short answers have no advantage. When all
+    branches of one window are done with the same answer (entropy 0), the vote over all finished branches ends. A branch
+    that failed or has no answer keeps its window from being unanimous. With as many slots as a window the windows run
+    one after another, as in the paper.
     """
 
     window: int = Field(default=5, ge=2)

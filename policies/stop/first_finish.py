@@ -1,4 +1,4 @@
-"""Stop rule `first-finish`: enough votes, if an answer has so many. Counts; knows no probabilities."""
+"""Stop rule `first-finish`: end the vote when one answer has enough votes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ __all__ = ["FirstFinish"]
 class FirstFinish(StopRule):
     """First-Finish (ParaThinker, arXiv 2509.04475), as a quorum: the vote ends when an answer has `votes` votes.
 
-    With one vote, the paper's rule, whoever is first decides: that is right as often as a branch that has an answer is.
-    A branch that ends without one does not count. Branches that run side by side are a race that short answers win;
-    `waves:width=…` beside it makes the race smaller. See `adaptive-consistency` for a quorum that grows with the votes
-    for other answers.
+    With one vote, the paper's rule, the first branch with an answer decides, so the vote is as good as one branch.
+    Short answers win this race; the policy `waves:width=…` beside it makes the race smaller. See `adaptive-consistency`
+    for a quorum that grows with the votes for other answers.
     """
 
     votes: int = Field(default=1, ge=1)

@@ -1,4 +1,4 @@
-"""Stop rule `saturation`: enough branches, if one more is worth too little. A model of coverage, not of the vote."""
+"""Stop rule `saturation`: end the vote when one more branch is worth too little, by a model of coverage."""
 
 from __future__ import annotations
 

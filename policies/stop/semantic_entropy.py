@@ -1,4 +1,4 @@
-"""Stop rule `semantic-entropy`: enough votes, if the answers scatter little. Says when; not whether they are right."""
+"""Stop rule `semantic-entropy`: end the vote when the answers scatter little."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
+
+from plait.core.sampling_theory import semantic_entropy
 
 from .._stopping import Poll, StopRule
 
@@ -20,14 +22,14 @@ class SemanticEntropy(StopRule):
     SE = -sum of p_k ln p_k over the shares of the answers, plus Miller and Madow's (K - 1) / 2N for the entropy that N
     samples of K answers miss. Two rules:
 
-    - `threshold`: stop at SE <= `threshold`. An entropy of 0 proves nothing (small models can agree on what is wrong,
-      and two votes always agree or not), so there must be `least` votes, and `top` for the first answer.
+    - `threshold`: stop at SE <= `threshold`, with at least `least` votes and `top` for the first answer: a few equal
+      votes prove little, as small models often agree on a wrong answer.
     - `secretary`, without a threshold: windows of `window` branches in the join's order are rounds. The first
-      floor(R/e) of R rounds (one at least) are only looked at; the vote ends at the first later round with an entropy
-      below the best of them.
+      floor(R/e) of R rounds (at least one) only set the mark; the vote ends at the first later round whose entropy is
+      below all of theirs.
 
-    The paper votes in the stopping round and lets rounds read one another; here branches are independent and the vote
-    is over all that are done. Its thresholds are not published: the default is ours.
+    The paper votes in the stopping round and its rounds read one another (`refine` with `stop_entropy` does that); here
+    branches are independent and all finished ones vote. Its thresholds are not published: the default is ours.
     """
 
     rule: Literal["threshold", "secretary"] = "threshold"
@@ -62,13 +64,6 @@ class SemanticEntropy(StopRule):
             entropies.append(semantic_entropy(list(counts.values())) if counts else math.inf)
         stop = secretary(entropies, rounds)
         return None if stop is None else f"round {stop + 1} of {rounds} has semantic entropy {entropies[stop]:.4g}"
-
-
-def semantic_entropy(counts: Sequence[int]) -> float:
-    """Return the entropy of shares in nats, with Miller and Madow's correction."""
-    total = sum(counts)
-    entropy = -math.fsum(count / total * math.log(count / total) for count in counts)
-    return max(0.0, entropy) + (len(counts) - 1) / (2 * total)
 
 
 def secretary(entropies: Sequence[float], rounds: int) -> int | None:

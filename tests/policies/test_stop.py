@@ -16,7 +16,7 @@ from plait.core.errors import PluginError
 from plait.core.events import Job
 from plait.core.plan import Plugin, Request
 from plait.core.result import Failure
-from plait.core.sampling_theory import beta_mean, branches_needed, coverage
+from plait.core.sampling_theory import beta_mean, branches_needed, coverage, semantic_entropy
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.planners.sample import Sample
@@ -28,7 +28,7 @@ from plait.policies.stop.esc import ESC
 from plait.policies.stop.first_finish import FirstFinish
 from plait.policies.stop.futility import Futility
 from plait.policies.stop.saturation import Saturation
-from plait.policies.stop.semantic_entropy import SemanticEntropy, secretary, semantic_entropy
+from plait.policies.stop.semantic_entropy import SemanticEntropy, secretary
 from plait.runtime.plugins.loader import Plugins
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branch, confident, ended, voter

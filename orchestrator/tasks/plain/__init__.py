@@ -1,7 +1,4 @@
-"""Task `plain`: any text, answered in any text.
-
-Decides where in a text the answer stands and when two answers are the same. It cannot tell whether one is right.
-"""
+"""Task `plain`: any text, answered in any text. It has no verifier."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where in a text the answer stands, and the form in which equal answers are equal: the ways that `plain` can be told.
-
-Pure functions of texts. They do not know what was asked, nor whether an answer is right.
-"""
+"""Where an answer stands in a text, and the form in which equal answers are equal: the options of `plain`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,87 @@
+"""Published modes that are options here: NoThinking, ParaThinker's tags, rounds of SEAT, own instructions."""
+
+from __future__ import annotations
+
+import pytest
+
+from plait.core.interfaces import Brief
+from plait.core.plan import Request, Think
+from plait.core.result import Result
+from plait.core.tools.tool import tool
+from plait.planners._shared.steps import NO_THINKING
+from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.sample import Sample
+from plait.planners.single import Single
+from plait.planners.skeleton_graph import SkeletonGraph
+from plait.planners.think_summarize import ThinkSummarize
+from plait.tasks.countdown import Countdown
+from plait.tasks.plain import Plain
+from plait.workers.scripted import Reply
+from tests.planners.scripted_runs import ask
+
+
+def brief(text: str = "Why?") -> Brief:
+    return Brief(Request(text=text), Plain(text=text), ())
+
+
+@pytest.mark.parametrize("planner", [Sample(n=2, begin="no-thinking"), Single(begin="no-thinking")])
+def test_nothinking_begins_the_turn_with_thoughts_that_are_over(planner: Sample | Single) -> None:
+    calls = [step.op for step in planner.start(brief()).steps if isinstance(step.op, Think)]
+    assert calls and all(op.begin == NO_THINKING for op in calls)
+    own = planner.model_copy(update={"begin": "Sure: "}).start(brief()).steps[0].op
+    assert isinstance(own, Think) and own.begin == "Sure: "
+
+
+def test_a_prompt_that_is_plain_text_ends_with_the_beginning() -> None:
+    puzzle = Brief(Request(text="3 5 7 11 -> 24"), Countdown(text="3 5 7 11 -> 24"), ())
+    op = Single(begin="x").start(puzzle).steps[0].op
+    assert isinstance(op, Think) and op.begin == "" and op.prompt[-1].model_dump()["text"] == "\nx"
+
+
+async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> None:
+    plan = ThinkSummarize(paths=2, tags=True).start(brief())
+    calls = [step.op for step in plan.steps if isinstance(step.op, Think)]
+    assert [(op.begin, op.sampling.stop) for op in calls] == [
+        ("<think 1>", ("</think 1>",)),
+        ("<think 2>", ("</think 2>",)),
+    ]
+    planner = ThinkSummarize(paths=2, tags=True, quorum=None)
+    drafts = [
+        {"name": f"path-{i}", "text": f"way {i}", "done": True, "tokens": 2, "answer": None, "key": None,
+         "verified": None, "logprob": None} for i in (1, 2)
+    ]  # fmt: skip
+    reader = planner.reader(planner.start(brief()).steps[-1], brief())
+    after = reader.close(Result(value=drafts))  # type: ignore[arg-type]
+    assert after is not None
+    summary = after.steps[0].op
+    assert isinstance(summary, Think) and summary.sampling.stop == ("</summary>",)
+    assert summary.begin == "<think 1>way 1</think 1>\n<think 2>way 2</think 2>\n<summary>"
+    assert summary.prompt[0].model_dump()["text"] == "Why?"
+
+
+async def test_rounds_of_seat_end_when_the_answers_scatter_little() -> None:
+    options = {"rounds": "4x4x4", "distiller": "shared-top-k", "k": 4, "stop_entropy": 0.4, "draft_tokens": 20}
+    replies = [Reply(when="<notes>", text="Answer: 7"), *(Reply(text=f"Answer: {n}", times=1) for n in (1, 2, 7, 3))]
+    answer, worker = await ask("refine", "Why?", *replies, options=options)
+    assert answer.answer == "7" and len(worker.prompts) == 8, "the second round agrees, a third is not asked"
+    again = [prompt for prompt in worker.prompts if "<notes>" in prompt]
+    assert len(again) == 4 and all(f"Answer: {n}" in again[0] for n in (1, 2, 3, 7)), "rounds read one another"
+
+
+def test_own_instructions_take_the_place_of_the_built_in_ones() -> None:
+    @tool
+    def search(query: str) -> str:
+        """Look something up."""
+        return query
+
+    told = Brief(Request(text="Why?"), Plain(text="Why?"), (search.spec,))
+    plan = LLMCompiler(instructions="Tools:\n{tools}\n{join}. join()\n{x}").start(told)
+    op = plan.steps[0].op
+    assert isinstance(op, Think)
+    said = op.prompt[0].model_dump()["text"]
+    assert said.startswith("Tools:\n1. search(query: string)") and "\n2. join()\n{x}\n" in said
+    assert "utmost" not in said and "Question: Why?" in said
+    graph = SkeletonGraph(plan_prompt="{question}: {least} to {most} parts, {as} they are").start(brief())
+    op = graph.steps[0].op
+    assert isinstance(op, Think)
+    assert op.prompt[0].model_dump()["text"] == "Why?: 2 to 10 parts, {as} they are"
