@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from plait.core.errors import PlannerError
 from plait.core.interfaces import Allocation, BranchSpec, Brief, Planner, Reader
@@ -13,37 +13,32 @@ from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
 from plait.core.result import Result
 
 from ._shared.seeds import derive
+from ._shared.steps import OnePlugin
 
 __all__ = ["Adaptive"]
 
 
-def _as_plugin(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
-
-
 class Adaptive(Planner):
-    """Samples of one prompt, their number decided after `probes` of them (TTSPM, arXiv 2505.20522, by default).
+    """Samples of one prompt, their number decided after `probes` of them (by default as in TTSPM, arXiv 2505.20522, or,
+    without a verifier, by the probes' agreement).
 
-    The probes vote too. A run's token budget is passed on to the allocation, which keeps within it. Samples that fail
-    are left out of the vote; the run fails only if all of them do.
+    The probes vote too. The allocation keeps within the run's token budget. Failed samples are left out of the vote;
+    the run fails only if all of them do.
 
-    Differs from the paper, which fits one success rate to a data set: here the rate is that of this request, and the
-    allocation may be another. Defaults: 3 probes, 32 samples at most, temperature 1, a majority vote.
+    Differs from the paper, which fits one success rate to a data set: here the rate is that of this request. Defaults:
+    3 probes, 32 samples at most, temperature 1, a majority vote.
     """
 
     n_option: ClassVar[str | None] = "most"
 
     probes: int = Field(default=3, ge=1)
-    """Samples before anything is allocated; the papers take 2 to 4."""
+    """Samples before the allocation; the papers take 2 to 4."""
     most: int = Field(default=32, ge=1)
     """Most samples in all."""
     allocate: OnePlugin = Plugin(name="by-saturation")
     """The allocation, by name or as `{"name": …, "options": {…}}`."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Of all samples for which the allocation names none; 0 is greedy, and makes them the same."""
+    """Temperature of the samples, unless the allocation names one; 0 is greedy, and makes them the same."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Sample from the most likely tokens that together have this probability."""
     max_tokens: int = Field(default=512, ge=1)
@@ -55,13 +50,13 @@ class Adaptive(Planner):
     merge: OnePlugin = Plugin(name="majority")
     """The merge of the vote."""
     early: bool = False
-    """Close the vote as soon as the merge is certain of its verdict."""
+    """Close the vote as soon as its verdict is certain."""
     logprobs: int = Field(default=0, ge=-1)
-    """At how many likeliest tokens to look (`Sampling.logprobs`)."""
+    """`Sampling.logprobs` of the samples."""
     window: int = Field(default=0, ge=0)
-    """Tokens in a sliding group of confidence (`Sampling.window`)."""
+    """`Sampling.window` of the samples."""
     stream: bool = False
-    """Send the samples' text while it is being written."""
+    """Send the samples' text while the model writes it."""
 
     def start(self, brief: Brief) -> Plan:
         """Return the probes, `sample-1` … `sample-k`, and the join `allocation`, which expands into the rest."""

@@ -24,8 +24,8 @@ class Fixed(Planner):
     """Run the plan given by `path` or `plan` (one of them).
 
     Inside the `op` of a step, `{{request}}` in a string stands for the request's text and `{{prompt}}` for the prompt
-    that the task makes of it. They are put in once; what they contain is not read again. Nobody's method, so nothing
-    differs from any; there are no defaults: what a step leaves out is what `Step` and `Sampling` say.
+    that the task makes of it. They are put in once and not read again. It is nobody's method, so it differs from none;
+    the defaults are those of `Step` and `Sampling`.
     """
 
     path: str | None = None

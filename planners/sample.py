@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from plait.core.interfaces import Brief, Planner
 from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
 
 from ._shared.seeds import derive
-from ._shared.steps import begun
+from ._shared.steps import OnePlugin, begun
 
 __all__ = ["Sample"]
-
-
-def _as_plugin(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
 
 
 class Sample(Planner):
@@ -42,16 +38,16 @@ class Sample(Planner):
     """Mode of answering that the prompt asks for."""
     width: int = Field(default=8, ge=1)
     """Branches that one sample may try, where the task's prompt says so."""
-    merge: Annotated[Plugin, BeforeValidator(_as_plugin)] = Plugin(name="majority")
+    merge: OnePlugin = Plugin(name="majority")
     """The merge, by name (`majority`, `best-of`) or as `{"name": …, "options": {…}}`."""
     early: bool = False
-    """Close the join as soon as the merge says that its verdict is certain, and stop the samples still out. Off by
-    default: the policy `consensus` does it too, for the plans of any planner."""
+    """Close the join as soon as its verdict is certain, and stop the other samples. The policy `consensus` does the
+    same for any planner."""
     logprobs: int = Field(default=0, ge=-1)
-    """At how many likeliest tokens to look (`Sampling.logprobs`): with 1 the majority breaks ties by the mean; from 2
-    on the merges and prunings that weigh by confidence have something to weigh."""
+    """`Sampling.logprobs` of the samples: with 1 the majority breaks ties by the mean; merges and prunings by
+    confidence need 2 or more."""
     window: int = Field(default=0, ge=0)
-    """Tokens in a sliding group of confidence (`Sampling.window`)."""
+    """`Sampling.window` of the samples."""
     begin: str = ""
     """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks before
     it answers (NoThinking, arXiv 2504.09858); where the chat template opens the block itself, give the text that ends

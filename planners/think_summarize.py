@@ -31,11 +31,10 @@ the question. Do not mention the attempts.
 class ThinkSummarize(Planner):
     """Parallel thoughts and a synthesis, after ParaThinker (arXiv 2509.04475).
 
-    Steps: `path-1` … `path-n` think about the request independently; when `quorum` of them are done (one by default:
-    First-Finish, which the paper found both most accurate and cheapest) the others are stopped, and what they had
-    written by then is kept; `summary` reads all of it and writes the answer. If it fails the answer is the vote of the
-    finished paths. A path whose answer the task's verifier finds right is the answer itself, and so is a single path
-    with nothing beside it.
+    Steps: `path-1` … `path-n` think about the request independently. When `quorum` of them are done (by default one:
+    First-Finish, in the paper the most accurate and the cheapest) the others are stopped; their text so far is kept.
+    `summary` reads all texts and writes the answer. If it fails, the finished paths vote. A path that the task's
+    verifier finds right is the answer, and so is a path without any other beside it.
 
     Differs from the paper, whose model is trained to think in tagged paths and whose engine lets the summary attend to
     their caches: here any model is asked in words for a synthesis of the paths' text (or, with `tags`, writes as that
@@ -48,18 +47,18 @@ class ThinkSummarize(Planner):
     paths: int = Field(default=4, ge=1)
     """Lines of thought; the paper has up to 8."""
     quorum: int | None = Field(default=1, ge=1)
-    """Paths that need to be done before the others are stopped; `null` waits for all. With fewer paths left than that
-    (the others failed) the synthesis reads those."""
+    """Finished paths after which the others are stopped; `null` waits for all. If too many fail, the synthesis reads
+    the rest."""
     keep_partial: bool = True
-    """Read what stopped paths had written. Needs a worker that streams."""
+    """Read the text of stopped paths too. Needs a worker that streams."""
     deadline: float | None = Field(default=None, gt=0)
-    """Seconds after which the synthesis reads what is there."""
+    """Seconds after which the synthesis reads the paths as they are."""
     path_tokens: int = Field(default=1024, ge=1)
     """Most tokens of a path."""
     summary_tokens: int = Field(default=1024, ge=1)
     """Most tokens of the answer."""
     read_tokens: int = Field(default=4096, ge=1)
-    """Most tokens of paths that the synthesis reads, evenly shared; of longer paths it reads the end."""
+    """Most tokens of paths that the synthesis reads, shared evenly; longer paths lose their beginning."""
     temperature: float = Field(default=0.8, ge=0.0)
     """Of the paths; 0 is greedy and makes them all the same."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import JsonValue
+from pydantic import BeforeValidator, JsonValue
 
 from plait.core.interfaces import Brief
 from plait.core.plan import Join, Part, Plan, Plugin, Sampling, Step, Structured, Text, Think
@@ -19,6 +20,14 @@ NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
 ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
 _FIELD = re.compile(r"\{(\w+)\}")
 _OPENED = re.compile(r"\s*<think>")
+
+
+def _as_plugin(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
+"""An option that names a plugin: `majority`, or `{"name": …, "options": {…}}`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,10 @@ from plait.core.sampling_theory import semantic_entropy
 
 from .._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
 from .._shared.seeds import derive
-from .._shared.steps import Asker, OnResult, through
+from .._shared.steps import Asker, OnePlugin, OnResult, through
 from . import prompts as words
 
 __all__ = ["Refine"]
-
-
-def _as_plugin(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
 
 
 def _as_rounds(value: object) -> object:
@@ -39,15 +35,14 @@ def _as_rounds(value: object) -> object:
 class Refine(Planner):
     """Parallel-Distill-Refine (arXiv 2510.01123), with one draft a round Sequential Refinement.
 
-    Steps: `draft-r-1` … `draft-r-M` are the drafts of round r; `round-r` gathers them, and what it expands into makes
-    the workspace of the next round (`distill-r` with the distiller `summary`, `choose-r` where a model selects) and the
-    next drafts. The workspace has at most `workspace_tokens` of text and is made anew each round, never added to. The
-    last round has one draft, and that is the answer; if it fails, the vote of the round before is. A draft that the
-    task's verifier finds right ends the run.
+    Steps: `draft-r-1` … `draft-r-M` are the drafts of round r. `round-r` gathers them and expands into the workspace of
+    the next round (`distill-r` with the distiller `summary`, `choose-r` where a model selects) and the next drafts. The
+    workspace has at most `workspace_tokens` and is made anew each round. The last round has one draft, the answer; if
+    it fails, the round before votes. A draft that the task's verifier finds right ends the run.
 
-    Differs from the paper: the workspace always begins with the count of the drafts' answers, since a summary can lose
-    the one of a minority; a round goes on without drafts that failed, and a distiller that fails is replaced by the
-    best drafts themselves. The paper leaves open how the top k are found; here by verifier, votes and log-probability,
+    Differs from the paper: the workspace begins with the count of the drafts' answers, since a summary can lose that of
+    a minority; failed drafts are left out, and the best drafts replace a distiller that fails. The paper leaves open
+    how the top k are found; here by verifier, votes and log-probability,
     or by a call of the model (`judge`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
     """
 
@@ -55,10 +50,9 @@ class Refine(Planner):
     """Drafts in each round, as `[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential
     refinement."""
     distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = "summary"
-    """What the workspace is. `summary`: notes that a model writes on all drafts. `shared-top-k`: the k best drafts, the
-    same for all. `per-sample-top-k`: each draft of the next round reads a draft of its own (the i-th best) and the k -
-    1 best of the others; with `judge="model"` the k that a choice of its own names. `random-k`: each reads k at
-    random."""
+    """Content of the workspace. `summary`: a model's notes on all drafts. `shared-top-k`: the k best drafts.
+    `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best others; with
+    `judge="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each."""
     k: int = Field(default=3, ge=1)
     """Drafts in a workspace, for the distillers that take drafts as they are."""
     judge: Literal["votes", "model"] = "votes"
@@ -72,14 +66,13 @@ class Refine(Planner):
     temperature: float = Field(default=1.0, ge=0.0)
     """Of the drafts; 0 is greedy and makes those of a round all the same."""
     last_temperature: float | None = Field(default=None, ge=0.0)
-    """Of the drafts of the last round, if it is to be another."""
+    """Temperature of the last round's drafts, if it differs."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Sample from the most likely tokens that together have this probability."""
     logprobs: bool = False
     """Ask for log-probabilities, by which drafts with equally frequent answers are ranked."""
-    merge: Annotated[Plugin, BeforeValidator(_as_plugin)] = Plugin(name="majority")
-    """How drafts become one answer: those of the last round, if it has more than one; those of the round before one in
-    which all failed."""
+    merge: OnePlugin = Plugin(name="majority")
+    """How the drafts of the last round become one answer, or those of the round before one in which all failed."""
     deadline: float | None = Field(default=None, gt=0)
     """Seconds after which a round goes on with the drafts that are done."""
     stop_entropy: float | None = Field(default=None, ge=0.0)

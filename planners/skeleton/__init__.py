@@ -25,11 +25,11 @@ class Skeleton(Planner):
     write one or two sentences each at the same time, and `text` puts them together. Everything else, a skeleton that
     cannot be read or has too few points, and a router or skeleton that fails, is one call, `direct`; `why` says so.
 
-    Differs from the original: numbers count only at the start of a line, sub-points are not folded in, a point that
-    fails leaves its heading and not the whole answer, and the prompts of all points share everything but their last
-    lines, so an engine with a prefix cache reads the question and the skeleton once. The start of the answer (`1.`,
-    then the point's heading) is written for the model, and in a chat also asked for in words, since not every server
-    can be told how a turn begins. Temperature 0 and blank lines between points by default, as there.
+    Differs from the original: numbers count only at the start of a line; sub-points are not folded in; a point that
+    fails leaves its heading, and the answer goes on; the prompts of all points differ in their last lines only, so a
+    prefix cache reads question and skeleton once. The start of each answer (`1.`, then the point's heading) is written
+    for the model, and in a chat also asked for in words, since not every server takes the start of a turn. Defaults:
+    temperature 0 and blank lines between points, as there.
     """
 
     router: Literal["model", "off"] = "model"

@@ -27,11 +27,11 @@ class SkeletonGraph(Planner):
     starting when these are there, while the list is still being written; `text` puts the parts together in order.
     A list of fewer than `least` lines, or a graph that fails, is one call, `direct`; `why` says so.
 
-    A difficulty chooses the model (`models`), and, after the threshold of SCALE (arXiv 2512.00466: a score in [0, 1]
-    above 0.5 gets the slow way of thinking), the words and tokens. Differs from the papers, which leave the scale of
-    the difficulty and the fate of a sub-problem with nonsense in it open: one without a difficulty counts as 5, a need
-    that names nothing earlier is dropped (and noted on the label of `text`), and a sub-problem that needs one that
-    failed is not guessed at. Temperature 0 by default.
+    The difficulty chooses the model (`models`) and, with the threshold of SCALE (arXiv 2512.00466: scores in [0, 1]
+    above 0.5 get the slow way of thinking), words and tokens. Differs from the papers, which leave the scale of the
+    difficulty and the treatment of nonsense open: a sub-problem without a difficulty counts as 5; a need that names no
+    earlier sub-problem is dropped and noted on the label of `text`; a sub-problem whose need failed fails too. Default:
+    temperature 0.
     """
 
     models: dict[int, str] = {}

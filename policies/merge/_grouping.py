@@ -24,27 +24,27 @@ SAME_BY_COSINE = 0.9
 
 
 class Groups(Frozen):
-    """Groups by the names of branches, as far as they are known."""
+    """Groups of branches (by name) so far."""
 
     found: tuple[tuple[str, ...], ...] = ()
-    """Whole groups; the first of each stands for it."""
+    """Whole groups; the first member represents the group."""
     open: tuple[str, ...] = ()
-    """Those that are in no group yet; the first stands for the next one."""
+    """Branches in no group yet; the first represents the next group."""
     calls: tuple[str, ...] = ()
-    """The steps that compare the first of `open` with each of the others, in order."""
+    """Steps that compare the first of `open` with each of `others`, in order."""
     silent: int = 0
-    """Comparisons that came to nothing."""
+    """Comparisons without a result."""
     apart: tuple[str, ...] = ()
-    """Those that are known to be different from one another; none of them is compared with another."""
+    """Branches that are known to differ from one another and are not compared."""
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Those that the first of `open` is compared with."""
+        """Branches that the first of `open` is compared with."""
         head, *rest = self.open
         return tuple(other for other in rest if head not in self.apart or other not in self.apart)
 
     def settled(self) -> Groups:
-        """Return the same without those in front that there is nothing to compare with: groups of their own."""
+        """Return the groups with each first of `open` that has nothing to compare with as a group of its own."""
         groups = self
         while groups.open and not groups.others:
             update = {"found": (*groups.found, groups.open[:1]), "open": groups.open[1:]}
@@ -55,9 +55,9 @@ class Groups(Frozen):
 class Grouping(Asking):
     """Base of the merges that ask which of several texts come to the same.
 
-    A model is asked about pairs: the first text with each of the others at the same time, then the first of those that
-    were not the same with each of the rest, and so on, so k groups take k rounds at most (leader clustering). What it
-    says counts by the last "yes" or "no" in it; a call that fails, or says neither, does not make two the same.
+    A model compares pairs (leader clustering): the first text with each of the others at the same time, then the first
+    text that differs with each of the rest, and so on, so k groups take at most k rounds. The last "yes" or "no" of a
+    reply counts; a call that fails or says neither leaves the two apart.
     """
 
     threshold: float | None = Field(default=None, gt=0.0, le=1.0)
@@ -69,7 +69,7 @@ class Grouping(Asking):
     constrain: bool = False
     """Let the engine allow the model nothing but "yes" or "no"; not every server can."""
     groups: Groups | None = None
-    """What has been found out; set by the merge itself."""
+    """The groups so far; set by the merge itself."""
 
     def comparisons(self, groups: Groups, shown: Mapping[str, str], intro: str, ask: str, task: Task) -> list[Step]:
         """Return the calls of the next round. `shown` has the text of each; `intro` and `ask` are put around the two of

@@ -25,25 +25,25 @@ class Alike(Grouping):
     """Greedy clusters of beginnings after DeepPrune (arXiv 2510.08483), with an embedding or an untrained model in
     place of its trained judge.
 
-    Beginnings that ended by themselves are clustered by their answers, and nobody is asked about two of those; one that
-    ended without an answer is like none. All others are compared with these first, then with one another. `embedding`:
-    a tool makes vectors of all texts, and a beginning joins the most similar one before it that stands for a cluster,
-    at a cosine of `threshold` (0.9). `model`: a model says of pairs whether both will come to the same answer; with
-    `graded` the probability of that must be `threshold` (0.5).
+    Beginnings that ended by themselves are clustered by their answers without further questions; one that ended without
+    an answer is a cluster of its own. The others are compared with these first, then with one another. `embedding`: a
+    tool makes vectors of all texts, and a beginning joins the most similar cluster before it at a cosine of `threshold`
+    (0.9). `model`: a model says of pairs whether both will come to the same answer; with `graded` its probability must
+    reach `threshold` (0.5).
 
-    If the tool fails or returns no vectors, or a model's call fails or says neither yes nor no, nothing is like
-    anything (in that pair): what is lost is tokens, no vote. The value is a list of {"trace": name, "count": beginnings
-    that it stands for, "done": whether it ended by itself}, as that of `distinct`; beginnings that failed are left out.
+    If the tool or a model's call fails, or says neither yes nor no, the beginnings in question stay apart: that costs
+    tokens, but no vote. The value is that of `distinct`: a list of {"trace": name, "count": size of the cluster,
+    "done": whether the trace ended by itself}. Failed beginnings are left out.
     """
 
     ask: Literal["embedding", "model"] = "model"
-    """Who says how alike two beginnings are."""
+    """The judge: an embedding or a model."""
     tool: str = Field(default="embed", min_length=1)
     """Name of the tool that makes vectors of texts: it takes `texts` and returns a list of numbers for each."""
     instruction: str = _ASK
-    """What a model is asked about two beginnings."""
+    """Question to the model about two beginnings."""
     called: str | None = None
-    """The step whose value are the vectors; set by the merge itself."""
+    """Step with the vectors; set by the merge itself."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the representatives, or the calls as more plan; `why` says how many clusters there are."""

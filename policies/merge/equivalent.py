@@ -23,26 +23,26 @@ _TOOLS = {"tool": "math_equal", "embedding": "embed"}
 
 
 class Equivalent(Grouping):
-    """A majority vote over classes of equivalent answers, for an equivalence that is too slow or too risky to ask for
+    """A majority vote over classes of equivalent answers, for an equivalence that is too slow or too risky to compute
     inside the machine.
 
-    Each different answer (by the task's key) is asked about once, and one answer alone not at all. `ask` says whom:
+    Each different answer (by the task's key) is judged once, and a single answer not at all. Judges (`ask`):
 
     - `tool`: a tool that takes `answers`, a list of texts, and returns a list as long, for each answer the index of the
-      first that is the same; a computer algebra system (`math_equal`, math-verify in a process that can be killed).
-    - `embedding`: a tool that takes `texts` and returns a vector for each. In the order of their votes, an answer
-      joins the one most similar to it before it that stands for a class, at a cosine of `threshold` (0.9).
-    - `model`: a model is asked of pairs whether both mean the same, yes or no; the answer with most votes first.
+      first equal one: a computer algebra system (`math_equal`, math-verify in a process that can be killed).
+    - `embedding`: a tool that takes `texts` and returns a vector for each. In the order of votes, an answer joins the
+      most similar class before it at a cosine of `threshold` (0.9).
+    - `model`: a model says of pairs whether both mean the same, yes or no, starting with the most frequent answer.
 
-    If the tool fails or returns anything else, or where a model's call fails or says neither yes nor no, the task's
-    keys alone decide (in that pair), and `why` says so. Equal counts go to the answer whose first voter comes earliest
-    in the join's order; the value is the answer of the class's first voter.
+    If the tool or a model's call fails or returns anything else, the task's keys decide (in that pair), and `why` says
+    so. Ties go to the answer whose first voter comes earliest in the join's order; the value is the answer of the
+    class's first voter.
     """
 
     votes: ClassVar[bool] = True
 
     ask: Literal["tool", "embedding", "model"] = "tool"
-    """Who says which answers are the same."""
+    """The judge."""
     tool: str | None = Field(default=None, min_length=1)
     """Name of the tool; `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out."""
     instruction: str = "Do A and B mean the same answer? Say only yes or no."
@@ -50,7 +50,7 @@ class Equivalent(Grouping):
     most: int = Field(default=16, ge=2)
     """Most different answers that a model is asked about: those with most votes. The others keep to themselves."""
     called: str | None = None
-    """The step whose value are the classes or vectors; set by the merge itself."""
+    """Step with the classes or vectors; set by the merge itself."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict, or the calls as more plan."""

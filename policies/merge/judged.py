@@ -36,10 +36,10 @@ class Entry(Frozen):
 class Judged(Asking):
     """Best-of-n with a model for a scorer: a mark from 0 to `best` for every different answer.
 
-    Equal answers are marked once, and one answer alone is not marked at all. The highest mark wins; equal marks go to
-    the answer with more votes, then to the one whose first voter comes earliest. The mark is the last number that the
-    judge writes (`8`, `8/10`, `8 out of 10`). An answer whose call fails, or gives no number from 0 to `best`, has no
-    mark and loses to any that has one. The join expands into the calls.
+    Equal answers are marked once, a single answer not at all. The highest mark wins; ties go to the answer with more
+    votes, then to the answer whose first voter comes earliest. The mark is the last number in the judge's reply (`8`,
+    `8/10`, `8 out of 10`). An answer whose call fails, or gives no number from 0 to `best`, loses to any answer with a
+    mark. The join expands into the calls.
     """
 
     votes: ClassVar[bool] = True

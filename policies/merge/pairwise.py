@@ -37,11 +37,10 @@ class Match(Frozen):
 class Pairwise(Asking):
     """Knockout selection by pairwise comparison, as in the tournaments of best-of-n by a model.
 
-    Equal answers are one candidate, so a tournament of k different answers takes k - 1 matches, in about log2 k rounds,
-    and none if all agree. Candidates are seeded by votes (then by the join's order): the first meets the last. A match
-    is asked twice, each candidate being A once, since models favour a place; the second must win both calls, else the
-    first stays. So a model that only ever says "A", or fails, changes nothing about the majority. The join expands into
-    a round at a time.
+    Equal answers are one candidate, so k different answers take k - 1 matches in about log2 k rounds. Candidates are
+    seeded by votes, then by the join's order: the first meets the last. Each match is asked twice with the candidates
+    swapped, since models favour a place. The second candidate must win both calls, else the first stays: a model that
+    always says "A", or fails, leaves the majority as it is. The join expands into one round at a time.
     """
 
     votes: ClassVar[bool] = True

@@ -28,14 +28,13 @@ class Entry(Frozen):
     head: str = ""
     """Before its text."""
     flows: bool = False
-    """The head was written for the model as the start of its text: where the text goes on in the middle of a sentence
-    (a small letter, a comma) they share the line."""
+    """The head was the start of the model's turn: a text that goes on in mid-sentence (a small letter, a comma) stays
+    on the head's line."""
     echo: tuple[str, ...] = ()
-    """Texts that a model may repeat at the start of the part (its heading): taken off if it does, whatever the case,
-    spaces and emphasis."""
+    """Texts that a model may repeat at the start of the part, such as its heading. They are removed, whatever their
+    case, spaces and emphasis."""
     missing: str | None = None
-    """In the place of a branch that has no text, `{reason}` being why; without it the part is left out, head and
-    all."""
+    """Text for a branch without any; `{reason}` stands for why. Without it the part is left out with its head."""
 
 
 class Stitch(Merge):
@@ -54,7 +53,7 @@ class Stitch(Merge):
     tail: str = ""
     """After the last part."""
     note: str = ""
-    """What a planner wants people to know of how this text came about: the start of `why`."""
+    """Start of `why`: a planner's words for people."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` has the note, how many parts there are, and who is missing."""

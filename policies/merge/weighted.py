@@ -22,16 +22,16 @@ By = Literal["mean", "tail", "bottom", "lowest"]
 class Weighted(Merge):
     """DeepConf's confidence-weighted vote (arXiv 2508.15260): an answer's weight is the sum of its voters' confidence.
 
-    Needs branches that say their confidence (`logprobs=20` and a `window` of the planner); voters that do not are left
-    out, and where none does the join fails. The verdict is the heaviest answer even against the majority; `why` then
-    says so. Ties go to the answer with more votes, then to the one whose first voter comes earliest.
+    Needs `logprobs=20` and a `window` of the planner; voters without a confidence are left out, and if none has one the
+    join fails. The heaviest answer wins, even against the majority (`why` then says so). Ties go to the answer with
+    more votes, then to the answer whose first voter comes earliest.
 
-    Kept are the voters whose score is at least the percentile 100 - `eta` of all scores (DeepConf offline), or, with
-    `warmup`, of the lowest-group scores of the first `warmup` branches (DeepConf online: use it with the policy
+    Only voters whose score reaches the percentile 100 - `eta` of all scores are kept (DeepConf offline), or, with
+    `warmup`, of the lowest-group scores of the first `warmup` branches (DeepConf online, together with the policy
     `deepconf` and the same `eta` and `warmup`).
 
-    What differs from the paper: `cap` bounds every weight by the median's multiple and fraction, so that one
-    degenerate trace (a loop is written with near certainty) cannot outvote the others. `cap=null` is the paper's rule.
+    Differs from the paper: `cap` limits every weight to a multiple of the median, so one degenerate trace (loops are
+    written with near certainty) cannot outvote the others. `cap=null` is the paper's rule.
     """
 
     votes: ClassVar[bool] = True

@@ -27,8 +27,8 @@ class Plain(Task):
     equal: Literal["normalised", "exact", "number", "expression"] = "normalised"
     """When two answers are the same. `normalised`: without regard to case, spaces, a final full stop, `$`, and how a
     number is written (`1,000.0`, `1000`, `2000/2`). `exact`: character by character. `number`: as numbers, rounded to a
-    multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`, `2x+2`); what cannot be
-    read as one is normalised."""
+    multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`, `2x+2`); any other text
+    is normalised."""
     field: str = Field(default="answer", min_length=1)
     """For `json`: the field; `result.value` is one inside another."""
     pattern: str | None = None
@@ -38,9 +38,8 @@ class Plain(Task):
     """For `function`: `pkg.mod:fn` of a text, returning any JSON value or `None` for no answer. Quick and pure: it is
     asked inside the machine, and again in a replay."""
     tolerance: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
-    """For `number`: answers are rounded to a multiple of this. Two that are closer than that can still round to
-    different multiples; classes of equal answers cannot be had of "closer than", which does not carry over from two
-    pairs to the third."""
+    """For `number`: answers are rounded to a multiple of this. Two answers that are closer than that can still round to
+    different multiples: "closer than" would not be an equality (a near b and b near c do not make a near c)."""
     digits: int | None = Field(default=None, ge=1, le=50)
     """For `number`: significant digits, in the place of `tolerance`."""
 
