@@ -195,7 +195,7 @@ def classes(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None 
 
 
 def lead(votes: Iterable[int]) -> tuple[int, int]:
-    """Return the highest and the second highest of some counts; 0 for one that is not there."""
+    """Return the highest and the second highest of some counts; 0 where there is none."""
     top = second = 0
     for each in votes:
         if each > top:

@@ -66,8 +66,8 @@ def auroc(scores: Sequence[float], same: Sequence[bool]) -> float:
 
 
 def cluster(items: Sequence[T], threshold: float, like: Callable[[T, T], float]) -> list[int]:
-    """Return, for each item, the place of the one that stands for it: greedy clustering in the order given, to the most
-    similar earlier representative by `like` (the earliest of equals) if that is at least `threshold` alike."""
+    """Return for each item the place of its cluster's first item. Greedy, in the order given: an item joins the most
+    similar cluster by `like` (the earliest of equals) if that reaches `threshold`."""
     heads: list[int] = []
     found: list[int] = []
     for place, item in enumerate(items):

@@ -112,7 +112,7 @@ class Countdown(Task):
         """Return the steps that a text claims, in the order written, or `None`.
 
         They stand after the last `<hit>`, or are the whole text where there is none, separated by `;` (or a JSON list,
-        as this returns). A claim with anything else in it, or one that was cut off, is none.
+        the form of the result). A claim with anything else in it, or one that was cut off, does not count.
         """
         steps = _claim(text)
         return [str(step) for step in steps] if steps else None
@@ -152,7 +152,7 @@ class Countdown(Task):
     def _build(self, steps: list[_Step]) -> _Expr | None:
         """Return the expression that exact steps over all the numbers build, or `None`.
 
-        Of two equal numbers the one that came about last is used first, so that equal steps build one expression.
+        Of two equal numbers the last one made is used first, so that equal steps build one expression.
         """
         if len(steps) != COUNT - 1:
             return None

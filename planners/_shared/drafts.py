@@ -21,7 +21,7 @@ SHORT = 80
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What one branch came to."""
+    """The result of one branch."""
 
     name: str
     text: str
@@ -102,8 +102,8 @@ def histogram(drafts: Sequence[Draft]) -> str:
 def block(drafts: Sequence[Draft], most: int, what: str = "Draft") -> str:
     """Return drafts under headings, numbered from 1, at most `most` tokens of their text in all.
 
-    Short drafts are kept whole and the others share what is left evenly; of what is cut the end is kept, where the
-    conclusion stands. A draft's tokens are those that the engine counted, its characters taken as evenly long.
+    Short drafts are kept whole, and the others share the rest evenly. Of a longer draft the end is kept, where the
+    conclusion stands. Tokens are the engine's count, spread evenly over the characters.
     """
     parts: list[str] = []
     for i, (draft, text) in enumerate(zip(drafts, shown(drafts, most), strict=True), 1):
@@ -135,8 +135,7 @@ def _tokens(draft: Draft, text: str) -> int:
 
 
 def _shares(wanted: Sequence[int], most: int) -> list[int]:
-    """Return how many tokens each may have, so that their sum is at most `most`: the smallest first, what they leave to
-    the others."""
+    """Return how many tokens each draft may have, `most` in all: small drafts whole, the others an even share."""
     shares = [0] * len(wanted)
     left, waiting = most, len(wanted)
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):

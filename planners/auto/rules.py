@@ -20,7 +20,7 @@ Choice = Literal["probes", "vote", "best-of", "threads", "serial", "refine", "se
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is left to spend, and what is known of the model."""
+    """The budget that is left, and facts about the model."""
 
     tokens: int | None = None
     """Tokens that may still be generated; `None`: no limit."""
@@ -43,14 +43,14 @@ class Limits:
     threads_from: int = 4096
     """Tokens that must be left for threads to be worth while."""
     agreement: float = 0.95
-    """How sure it must be that the first answer is the most likely one."""
+    """Probability at which the first answer leads surely."""
     epsilon: float = 0.01
     """With a verifier: gain of one more sample below which there are enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What the probes say."""
+    """Facts about the probes' answers."""
 
     probes: int
     answers: int
@@ -86,8 +86,7 @@ def decide(signs: Signs, limits: Limits) -> Way:
 
 
 def counterfactual(signs: Signs, limits: Limits) -> Way | None:
-    """Return what would have been done if there were no such way as the one chosen: that of the next rule that holds;
-    `None` where nothing else could be done."""
+    """Return the way of the next rule that holds and chooses differently; `None` if there is none."""
     chosen, *others = ways(signs, limits)
     return next((way for way in others if way[0] != chosen[0]), None)
 
@@ -139,8 +138,7 @@ def ways(signs: Signs, limits: Limits) -> Iterator[Way]:
 
 
 def _is_short(limits: Limits) -> bool:
-    """Whether there is time for one more call and not for two: a time limit counts as short if the rate is not
-    known."""
+    """Whether there is time for one more call only; without a rate every time limit counts as short."""
     if limits.seconds is None:
         return False
     return limits.rate is None or limits.seconds * limits.rate < 3 * limits.call_tokens

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _REFERENCE = re.compile(r"\$(?:[0-9]{1,6}|\{[0-9]{1,6}\})")
 _SHOWN = 200
 MAX_CHARS = 1_000_000
-"""Of text that is held back because it may be JSON; a longer one is no list of calls."""
+"""Most characters that are held back as possible JSON; a longer text is no list of calls."""
 
 
 class Misread(NamedTuple):
@@ -35,7 +35,7 @@ class NativeCalls:
     """A filter before the parser of plans: text in any pieces goes through as it is, but for calls, which come out as
     lines `N. name(key=value, …)`, each as soon as it is complete.
 
-    A text that begins as JSON is held until it has ended; one that turns out to hold no calls then goes through.
+    A text that begins as JSON is held until its end, and goes through as it is if it has no calls.
     """
 
     def __init__(self, after: int = 0) -> None:
@@ -43,7 +43,7 @@ class NativeCalls:
         self.count = 0
         """Calls read so far."""
         self.misread: list[Misread] = []
-        """Calls that nothing but what they were meant to be can be said of, in order."""
+        """Calls that cannot be read, in order."""
         self._next = after + 1
         self._held = ""
         self._json: bool | None = None

@@ -35,8 +35,8 @@ class SkeletonGraph(Planner):
     """
 
     models: dict[int, str] = {}
-    """Model for sub-problems up to a difficulty: `{2: "small"}` sends 1 and 2 to `small` and the others to whatever the
-    workers serve, `{2: "small", 5: "large"}` sends 3 to 5 to `large`. Empty: one model for all."""
+    """Model for sub-problems up to a difficulty: `{2: "small", 5: "large"}` sends 1 and 2 to `small`, 3 to 5 to
+    `large`. Difficulties above the last go to any model that the workers serve. Empty: one model for all."""
     threshold: float = Field(default=0.5, ge=0.0, le=1.0)
     """A sub-problem whose (difficulty - 1) / 4 is above this is hard: it is thought through first."""
     least: int = Field(default=2, ge=1)

@@ -109,8 +109,8 @@ class Grouping(Asking):
         return sure if said[-1].lower() == "yes" else 1.0 - sure
 
     def by_embedding(self, names: Sequence[str], value: JsonValue, apart: Collection[str] = ()) -> Groups | None:
-        """Return the groups by the vectors of `names`, in order: each joins the most similar earlier one that stands
-        for a group, those of `apart` none of `apart`. `None` for what is no list of as many vectors."""
+        """Return the groups by the vectors of `names`, in order: each name joins the most similar group before it, but
+        two of `apart` never share one. `None` if the value is no list of as many vectors."""
         vectors = vectors_of(value, len(names))
         if vectors is None:
             return None

@@ -52,7 +52,7 @@ class Alike(Grouping):
         traces = [branch for branch in branches if branch.name not in calls and branch.done and branch.result]
         ended = {trace.name for trace in traces if trace.result and trace.result.finish != "length"}
         counts, mute = _by_answer(traces, ended, task)
-        # those that ended come first: whoever is like one of them need not go on at all
+        # ended beginnings come first: a beginning like one of them need not go on
         names = sorted(counts, key=lambda name: name not in ended)
         alone = Groups(found=tuple((name,) for name in names))
         note = ""
@@ -104,8 +104,8 @@ class Alike(Grouping):
 
 
 def _by_answer(traces: Sequence[Branch], ended: set[str], task: Task) -> tuple[dict[str, int], list[str]]:
-    """Return the beginnings with how many each stands for, those that ended with one answer being one; and the names of
-    those that ended without any."""
+    """Return the beginnings with the size of their cluster (ended beginnings with equal answers are one), and the names
+    of ended beginnings without an answer."""
     counts: dict[str, int] = {}
     firsts: dict[str, str] = {}
     mute: list[str] = []

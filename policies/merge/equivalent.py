@@ -135,7 +135,7 @@ class Equivalent(Grouping):
 
 
 def _of_groups(groups: Groups, counted: Sequence[Class]) -> list[int]:
-    """Return, for each answer, the place of the one that stands for its group."""
+    """Return for each answer the place of its group's first answer."""
     places = {each.first.branch.name: i for i, each in enumerate(counted)}
     heads = [0] * len(counted)
     for members in groups.found:

@@ -27,9 +27,9 @@ class Match(Frozen):
     """Two candidates and the calls that decide between them."""
 
     first: str
-    """Branch of the one that had more votes (or came earlier): it stays where the calls do not agree."""
+    """Branch with more votes (or the earlier one): it stays if the calls do not agree."""
     second: str | None = None
-    """Branch of the other one; without it the first goes on alone."""
+    """The other branch; without it the first goes on alone."""
     calls: tuple[str, ...] = ()
     """Steps: one in which the first is A, one in which it is B."""
 

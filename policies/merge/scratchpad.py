@@ -30,8 +30,8 @@ class Entry(Frozen):
 class Scratchpad(Merge):
     """One block an action, in plan order: `Thought: …` if there was one, the action, `Observation: …`.
 
-    What a tool returned is text, never read again as an action or a reference. A task that failed has its error for
-    an observation, one that was not run the reason. Use it in a join that tolerates failures.
+    A tool's result is text and never read again as an action or a reference. The observation of a failed task is its
+    error, that of a task that was not run the reason. Use it in a join that tolerates failures.
     """
 
     entries: tuple[Entry, ...] = ()

@@ -52,7 +52,7 @@ class SynthesisOrVote(Merge):
         return self._verdict(best[2], f"a draft ({how}): the synthesis {what}")
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
-        """Return whether the synthesis stands, whatever its sources say."""
+        """Return whether the synthesis is the answer for any result of the sources."""
         if outstanding <= 0:
             return True
         answer = _answer(branches[0], task)

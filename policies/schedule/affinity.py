@@ -11,8 +11,8 @@ __all__ = ["Affinity"]
 
 
 class Affinity(Policy):
-    """Sends a step to the worker where the step that it comes `after` ran; one that comes after none, to the worker
-    that has most of its siblings (the steps with the same prompt): a prompt is read once however often it is sampled.
+    """Sends a step to the worker of the step that it continues (`after`), else to the worker with most of its siblings
+    (the steps with the same prompt), so each prompt is read once however often it is sampled.
 
     What Ray Serve's prefix-aware router guesses from characters is read off the plan here, and it has the load guard
     that the router lacks by default.

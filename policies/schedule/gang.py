@@ -31,12 +31,12 @@ class Gang(Policy):
     half: float = Field(default=13.0, ge=0)
     """Sequences with which it decodes half of that."""
     share: float = Field(default=0.5, gt=0, le=1)
-    """Of what it may generate, what a step is taken to generate; siblings that have ended tell better."""
+    """Share of its `max_tokens` that a step is expected to generate, until siblings have ended."""
     spare: float = Field(default=0.05, ge=0)
     """Of all k that are this close to the quickest (a share of its time) the smallest is taken: it reads less."""
     lead: bool = False
-    """Siblings wait until their worker's leader has sent its first token. Engines that share a prefix within a step (as
-    vLLM does) need no such wait; it is for those that would read the prefix once for each of them."""
+    """Siblings wait for the first token of their worker's leader. For engines that would read the prefix once for each
+    sibling; vLLM shares it within a step."""
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
         """Return the worker for one of several siblings; `None` for a step that has none."""

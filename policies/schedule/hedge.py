@@ -20,21 +20,21 @@ class HedgeStragglers(Policy):
     these have little to do; the first result wins (Dean & Barroso, "The tail at scale", 2013, whose hedged requests
     cost a few percent more load). It goes to a worker that has the siblings' prefix if there is one with room.
 
-    Those that end first are the short ones, so the times of those that have ended say too little of the rest. Therefore
-    a step that tells how many tokens it has is a straggler only if it is slow too, not merely long; and one is hedged
-    only to a worker on which clearly fewer of the run's steps are late, as all are when a burst is being worked off.
+    Short steps end first, so the times of ended steps say little about long ones. Therefore a step that reports its
+    tokens is a straggler only if it is also slow, not merely long. And a step is hedged only to a worker with clearly
+    fewer late steps of the run: while a burst is worked off, all are late.
     """
 
     quantile: float = Field(default=0.95, gt=0, le=1)
-    """Which of the times of its like, the shortest first, is the measure."""
+    """Quantile of the times of like steps that is the measure."""
     factor: float = Field(default=1.0, gt=0)
     """A straggler has run longer than this times that."""
     least: int = Field(default=4, ge=1)
-    """Of its like, so many must have ended before their times say anything."""
+    """Like steps that must have ended before their times count."""
     slow: float = Field(default=0.6, gt=0)
-    """A straggler that tells its tokens makes fewer a second than this share of the median."""
+    """A straggler that reports its tokens makes fewer a second than this share of the median."""
     low: float = Field(default=0.75, ge=0, le=1)
-    """No hedge to a worker of whose slots more than this share is taken."""
+    """No hedge to a worker with more than this share of its slots taken."""
     interval: float = Field(default=0.05, gt=0)
     """Seconds between two looks."""
 

@@ -59,7 +59,7 @@ class Apr(Dialect):
         return json.dumps(nodes, separators=(",", ":"))
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
-        """Return the state of the node that is called, or `None` for one that the trace does not know."""
+        """Return the state of the node that is called, or `None` if the trace has no such node."""
         node = (json.loads(notes) if notes else {}).get(fields["id"])
         return None if node is None else _state(fields["id"], *node)
 
