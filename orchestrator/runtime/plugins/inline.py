@@ -46,7 +46,7 @@ def verified(task: type[Task], fn: Callable[..., Any]) -> type[Task]:
     """Return a task like another whose answers a function judges: `fn(answer)` or `fn(answer, task)`, which returns
     `True`, `False` or `None`."""
     try:
-        two = len(inspect.signature(fn).parameters) > 1
+        two = _takes_the_task(inspect.signature(fn))
     except ValueError:  # a built-in one, such as `bool`
         two = False
 
@@ -55,6 +55,14 @@ def verified(task: type[Task], fn: Callable[..., Any]) -> type[Task]:
         return None if said is None else bool(said)
 
     return cast("type[Task]", type(task.__name__, (task,), {"__doc__": task.__doc__, "verify": verify}))
+
+
+def _takes_the_task(signature: inspect.Signature) -> bool:
+    """Whether a verifier's second parameter is for the task: it has no default (`lambda answer, want=want: …` binds a
+    value of its own), or it is called `task`."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    given = [each for each in signature.parameters.values() if each.kind in kinds]
+    return len(given) > 1 and (given[1].default is inspect.Parameter.empty or given[1].name == "task")
 
 
 def address(thing: Callable[..., Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,7 +11,9 @@ from plait.core.errors import PluginError
 from plait.core.interfaces import Brief
 from plait.core.plan import Plugin
 from plait.runtime.journal.replay import replay
+from plait.runtime.plugins.inline import verified
 from plait.runtime.plugins.loader import Plugins
+from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted
 
 
@@ -130,3 +132,17 @@ def test_not_every_choice_of_options_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert plugins.planner(Plugin(name="sample", options={"n": 5})) is made[-1]
     again = plugins.planner(Plugin(name="sample", options={"n": 1}))
     assert again == made[0] and again is not made[0]
+
+
+@pytest.mark.parametrize(
+    ("fn", "right"),
+    [
+        (lambda answer, want="7": answer == want, True),  # a value bound to a lambda in a loop
+        (lambda answer, task: task.text == "?" and answer == "7", True),
+        (lambda answer, task=None: task is not None, True),
+        (lambda answer, *, want="8": answer == want, False),
+        (lambda answer, *rest: not rest, True),
+    ],
+)
+def test_a_verifier_gets_the_task_only_where_it_asks_for_it(fn: Callable[..., object], right: bool) -> None:
+    assert verified(Plain, fn)(text="?").verify("7") is right
