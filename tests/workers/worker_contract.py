@@ -1,7 +1,6 @@
 """What every worker of model steps owes its driver, as tests to inherit.
 
-A subclass says which steps end soon, go on for long and fail, and which fixture gives the started worker. Knows only
-the `Worker` protocol.
+A subclass says which steps end soon, go on for long and fail, and which fixture gives the started worker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a think step's settings become vLLM's, and what is said where a release of vLLM has no such setting.
 
-Decides names and values. It is given vLLM's classes and does not import them.
+vLLM's classes are handed in.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ class Prompts:
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str, bool], tuple[int, ...]] = {}
+        self._cuts: dict[tuple[str, tuple[int, ...], str], tuple[int, ...]] = {}
         self._stops: dict[tuple[str, str], int | None] = {}
         self._ways: dict[tuple[str, str, bool], str] = {}
         self._nearby: dict[str | None, Nearby] = {}
@@ -107,12 +108,43 @@ class Prompts:
         begin = (Text(text=think.begin),) if think.begin else ()
         for place, part in enumerate((*think.prompt, *begin)):
             if isinstance(part, Tokens):
-                ids += part.ids if part.within is None else await self.tokens(server, part.within, False)
+                ids += part.ids if part.within is None else await self.cut(server, part.ids, part.within)
             elif isinstance(part, Text):
                 ids += await self.tokens(server, part.text, place == 0)
         if not ids:
             raise EngineError("the prompt has no tokens: give it some text")
         return ids
+
+    async def cut(self, server: Server, ids: tuple[int, ...], text: str) -> tuple[int, ...]:
+        """Return the ids of `text`, with which the text of `ids` begins: as many of the ids as lie within it, then the
+        rest of it tokenised."""
+        key = (server.model, ids, text)
+        if key in self._cuts:
+            return self._cuts[key]
+        texts: dict[int, str] = {}
+
+        async def said(count: int) -> str:
+            if count not in texts:
+                texts[count] = await detokenise(server.link, server.model, ids[:count]) if count else ""
+            return texts[count]
+
+        low, high = 0, len(ids)
+        while low < high:  # the text of the ids grows with their number
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if len(await said(middle)) <= len(text) else (low, middle - 1)
+        whole = text
+        while low and not whole.startswith(await said(low)):
+            bare = text.lstrip()  # some tokenizers drop the first space when they decode
+            if bare.startswith(await said(low)):
+                whole = bare
+            else:
+                low -= 1
+        rest = whole[len(await said(low)) :]
+        found = (*ids[:low], *(await self.tokens(server, rest, False) if rest else ()))
+        if len(self._cuts) >= REMEMBERED:
+            self._cuts.clear()
+        self._cuts[key] = found
+        return found
 
     async def tokens(self, server: Server, text: str, opening: bool) -> tuple[int, ...]:
         """Return a text's token ids, and remember them."""

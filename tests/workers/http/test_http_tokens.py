@@ -83,3 +83,24 @@ def test_one_difference_is_enough(tmp_path: Path) -> None:
     assert nearby.trusted and nearby.ids("a a") == (1, 1)
     nearby.compare(nearby.ids("a"), (2,))
     assert not nearby.trusted and nearby.ids("a") is None
+
+
+@pytest.mark.parametrize(
+    ("within", "kept", "asked"),
+    [
+        ("one two", ["one", "two"], []),
+        ("one two three four", ["one", "two", "three", "four"], []),
+        ("one two th", ["one", "two"], [" th"]),
+        ("on", [], ["on"]),
+    ],
+)
+async def test_kept_text_keeps_its_ids(within: str, kept: list[str], asked: list[str]) -> None:
+    """`before=` continues a context up to a text: what it keeps is not tokenised again."""
+    async with serving() as (server, worker):
+        ids = tuple(server.encode("one two three four"))
+        for attempt in (1, 2):
+            await ask(worker, (Text(text="start "), Tokens(ids=ids, within=within)), attempt=attempt)
+        sent = server.asked()[-1]["prompt"]
+        assert sent[1 : 1 + len(kept)] == server.encode(" ".join(kept))
+        tokenised = [body["prompt"] for path, body in server.requests if path == "/tokenize"]
+        assert tokenised == ["start ", *asked], "once, and nothing that was kept"
