@@ -12,7 +12,8 @@ from plait.core.errors import EngineError
 from plait.core.plan import Sampling, Text, Think
 
 from .connection import Link
-from .wire import Dialect, Reading, ServerError, body
+from .reading import Reading
+from .wire import Dialect, ServerError, body
 
 LADDER = (
     Dialect(extras=True),

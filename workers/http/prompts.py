@@ -14,9 +14,10 @@ from plait.core.result import Finish, Result, Usage
 from .._shared.prompt import TAIL
 from .._shared.stops import first_stop, opening
 from .probe import Server, detokenise, single, tokenise
+from .reading import Reading
 from .structured import way, ways
 from .tokenizer import Nearby
-from .wire import Reading, ServerError
+from .wire import ServerError
 
 REMEMBERED = 4096
 """Pieces of text whose token ids are kept."""

@@ -27,8 +27,9 @@ from .limiter import Gate, Pace, Verdict
 from .options import HttpOptions
 from .probe import Server, unknown
 from .prompts import Prompts
+from .reading import Reading
 from .tools import Offers
-from .wire import Reading, ServerError, body
+from .wire import ServerError, body
 
 log = logging.getLogger("plait.http")
 

@@ -17,7 +17,8 @@ from plait.core.plan import Sampling, Structured, Text, Think
 
 from .._shared.structured import specified
 from .connection import Link
-from .wire import Dialect, Reading, ServerError, body
+from .reading import Reading
+from .wire import Dialect, ServerError, body
 
 WORD = "zqx"
 """A word that no model says of itself."""

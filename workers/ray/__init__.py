@@ -22,9 +22,10 @@ from plait.core.result import Failure, Result, as_failure
 from .._shared.resources import default_threads, local_model, usable_cores
 from .._shared.streams import Checkpoint, Stream
 from . import cluster
-from .actor import EngineOutputs, Host, Pulse, load
+from .actor import EngineOutputs, Host, load
 from .quarantine import Quarantine
 from .token_pipe import Told
+from .watch import SILENCE, answered, first_line, hangs, reply
 
 __all__ = ["Quarantine", "RayWorker", "pool"]
 
@@ -38,12 +39,6 @@ message between machines, which takes about half a millisecond from the engine's
 figures."""
 FOLLOW_SECONDS = 0.002
 """How long the jobs that follow from news may take to come, so that they go with the call that waits for more."""
-SILENCE = 60.0
-"""Seconds without an answer after which an actor is taken for dead. For an engine this is the most: its own pace
-counts, `PACE` times the slowest answer of late and at least `LEAST` seconds."""
-PACE, LEAST = 20.0, 10.0
-STUCK = 600.0
-"""Seconds in which an engine that has requests has to make a step."""
 HOUR = 3600.0
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
@@ -225,7 +220,7 @@ class RayWorker(Worker):
         """Return the hosted worker's counters."""
         if self._actor is None:
             return {}
-        return await self._unless_gone(_reply(self._actor.stats))
+        return await self._unless_gone(reply(self._actor.stats))
 
     # -- the actor ---------------------------------------------------------------------------------------------------
 
@@ -253,7 +248,7 @@ class RayWorker(Worker):
             **room,
         )
         actor = remote.remote(self._spec, self._options)
-        started = asyncio.ensure_future(_reply(actor.start, self._told.open()))
+        started = asyncio.ensure_future(reply(actor.start, self._told.open()))
         started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end after we gave it up
         try:
             waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
@@ -271,7 +266,7 @@ class RayWorker(Worker):
         except WorkerError:
             raise
         except Exception as error:
-            raise WorkerError(f"{self.name} died while it started: {_first_line(error)}") from error
+            raise WorkerError(f"{self.name} died while it started: {first_line(error)}") from error
         self._told.opened()
         if wrong is not None:
             ray.kill(actor)
@@ -329,7 +324,8 @@ class RayWorker(Worker):
         """Hand out news as they come; return why no more will."""
         actor, gone = self._actor, self._gone
         assert gone is not None
-        watch, hangs = asyncio.ensure_future(_reply(actor.watch)), asyncio.ensure_future(self._hangs(actor))
+        health = asyncio.ensure_future(reply(actor.watch))
+        silent = asyncio.ensure_future(hangs(actor, self._silence, self._follows_pace))
         sent: asyncio.Task[Any] | None = None
         replies = self._replies
         try:
@@ -341,54 +337,26 @@ class RayWorker(Worker):
                     sent.cancel()
                 if not replies:
                     self._exchange()
-                reply = replies[0]
-                await asyncio.wait([reply, watch, hangs, gone], return_when=asyncio.FIRST_COMPLETED)
-                if not reply.done():
-                    said = gone if gone.done() else hangs
+                newest = replies[0]
+                await asyncio.wait([newest, health, silent, gone], return_when=asyncio.FIRST_COMPLETED)
+                if not newest.done():
+                    said = gone if gone.done() else silent
                     return said.result() if said.done() else "its worker ended"
                 replies.popleft()
                 self._sent.clear()
-                for each in reply.result():
+                for each in newest.result():
                     if isinstance(each, Checkpoint):
                         self._told.keep(each)
                     elif (stream := self._streams.get(each[0])) is not None:
                         stream.push(each[1])
         except Exception as error:
-            return _first_line(error)
+            return first_line(error)
         finally:
-            left = [watch, hangs, *replies, *([sent] if sent is not None else ())]
+            left = [health, silent, *replies, *([sent] if sent is not None else ())]
             replies.clear()
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-
-    async def _hangs(self, actor: Any) -> str:
-        """Ask the actor now and then whether it is there; return that it does not answer, or that its engine makes no
-        step. It is asked twice: the first time may have run out while this process was suspended itself."""
-        missed, silence = 0, self._silence
-        took: deque[float] = deque(maxlen=32)
-        clock = asyncio.get_running_loop().time
-        steps, moved = -1, clock()
-        while missed < 2:
-            asked = clock()
-            answer = asyncio.ensure_future(_reply(actor.answers))
-            try:  # not `wait_for`, which may swallow a cancel that comes with the answer
-                await asyncio.wait([answer], timeout=silence / 2)
-                missed = 0 if answer.done() else missed + 1
-                if answer.done():
-                    pulse: Pulse | None = answer.result()
-                    if pulse is None or not pulse.busy or pulse.steps != steps:
-                        steps, moved = pulse.steps if pulse is not None else -1, clock()
-            finally:
-                answer.cancel()
-            if not missed:
-                took.append(clock() - asked)
-                if self._follows_pace:
-                    silence = min(self._silence, max(LEAST, PACE * max(took)))
-                if clock() - moved > STUCK:
-                    return f"its engine has requests and has made no step for {STUCK:g} s"
-                await asyncio.sleep(silence / 8)
-        return f"it has not answered for {silence:g} s"
 
     async def _unless_gone(self, reply: Awaitable[T]) -> T:
         """Await something of Ray's. Raises `WorkerLost` if the cluster goes away before it comes."""
@@ -425,7 +393,7 @@ class RayWorker(Worker):
                     self._outbox = [job]
                     self._send()
                 return
-            refused = WorkerError(f"{self.name} cannot be told of it: {_first_line(error)}")
+            refused = WorkerError(f"{self.name} cannot be told of it: {first_line(error)}")
             for job in jobs:
                 if (stream := self._streams.get(job.attempt)) is not None:
                     stream.push(as_failure(refused))
@@ -434,7 +402,7 @@ class RayWorker(Worker):
         """Call the actor, with what there is to tell it; the reply is its news."""
         answer = self._actor.exchange.remote(self._calls, jobs, given_up)
         self._calls += 1
-        self._replies.append(asyncio.ensure_future(_answered(answer)))
+        self._replies.append(asyncio.ensure_future(answered(answer)))
         self._sent.set()
 
 
@@ -487,16 +455,3 @@ def pool(
         room |= {"count": count, "start_timeout": start_timeout, "quarantine": quarantine}
         workers.append(RayWorker(host, own, name=f"engine-{index}", **room))
     return workers
-
-
-async def _reply(method: Any, *args: Any) -> Any:
-    return await method.remote(*args)
-
-
-async def _answered(answer: Awaitable[T]) -> T:
-    return await answer
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

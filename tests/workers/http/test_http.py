@@ -17,7 +17,8 @@ from plait.core.plan import Call, Sampling, Text, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 from plait.workers.http.limiter import Gate
-from plait.workers.http.wire import Dialect, Reading
+from plait.workers.http.reading import Reading
+from plait.workers.http.wire import Dialect
 from tests.planners import countdown_model
 
 from .fake_server import FakeServer

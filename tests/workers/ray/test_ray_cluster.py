@@ -14,6 +14,7 @@ from plait.core.errors import WorkerError
 from plait.workers.ray import RayWorker
 from plait.workers.ray.actor import Pulse
 from plait.workers.ray.cluster import Placement, default_gpus, missing
+from plait.workers.ray.watch import hangs
 
 
 class Group:
@@ -152,35 +153,32 @@ async def test_an_actor_is_asked_twice_before_it_counts_as_hung() -> None:
         asked.append(asyncio.get_running_loop().time())
         await asyncio.get_running_loop().create_future()
 
-    worker = RayWorker("plait.workers.scripted:Scripted", {"replies": [{"text": "x"}]}, silence=0.1)
-    assert "not answered for 0.1 s" in await worker._hangs(SimpleNamespace(answers=SimpleNamespace(remote=silent)))
+    assert "not answered for 0.1 s" in await hangs(SimpleNamespace(answers=SimpleNamespace(remote=silent)), 0.1)
     assert len(asked) == 2
 
 
 async def test_an_engine_is_asked_at_its_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.workers.ray.LEAST", 0.2)
+    monkeypatch.setattr("plait.workers.ray.watch.LEAST", 0.2)
     turns = iter(range(3))
 
     async def stops() -> None:
         if next(turns, None) is None:
             await asyncio.get_running_loop().create_future()
 
-    worker = RayWorker("plait.workers.engine:Engine", {"model": "a/model"})
-    worker._silence = 4.0
-    said = await asyncio.wait_for(worker._hangs(SimpleNamespace(answers=SimpleNamespace(remote=stops))), 10)
+    actor = SimpleNamespace(answers=SimpleNamespace(remote=stops))
+    said = await asyncio.wait_for(hangs(actor, 4.0, by_pace=True), 10)
     assert said.startswith("it has not answered for 0.2"), "and not for four seconds"
 
 
 async def test_an_engine_that_makes_no_step_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.workers.ray.STUCK", 0.2)
+    monkeypatch.setattr("plait.workers.ray.watch.STUCK", 0.2)
     steps = iter([1, 2, 3])
 
     async def answers() -> Pulse:
         return Pulse(busy=True, steps=next(steps, 3))
 
-    worker = RayWorker("plait.workers.scripted:Scripted", {"replies": [{"text": "x"}]}, silence=0.4)
     actor = SimpleNamespace(answers=SimpleNamespace(remote=answers))
-    assert "has requests and has made no step for 0.2 s" in await asyncio.wait_for(worker._hangs(actor), 10)
+    assert "has requests and has made no step for 0.2 s" in await asyncio.wait_for(hangs(actor, 0.4), 10)
 
 
 async def test_room_that_comes_when_its_start_was_given_up_is_given_back() -> None:

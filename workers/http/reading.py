@@ -1,0 +1,317 @@
+"""How the pieces of an OpenAI-compatible server's answer add up to a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plait.core.interfaces import Progress
+from plait.core.plan import Think
+from plait.core.result import Finish, Result, Usage
+
+from .._shared.confidence import Trace, add_position
+from .._shared.function_calls import Calls
+from .._shared.stops import opening
+from .wire import Dialect, ServerError, stops_here
+
+MOST_PROMPT = 1 << 32
+"""A server that says that a prompt has more tokens is not believed."""
+
+
+class Reading:
+    """The part of an answer that has come so far. A second stream of the same job goes on where the first broke off.
+
+    An answer is cut at the step's `max_tokens`, whatever the server makes of that limit.
+    """
+
+    def __init__(self, dialect: Dialect, think: Think, tells: bool = False, secrets: Sequence[str] = ()) -> None:
+        """Begin. With `tells`, token ids are told with what is new. `secrets` are replaced by `***` in the text."""
+        self._sampling = think.sampling
+        self._keeps = think.sampling.keep_stop and not dialect.ids
+        self._tells = tells
+        self._stops = think.sampling.stop if stops_here(dialect, think) else ()
+        self._secrets = secrets
+        self._held = ""
+        """The end of the text, which may be the beginning of a stop text or a secret."""
+        self._texts: list[str] = []
+        self._untold = ""
+        """Text that is known from token ids and that the server has not shown."""
+        self._past = 0
+        """How many of `ids` another attempt had generated."""
+        self._begun = 0
+        """Tokens when the stream began that is read now."""
+        self._logprobs = 0.0
+        self._scored = 0
+        self._trace = Trace.of(think.sampling)
+        self._usage: Usage | None = None
+        self._before = Usage()
+        """Of the streams before this one."""
+        self._calls: Calls | None = None
+        """Calls of functions, if it made any."""
+        self._aligned = True
+        """The ids are those of the text."""
+        self._size = 0
+        """Characters that the server sent."""
+        self.ids: list[int] = []
+        self.prompt_ids: list[int] = []
+        self.count = 0
+        """Tokens so far; where the server does not say, one a piece of text."""
+        self.chunks = 0
+        """JSON objects so far."""
+        self.finish: Finish | None = None
+        self.stop: int | str | None = None
+        """The stop token or text that ended the answer, where the server says it."""
+        self.says_stop = False
+        self.stopped_here = False
+        """We found a stop text: the rest is not wanted."""
+        self.overran = False
+        """The server generated more than the step's `max_tokens`: the rest was cut off and is not wanted."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the stream that is read now has said nothing yet."""
+        return self.count == self._begun
+
+    @property
+    def past(self) -> tuple[int, ...]:
+        """The ids that a further stream can go on after; none if they are not all known."""
+        return tuple(self.ids) if self.prompt_ids and len(self.ids) == self.count + self._past else ()
+
+    def take_up(self, prompt_ids: Sequence[int], past: Sequence[int], text: str, shown: int) -> None:
+        """Begin after the ids that another attempt had generated, with their text, of which `shown` characters are
+        known to whoever reads the deltas."""
+        self.prompt_ids, self.ids, self._past, self._tells = list(prompt_ids), list(past), len(past), True
+        self.go_on(text, shown)
+
+    def go_on(self, text: str, shown: int | None = None) -> None:
+        """Read another stream, which goes on where this one broke off: after `text`, the text of all ids so far."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        shown = len(self.text) if shown is None else shown
+        self._untold, self._texts, self._held = text[shown:], [text[:shown]], ""
+        self._begun = self.count
+        usage = self._usage or Usage(prompt=len(self.prompt_ids))
+        self._before, self._usage = (
+            Usage(prompt=self._before.prompt or usage.prompt, cached=self._before.cached or usage.cached),
+            None,
+        )
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._texts) + self._held + self._untold
+
+    def feed(self, chunk: object) -> Progress | None:
+        """Take one JSON object of the stream, or a whole answer, and return what it adds. Raises `ServerError`."""
+        self.chunks += 1
+        if not isinstance(chunk, Mapping):
+            raise ServerError(
+                f"the server's answer is not a JSON object but {str(chunk)[:80]!r}: is it OpenAI-compatible?"
+            )
+        if chunk.get("error") or chunk.get("object") == "error":
+            raise reported(chunk.get("error") or chunk)
+        self._read_usage(chunk.get("usage"))
+        choices = chunk.get("choices")
+        if not isinstance(choices, list):
+            raise ServerError(
+                f"the server's answer has no `choices` ({str(dict(chunk))[:80]}): is it OpenAI-compatible?"
+            )
+        if not choices:
+            return None
+        choice = choices[0]
+        if not isinstance(choice, Mapping):
+            raise ServerError("the server's `choices` hold no objects: is it OpenAI-compatible?")
+        prompt_ids = choice.get("prompt_token_ids") or chunk.get("prompt_token_ids")
+        if prompt_ids and not self.prompt_ids:
+            self.prompt_ids = list(prompt_ids)
+        return self._piece(choice)
+
+    def _piece(self, choice: Mapping[str, Any]) -> Progress | None:
+        message = choice.get("delta") or choice.get("message") or {}
+        text = choice.get("text") if "text" in choice else message.get("content")
+        if text is not None and not isinstance(text, str):
+            raise ServerError(f"the server's text is a {type(text).__name__}: is it OpenAI-compatible?")
+        text = text or ""
+        ids = choice.get("token_ids") or ()
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half a character, which no file can hold
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        self._size += len(text)
+        scores = _scores(choice.get("logprobs"))
+        if self._sampling.logprobs and text and not scores and not self._scored:
+            raise ServerError(
+                "the server gives no log-probabilities, and this step asks for them: use a server that does (vLLM, "
+                "SGLang), or a planner and policies that do without"
+            )
+        if self._trace is not None and scores:
+            self._look(self._trace, choice.get("logprobs"))
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        calls = message.get("tool_calls")
+        tokens = len(ids) or len(scores) or int(bool(text or thought or calls))
+        self._end(choice)
+        whole = self._usage is not None and self.finish is not None and self.fresh
+        said = max(tokens, min(self._completion(), len(text))) if whole else tokens
+        room = max(0, self._sampling.max_tokens - self._past - self.count)
+        if said > room:
+            self.overran, self.finish, self.stop = True, "length", None
+            # Which of the text belongs to which token is not known within a piece.
+            text, ids, self._aligned = text[: len(text) * room // said], ids[:room], self._aligned and not room
+        self.ids += ids
+        self.count += tokens
+        self._logprobs += sum(scores)
+        self._scored += len(scores)
+        if calls or self._calls is not None:
+            text += self._called(calls)
+        if self.finish is not None and self._keeps and isinstance(self.stop, str):
+            text += self.stop
+        if self._untold and (text or self.finish is not None):
+            text, self._untold = self._untold + text, ""
+        text = self._release(text)
+        if not text and not tokens:
+            return None
+        trace = self._trace
+        return Progress(
+            text,
+            tokens,
+            sum(scores) / len(scores) if scores else None,
+            tuple(ids) if self._tells else (),
+            trace.group if trace else None,
+            trace.lowest if trace else None,
+        )
+
+    def _called(self, calls: object) -> str:
+        """Return the text of the calls that are complete now."""
+        made = self._calls = self._calls or Calls()
+        text = made.feed(calls)
+        return text + made.close() if self.finish is not None else text
+
+    def _look(self, trace: Trace, logprobs: object) -> None:
+        """Take the likeliest tokens' log-probabilities of the positions of one piece."""
+        for position in likeliest(logprobs):
+            if len(position) < 2:
+                raise ServerError(
+                    "the server gives the log-probability of the sampled token alone, and this step asks for those of "
+                    f"{self._sampling.logprobs}: ask for logprobs=1, or use a server that gives them (vLLM, SGLang)"
+                )
+            add_position(trace, position)
+
+    def due(self) -> bool:
+        """Whether the group of confidence has moved on enough to tell those of it who read no deltas."""
+        return self._trace is not None and self._trace.window > 0 and self._trace.due()
+
+    def _end(self, choice: Mapping[str, Any]) -> None:
+        for key in ("stop_reason", "matched_stop"):
+            if key in choice:
+                self.says_stop = True
+                self.stop = choice[key]
+        match choice.get("finish_reason"):
+            case None:
+                pass
+            case "length":
+                self.finish = "length"
+            case "content_filter":
+                raise ServerError("the server's content filter cut the answer: change the prompt, or ask another model")
+            case "abort" | "error":
+                raise ServerError("the server gave this request up: try again", retryable=True)
+            case _:
+                self.finish = "stop"
+
+    def _release(self, text: str) -> str:
+        """Return the text that may be shown now: up to a stop text, without secrets, and without an end that may become
+        one or the other."""
+        if not (self._stops or self._secrets):
+            self._texts.append(text)
+            return text
+        text, self._held = self._held + text, ""
+        found = [(place + len(stop)) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            text, self.stopped_here, self.finish = text[: min(found)], True, "stop"
+        for secret in self._secrets:
+            if secret in text:
+                text, self._aligned = text.replace(secret, "***"), False
+        if self.finish is None and (held := opening(text, (*self._stops, *self._secrets))):
+            text, self._held = text[: -len(held)], held
+        self._texts.append(text)
+        return text
+
+    def _read_usage(self, usage: object) -> None:
+        if isinstance(usage, Mapping):
+            details = usage.get("prompt_tokens_details")
+            prompt = _whole(usage.get("prompt_tokens"), MOST_PROMPT) or len(self.prompt_ids)
+            cached = _whole(details.get("cached_tokens") if isinstance(details, Mapping) else 0, prompt)
+            completion = _whole(usage.get("completion_tokens"), math.inf)
+            self._usage = Usage(prompt=prompt, cached=cached, completion=completion)
+
+    def _completion(self) -> int:
+        """Return how many tokens the stream that is read now took. What the server says is believed as far as it can
+        be true: reasoning that it hides is within the step's limit, and no other token is shorter than a character."""
+        seen = self.count - self._begun
+        if self._usage is None or not self._usage.completion:
+            return seen
+        said = min(self._usage.completion, max(self._sampling.max_tokens, seen, self._size))
+        return max(said, seen) if self.ids else said
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        usage, before = self._usage or Usage(prompt=len(self.prompt_ids)), self._before
+        return Usage(
+            prompt=before.prompt or usage.prompt,
+            cached=before.cached or usage.cached,
+            completion=self._completion() + self._begun,
+        )
+
+    def result(self, finish: Finish) -> Result:
+        """Return what an answer that ended so amounts to."""
+        whole = self._aligned and bool(self.prompt_ids) and (bool(self.ids) or not self.text)
+        return Result(
+            value=self.text,
+            prompt_ids=tuple(self.prompt_ids) if whole else (),
+            token_ids=tuple(self.ids) if whole else (),
+            usage=self.usage,
+            finish=finish,
+            logprob=self._logprobs / self._scored if self._sampling.logprobs and self._scored else None,
+            signals=self._trace.signals() if self._trace else None,
+        )
+
+
+def reported(error: object) -> ServerError:
+    """Return the trouble that an error object inside a stream tells of."""
+    fields: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": str(error)}
+    code = fields.get("code")
+    status = int(code) if isinstance(code, int | str) and str(code).isdigit() else None
+    again = status is None or status == 429 or status >= 500
+    return ServerError(
+        f"the server broke an answer off: {fields.get('message') or fields}", status=status, retryable=again
+    )
+
+
+def _whole(count: object, most: float) -> int:
+    """Return a count that a server says, or 0 for what cannot be one."""
+    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= most:
+        return 0
+    return int(min(count, 1 << 62))
+
+
+def _scores(logprobs: object) -> list[float]:
+    """Return the sampled tokens' log-probabilities, in nats, of a completions or a chat choice."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    if isinstance(content := logprobs.get("content"), list):
+        return [float(each["logprob"]) for each in content]
+    return [float(each) for each in logprobs.get("token_logprobs") or () if each is not None]
+
+
+def likeliest(logprobs: object) -> list[list[float]]:
+    """Return the log-probabilities of the likeliest tokens, a list for each position of a completions or chat choice.
+    The sampled token's may be one more among them."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    if isinstance(content := logprobs.get("content"), list):
+        return [[float(top["logprob"]) for top in each.get("top_logprobs") or ()] for each in content]
+    found = logprobs.get("top_logprobs")
+    if not isinstance(found, list):
+        return [[] for each in logprobs.get("token_logprobs") or () if each is not None]
+    return [[float(value) for value in (each or {}).values()] for each in found]

@@ -1,0 +1,67 @@
+"""Whether an actor still lives: calls to it, and the question that it has to answer now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from .actor import Pulse
+
+T = TypeVar("T")
+
+SILENCE = 60.0
+"""Seconds without an answer after which an actor is taken for dead. For an engine this is the most: its own pace
+counts, `PACE` times the slowest answer of late and at least `LEAST` seconds."""
+PACE, LEAST = 20.0, 10.0
+STUCK = 600.0
+"""Seconds in which an engine that has requests has to make a step."""
+
+
+async def hangs(actor: Any, longest: float, by_pace: bool = False) -> str:
+    """Ask the actor now and then whether it is there; return that it does not answer, or that its engine makes no step.
+    It is asked twice: the first time may have run out while this process was suspended itself.
+
+    `longest`: seconds without an answer; with `by_pace` fewer, by the actor's own pace.
+    """
+    missed, silence = 0, longest
+    took: deque[float] = deque(maxlen=32)
+    clock = asyncio.get_running_loop().time
+    steps, moved = -1, clock()
+    while missed < 2:
+        asked = clock()
+        answer = asyncio.ensure_future(reply(actor.answers))
+        try:  # not `wait_for`, which may swallow a cancel that comes with the answer
+            await asyncio.wait([answer], timeout=silence / 2)
+            missed = 0 if answer.done() else missed + 1
+            if answer.done():
+                pulse: Pulse | None = answer.result()
+                if pulse is None or not pulse.busy or pulse.steps != steps:
+                    steps, moved = pulse.steps if pulse is not None else -1, clock()
+        finally:
+            answer.cancel()
+        if not missed:
+            took.append(clock() - asked)
+            if by_pace:
+                silence = min(longest, max(LEAST, PACE * max(took)))
+            if clock() - moved > STUCK:
+                return f"its engine has requests and has made no step for {STUCK:g} s"
+            await asyncio.sleep(silence / 8)
+    return f"it has not answered for {silence:g} s"
+
+
+async def reply(method: Any, *args: Any) -> Any:
+    """Call an actor and await its answer."""
+    return await method.remote(*args)
+
+
+async def answered(answer: Awaitable[T]) -> T:
+    """Await a call that was made: Ray's futures are no coroutines, which a task wants."""
+    return await answer
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error's class and the first line of its message that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
