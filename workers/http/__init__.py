@@ -62,6 +62,8 @@ class Http(Worker):
         self.block: int | None = None
         self.identity = ""
         self._sender: Sender | None = None
+        self._links: list[Link] = []
+        """All that were opened: jobs that are under way keep theirs when the server comes back with another model."""
         self._gate = Gate(given.slots)
         self._live: dict[int, Live] = {}
         self._suspect = asyncio.Event()
@@ -93,6 +95,7 @@ class Http(Worker):
 
     def _use(self, server: Server) -> None:
         self.models, self.identity = server.models, server.identity
+        self._links.append(server.link)
         self._sender = Sender(self.options, server, self._gate, self.counts, self._suspect)
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
@@ -149,13 +152,13 @@ class Http(Worker):
         """Give up everything and close all connections."""
         self._closed = True
         self._suspect.set()
-        sender, self._sender = self._sender, None
+        links, self._links, self._sender = self._links, [], None
         tasks = [live.task for live in self._live.values() if live.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if sender is not None:
-            await sender.server.link.close()
+        for link in links:
+            await link.close()
 
     def stats(self) -> dict[str, float]:
         """Return `counts`, the jobs `running`, and the `limit` on requests at the same time."""
