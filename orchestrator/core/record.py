@@ -130,8 +130,19 @@ class StepRecord:
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> StepRecord:
-        """Return the record that `row` or `written` was made of. Raises `TypeError`, `ValidationError`."""
-        return _adapter.validate_python({key: value for key, value in given.items() if key not in _DERIVED})
+        """Return the record that `row` or `written` was made of. Raises `TypeError`, `ValidationError`.
+
+        A row of an older version has no moves: they are made of its times.
+        """
+        kept = {key: value for key, value in given.items() if key not in _DERIVED}
+        if "moves" not in kept:
+            moves = (
+                (given.get("ready_at"), "ready", ""),
+                (given.get("started_at"), "running", given.get("worker")),
+                (given.get("ended_at"), given.get("state"), given.get("reason")),
+            )
+            kept["moves"] = [(at, state, why or "") for at, state, why in moves if at is not None]
+        return _adapter.validate_python(kept)
 
 
 _DERIVED = ("reason", "worker", "ready_at", "started_at", "ended_at")

@@ -24,6 +24,7 @@ from ..common.terminal import safe
 __all__ = ["Asked", "Turn", "as_markdown", "dump", "load", "spelled"]
 
 FORMAT = 1
+_SURE = ("confidence", "tail", "bottom", "lowest")
 
 
 def spelled(plugin: Plugin | None) -> str:
@@ -221,7 +222,9 @@ def _renamed(step: dict[str, Any]) -> dict[str, Any]:
         return step
     usage = {"prompt": step["prompt"], "cached": step["cached"], "completion": step["tokens"]}
     kept = {key: value for key, value in step.items() if key not in ("op", "prompt", "cached", "confidence")}
-    return {**kept, "kind": step["op"], "usage": usage}
+    sure = step["confidence"]
+    signals = None if sure is None else {"k": 0, "entropy": 0.0, **dict.fromkeys(_SURE, sure)}
+    return {**kept, "kind": step["op"], "usage": usage, "signals": signals}
 
 
 def as_markdown(turns: Iterable[Turn], model: str, worded: Iterable[str]) -> str:

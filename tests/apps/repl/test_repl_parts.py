@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import signal
 import unicodedata
@@ -19,7 +20,7 @@ from plait.apps.common.terminal import CleanOutput, safe
 from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import started
-from plait.apps.repl.state import Asked, Turn, spelled
+from plait.apps.repl.state import Asked, Turn, dump, load, spelled
 from plait.apps.repl.view import Screen, plan_tree
 from plait.core.plan import Join, Plan, Plugin, Step, Text as Part, Think
 from plait.core.record import StepRecord
@@ -188,6 +189,26 @@ def test_confidence_is_the_mean_over_all_tokens_heard_of():
     assert step.sure == "p=0.61"
     step = heard("again", 1, -2.0)  # a new attempt begins at its first token
     assert (step.text, step.logprob, step.tokens) == ("again", -2.0, 3)
+
+
+def test_a_conversation_of_an_earlier_version_is_loaded(tmp_path):
+    step = {"step": "r:a", "name": "a", "op": "think", "owner": None, "label": "", "state": "cancelled", "tokens": 3}
+    step |= {"moves": [[0.1, "cancelled", "late"]], "prompt": 5, "cached": 1, "logprob": None, "confidence": 2.0}
+    step |= {"value": None, "text": "so"}
+    row = {"step": "r:v", "name": "v", "kind": "join", "state": "done", "reason": "2 of 2 votes", "worker": None}
+    row |= {"ready_at": None, "started_at": None, "ended_at": 0.5, "needs": ["r:a"]}
+    answer = {"run": "r", "status": "done", "answer": "4", "report": {"steps": [row]}}
+    turn = {"question": "q", "asked": {}, "run": "r", "planned": False, "answer": answer, "steps": [step]}
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps({"plait-conversation": 1, "settings": {}, "turns": [turn]}))
+    (read,), _ = load(path)
+    (found,) = read.steps.values()
+    assert (found.kind, found.tokens, found.usage.prompt, found.reason, found.text) == ("think", 3, 5, "late", "so")
+    assert found.sure == "c=2.0"
+    assert "v done: 2 of 2 votes" in read.answer.explain()
+    path.write_text(dump([read], Asked()))
+    (again,), _ = load(path)
+    assert (again.steps, again.answer) == (read.steps, read.answer)
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------
