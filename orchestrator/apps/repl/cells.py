@@ -1,7 +1,4 @@
-"""Python cells of the REPL: top-level `await`, one namespace, the value of the last expression shown.
-
-Decides when a cell is complete, how it is run, and what Ctrl-C does to it. The namespace's contents are the caller's.
-"""
+"""Python cells of the REPL: top-level `await`, one namespace, the value of the last expression shown."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Times are microseconds of Unix time, and processes and threads are named by strings, as `ray.timeline()` writes them, so
 the two lists may be joined. A worker is a process, its slots are threads; steps, planned to ended, are asynchronous
-spans of the run's own process. Decides names and numbers only.
+spans of the run's own process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A radix tree over the contexts (prompt, then output) of all model calls: token ids where the engine told them, else
 words. What was cached is what the worker reported, laid over the start of each prompt. Prompts meet where they begin
-alike; an output is shared with those alone that continue it. It does not know when anything ran.
+alike; only a step that continues an output shares it.
 """
 
 from __future__ import annotations

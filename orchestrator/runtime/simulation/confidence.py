@@ -1,6 +1,6 @@
 """How sure a simulated model is, token by token: made up, or recorded. What prunings by confidence look at.
 
-Decides what groups and signals follow from the confidences of single tokens. It does not know when they are told.
+Groups and signals follow from the confidences of single tokens.
 """
 
 from __future__ import annotations

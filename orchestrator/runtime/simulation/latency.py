@@ -1,8 +1,7 @@
 """How long things take in a simulated cluster, and what comes out of them.
 
 A host decodes all its sequences together, each the slower the more there are, and reads prompts one after another.
-Decides the time of every piece of news of a job; it does not know the machine, nor why a job was sent or is given up.
-What a host finds in its prefix cache is told to it (`prefix.py` holds the caches); memory is not modelled otherwise.
+The caches are in `prefix_cache.py`; memory is not modelled otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The same machine under virtual time: what a plan, a policy or a cluster would do, without one.
 
-A heap of future news takes the place of workers and clock; there is no asyncio and no waiting. Decides the order of
-events and what is measured. It does not know what steps cost (`latency.py`) nor what the machine will do.
+A heap of future news takes the place of workers and clock; there is no asyncio and no waiting. `latency.py` says
+what steps cost.
 """
 
 from __future__ import annotations

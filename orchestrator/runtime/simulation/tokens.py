@@ -1,7 +1,7 @@
 """Token ids in a simulation: of prompts, of what is generated, in prefix caches and for attempts that go on from them.
 
 Only hosts with a cache or ids need them. A text has a token for every four characters, equal pieces being equal tokens;
-generated tokens are all different. It decides what a prompt costs; when anything happens is not known here.
+generated tokens are all different.
 """
 
 from __future__ import annotations
