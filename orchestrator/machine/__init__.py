@@ -1,6 +1,7 @@
 """The machine: events in, actions out. Outside this folder only the names listed here are used; the records (`Run`,
 `Node`, `Attempt`, `WorkerState`) are then read and never written to."""
 
+from .follow import Order, Refused, Sent
 from .invariants import check
 from .machine import Machine
 from .records import Attempt, Node, Run, WorkerState
@@ -11,7 +12,10 @@ __all__ = [
     "Attempt",
     "Machine",
     "Node",
+    "Order",
+    "Refused",
     "Run",
+    "Sent",
     "StepView",
     "View",
     "WorkerState",

@@ -200,6 +200,15 @@ class Machine:
             hedges.clear()
         return self._close_answer()
 
+    def reviewed(self, attempt: int) -> bool | None:
+        """Return whether policies look at each piece of news of an attempt; `None` for one that is over."""
+        found = self.attempts.get(attempt)
+        return None if found is None else bool(found.node.run.reviewers)
+
+    def finished(self, run: str) -> Run | None:
+        """Return the records of a run that finished in the last `handle`."""
+        return next((each for each in self.retired if each.id == run), None)
+
     def follow(self, event: Event, orders: Sequence[Order]) -> list[Action]:
         """Take an event as `handle` does, but send out what `orders` say in place of what this machine would choose.
 

@@ -57,7 +57,7 @@ def read_trace(path: str | os.PathLike[str], plugins: Plugins, run: str | None =
         for moment in history(path, plugins, run):
             if moment.header is not header:
                 header = moment.header
-                clocks.append(clock_of(header, now if header.base is not None else moment.event.at))
+                clocks.append(clock_of(header, now if header.resumes is not None else moment.event.at))
             now = moment.machine.now
             recorder.take(moment.event, moment.machine, moment.actions)
             if moment.differs and not notes:
@@ -104,7 +104,7 @@ def clock_of(header: Header, at: float) -> Clock:
     if isinstance(clock, dict):
         unix, read = clock.get("unix"), clock.get("at")
         if isinstance(unix, int | float) and isinstance(read, int | float):
-            return Clock(at, unix - (at if header.base is not None else read), exact=True)
+            return Clock(at, unix - (at if header.resumes is not None else read), exact=True)
     return Clock(at, datetime.fromisoformat(header.created).timestamp() - at, exact=False)
 
 

@@ -17,15 +17,14 @@ from pydantic import JsonValue
 
 from ...core.addresses import allow
 from ...core.errors import ConfigError, PluginError, UsageError
-from ...core.events import Finish, Submitted
+from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
 from ...core.plan import Budget, Join, Plan, Plugin, Request
 from ...core.task import Task
 from ...core.tools.tool import Tool
-from ...machine.machine import Machine
-from ...machine.records import Run
+from ...machine import Machine
 from .. import telemetry
 from ..driver.cache import Cached, ResultCache, default_file, identity
 from ..driver.driver import Driver
@@ -33,7 +32,8 @@ from ..driver.effects import marked
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
 from ..journal.resume import OnUnknown
-from ..journal.sessions import Rebuilt, Records, Resumer, RunEntry
+from ..journal.sessions import Records, Resumer, RunEntry
+from ..journal.writer import Recorder
 from ..plugins.inline import Kind, address, handed_over, verified
 from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
@@ -148,9 +148,6 @@ class AsyncOrchestrator:
         if hasattr(self._tools, "on_ask"):
             self._tools.on_ask = self._asker.ask
         self._driver: Driver | None = None
-        self._latest: Driver | None = None
-        """Who takes new runs: the driver that owns the workers, or its successor when its journal was full."""
-        self._workers: list[Worker] = []
         self._expander = Expander(self._marked)
         self._records = Records(self.config)
         self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
@@ -203,26 +200,13 @@ class AsyncOrchestrator:
                 for each in model_workers
             ]
         given = {worker.name for worker in model_workers}
-        self._workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
-        driver = Driver(
-            Machine(self.plugins, lease=self.config.lease), self._workers, self._expander, self._records.journal()
-        )
+        workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
+        machine = Machine(self.plugins, lease=self.config.lease)
+        recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
+        driver = Driver(machine, workers, self._expander, recorder)
         telemetry.watch(driver, self.config)
         await driver.start()
-        self._driver = self._latest = driver
-
-    async def _taking(self) -> Driver:
-        """Return the driver for a new run."""
-        assert self._driver is not None and self._latest is not None
-        if self._records.is_full(self._latest):
-            async with self._starting:
-                if self._records.is_full(self._latest):
-                    owner, before = self._driver, self._latest
-                    self._latest = await self._records.successor(
-                        before, owner, self._workers, self._expander, self.plugins
-                    )
-                    telemetry.watch(self._latest, self.config)
-        return self._latest
+        self._driver = driver
 
     def _marked(self, plan: Plan) -> Plan:
         return marked(plan, self._tools.specs)
@@ -233,11 +217,7 @@ class AsyncOrchestrator:
         if self._start_up is not None and not self._start_up.done():
             self._start_up.cancel()
             await asyncio.wait([self._start_up])
-        await self._resumer.close()
-        driver, latest, self._driver, self._latest = self._driver, self._latest, None, None
-        if latest is not None and latest is not driver:
-            await latest.close()
-        await self._records.close()
+        driver, self._driver = self._driver, None
         if driver is not None:
             await driver.close()
         if self._cache is not None:
@@ -303,7 +283,7 @@ class AsyncOrchestrator:
             await self.start()  # what their servers offer is known only then
         brief = self.brief(text, planned=plan is not None, **options)
         await self.start()
-        driver = await self._taking()
+        driver = await self._started()
         run, at = secrets.token_hex(4), driver.now()
         if plan is None:
             event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
@@ -393,27 +373,20 @@ class AsyncOrchestrator:
         entry: RunEntry = self._resumer.find(run, Path(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
-        taken = await self._resumer.take_up(
-            entry,
-            driver,
-            self._workers,
-            self._tools.specs,
-            self._marked,
-            on_unknown or self.config.on_unknown,
-            questions.told if answerable else None,
-        )
-        rebuilt = taken if isinstance(taken, Rebuilt) else taken.rebuilt
-        future: asyncio.Future[tuple[Finish, Run | None]]
-        if isinstance(taken, Rebuilt):
-            assert taken.finish is not None
-            future = asyncio.get_running_loop().create_future()
-            future.set_result((taken.finish, taken.record))
-        else:
-            driver, future = taken.driver, taken.future
-        task = self.plugins.task(rebuilt.submitted.request.task, rebuilt.submitted.request.text)
-        ended = rebuilt.machine.now if isinstance(taken, Rebuilt) else None
+        told = questions.told if answerable else None
+        unknown = on_unknown or self.config.on_unknown
+        taken = await self._resumer.take_up(entry, driver, self._tools.specs, unknown, told)
+        submitted = taken.rebuilt.submitted
         handle = Handle(
-            driver, rebuilt.submitted, task, watch, asker=self._asker, future=future, nodes=rebuilt.nodes, ended=ended
+            driver,
+            submitted,
+            self.plugins.task(submitted.request.task, submitted.request.text),
+            watch,
+            asker=self._asker,
+            future=taken.future,
+            nodes=taken.rebuilt.nodes,
+            began=taken.began,
+            ended=taken.ended,
         )
         questions.handle(handle)
         return handle

@@ -7,7 +7,6 @@ how the run goes.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any
 
@@ -41,22 +40,23 @@ class Handle:
         asker: Asker,
         future: asyncio.Future[tuple[Finish, Run | None]] | None = None,
         nodes: Sequence[Node] = (),
+        began: float | None = None,
         ended: float | None = None,
     ) -> None:
         self.run = event.run
         """Id of the run."""
         self._driver = driver
         self._task = task
-        self._began = event.at
+        self._began = event.at if began is None else began
         self._ended = ended
         self._plan = event.plan
         self._asker = asker
         self._seen = len(nodes)
         self._news: asyncio.Queue[News | BaseException] | None = asyncio.Queue() if watch else None
         if self._news is not None:
-            driver.watchers.append(self._watch)
+            driver.watch(self.run, self._watch)
             for node in nodes:  # of a run that is taken up again: where they stand
-                self._news.put_nowait(StepNews(at=0.0, record=step_record(node, self._began)))
+                self._news.put_nowait(StepNews(at=0.0, record=step_record(node, event.at)))
         self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
 
     def __await__(self) -> Any:
@@ -140,9 +140,6 @@ class Handle:
             raise
         finally:
             self._asker.end(self.run)
-            if self._news is not None:
-                with contextlib.suppress(ValueError):
-                    self._driver.watchers.remove(self._watch)
         ended = self._driver.now() if self._ended is None else self._ended
         answer = read_answer(finish, run, self._task, self._began, ended, self._plan)
         if self._news is not None:
@@ -151,7 +148,7 @@ class Handle:
 
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
         assert self._news is not None
-        run = machine.runs.get(self.run) or next((each for each in machine.retired if each.id == self.run), None)
+        run = machine.runs.get(self.run) or machine.finished(self.run)
         if run is None:
             return
         at = event.at - self._began

@@ -1,7 +1,7 @@
 """The only asyncio loop: one inbox, the real clock, a task per job.
 
-It carries events to the machine and the machine's actions to workers and planners' readers, and writes both to the
-journal in between. It decides nothing: what runs, what is given up and what a run ends in is the machine's.
+Events go from the inbox to the journal, then to the machine; its actions go to workers and planners' readers. One
+process has one driver, whatever number of runs and journals.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from itertools import repeat
-from typing import Any, assert_never
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, assert_never
 
 from ...core.errors import WorkerError
 from ...core.events import (
@@ -20,8 +20,10 @@ from ...core.events import (
     Cancel,
     Cancelled,
     Dispatch,
+    Elsewhere,
     Event,
     Expand,
+    Expanded,
     Failed,
     Finish,
     Job,
@@ -38,9 +40,7 @@ from ...core.events import (
 )
 from ...core.interfaces import Progress, Worker, offer
 from ...core.result import Failure, Result, Usage, as_failure
-from ...machine.machine import Machine
-from ...machine.records import Run
-from ..journal.journal import Journal
+from ...machine import Machine, Run
 from ..journal.writer import Recorder
 from .checked import checked
 from .expander import Expander
@@ -48,38 +48,67 @@ from .expander import Expander
 log = logging.getLogger("plait.driver")
 
 Watcher = Callable[[Event, Machine, list[Action]], None]
-"""Called after each event, with the machine as it then is and the actions that followed. Must not block."""
+"""Called after an event, with the machine as it then is and the actions that followed. Must not block."""
+Ended = tuple[Finish, Run | None]
+"""How a run ended, and its records (`None` if it was refused at once)."""
+
+SLICE = 0.01
+"""Seconds that events are handled for before the event loop's other work has its turn."""
+LARGE = 500
+"""Steps of a plan from which on it is handled on a thread, beside the event loop."""
+KEEP = 0.02
+"""Seconds that events may wait to be written together."""
+
+
+class _Adoption(NamedTuple):
+    """A run of another machine that is to go on here."""
+
+    machine: Machine
+    run: str
+    at: float
 
 
 class Driver:
     """Runs a machine on the running event loop, with the given workers.
 
-    A `journal` that is open is written from the start; any other once `recorder.open` is called. A machine that was
-    rebuilt from a journal has a time of its own: the driver's clock goes on from there.
+    `recorder` writes what happens; without one nothing is written.
     """
 
     def __init__(
-        self, machine: Machine, workers: Iterable[Worker], expander: Expander, journal: Journal | None = None
+        self, machine: Machine, workers: Iterable[Worker], expander: Expander, recorder: Recorder | None = None
     ) -> None:
         self.machine = machine
+        self.expander = expander
+        self.recorder = recorder or Recorder(machine)
+        self.recorder.failed = self._give_up
         self.watchers: list[Watcher] = []
+        """Hear of every event."""
+        self._watched: dict[str, list[Watcher]] = {}
         self._workers = {worker.name: worker for worker in workers}
-        self._expander = expander
-        self.recorder = Recorder(journal, machine) if journal is not None else None
         self._loop = asyncio.get_running_loop()
-        self._offset = machine.now - self._loop.time() if machine.now else 0.0
-        self._inbox: deque[Event] = deque()
-        self._scheduled = False
+        self._inbox: deque[Event | _Adoption] = deque()
+        self._draining: Generator[asyncio.Future[Any] | None] | None = None
         self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._runs: dict[int, str] = {}
+        """Runs of attempts that are not over."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[str, asyncio.Future[tuple[Finish, Run | None]]] = {}
+        self._waiting: dict[str, asyncio.Future[Ended]] = {}
         self._wake: asyncio.TimerHandle | None = None
+        self._flush: asyncio.TimerHandle | None = None
         self._broken: BaseException | None = None
+        self._over: list[tuple[asyncio.Future[Ended], Ended]] = []
+        """Runs that have ended, to be told when that is written."""
+        self._lost: deque[tuple[str, Exception]] = deque()
+        """Runs to end for a reason that is none of the machine's."""
 
     def now(self) -> float:
-        """Return the time in seconds, on the event loop's monotonic clock (in a resumed run: on the clock that stood
-        still while nobody ran it)."""
-        return self._loop.time() + self._offset
+        """Return the time in seconds, on the event loop's monotonic clock."""
+        return self._loop.time()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """All workers, in the order in which they were given."""
+        return list(self._workers.values())
 
     # -- the outside -------------------------------------------------------------------------------------------------
 
@@ -98,27 +127,28 @@ class Driver:
             self._up(worker)
             self._spawn(self._follow(worker))
 
-    def submit(self, event: Submitted) -> asyncio.Future[tuple[Finish, Run | None]]:
-        """Hand in a run and return the future of its `Finish` and its records (`None` if it was refused at once)."""
-        if self._broken is not None:
-            raise WorkerError(f"the driver broke down: {self._broken}") from self._broken
-        future: asyncio.Future[tuple[Finish, Run | None]] = self._loop.create_future()
-        self._waiting[event.run] = future
+    def submit(self, event: Submitted) -> asyncio.Future[Ended]:
+        """Hand in a run and return the future of its end."""
+        future = self._expect(event.run)
         self._post(event)
         return future
 
-    def resume(
-        self, run: str, events: Iterable[Event], again: Iterable[Dispatch] = ()
-    ) -> asyncio.Future[tuple[Finish, Run | None]]:
-        """Go on with a run of a machine that was rebuilt: take in `events`, and make again the dispatches that were
-        never made, under their own attempts. Return the future of its `Finish`."""
-        future: asyncio.Future[tuple[Finish, Run | None]] = self._loop.create_future()
-        self._waiting[run] = future
-        for event in events:
-            self._post(event)
-        for action in again:
-            self._loop.call_soon(self._perform, action)
+    def adopt(self, machine: Machine, run: str) -> tuple[float, asyncio.Future[Ended]]:
+        """Go on with a run of another machine, of which no attempt is left. Return the time by this driver's clock
+        that is the other machine's present, and the future of the run's end."""
+        future, at = self._expect(run), self.now()
+        self._post(_Adoption(machine, run, at))
+        return at, future
+
+    def _expect(self, run: str) -> asyncio.Future[Ended]:
+        if self._broken is not None:
+            raise WorkerError(f"the driver broke down: {self._broken}") from self._broken
+        self._waiting[run] = future = self._loop.create_future()
         return future
+
+    def watch(self, run: str, watcher: Watcher) -> None:
+        """Tell a watcher of the events of one run, until it has ended."""
+        self._watched.setdefault(run, []).append(watcher)
 
     def cancel(self, run: str, reason: str = "cancelled by the user") -> None:
         """Give a run up. Its future still resolves, with what was done."""
@@ -137,85 +167,200 @@ class Driver:
         self._post(event)
 
     async def close(self) -> None:
-        """Give up what still runs, then free workers and journal. May be called twice."""
+        """Give up what still runs, then free workers and journals. May be called twice."""
         for run in list(self._waiting):
             self.cancel(run, "the orchestrator was closed")
         if self._waiting:
             await asyncio.wait(list(self._waiting.values()), timeout=15)
-        if self._wake is not None:
-            self._wake.cancel()
+        for timer in (self._wake, self._flush):
+            if timer is not None:
+                timer.cancel()
         tasks = [*self._tasks, *self._jobs.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._close_workers()
-        if self.recorder is not None:
-            self.recorder.close()
+        self.recorder.close()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def _post(self, event: Event) -> None:
+    def _post(self, event: Event | _Adoption) -> None:
         if self._broken is not None:
             return
         self._inbox.append(event)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._drain)
+        if self._draining is None:
+            self._draining = self._drain()
+            self._loop.call_soon(self._go_on)
 
-    def _drain(self) -> None:
-        """Take in all that has arrived: written down first, then handled, then acted on."""
+    def _go_on(self, _: object = None) -> None:
+        """Handle events until there are none, or others are due their turn."""
+        assert self._draining is not None
         try:
-            while self._inbox:
-                batch = list(self._inbox)
-                self._inbox.clear()
-                entries = self.recorder.take(batch) if self.recorder is not None else repeat(None)
-                for event, entry in zip(batch, entries, strict=False):
-                    actions = self.machine.handle(event)
-                    if self.recorder is not None:
-                        self.recorder.acted(entry, actions)
-                    for watch in self.watchers:
-                        watch(event, self.machine, actions)
-                    for action in actions:
-                        self._perform(action)
-                    if self._expander.flows:
-                        self._inbox.extend(self._expander.heard(self.machine, self.now()))
-        except Exception as error:  # a bug of ours or a full disk: nothing can be trusted after it, so everyone is told
-            self._broken = error
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(error)
-            self._waiting.clear()
-            self._inbox.clear()
-            for task in self._jobs.values():  # nobody would hear of what they do
-                task.cancel()
-            log.exception("the driver broke down")
-        finally:
-            self._scheduled = False
+            waits = next(self._draining)
+        except StopIteration:
+            self._draining = None
+        except Exception as error:
+            self._draining = None
+            self._break_down(error)
+        else:
+            if waits is None:
+                self._loop.call_soon(self._go_on)
+            else:
+                waits.add_done_callback(self._go_on)
+
+    def _drain(self) -> Generator[asyncio.Future[Any] | None]:
+        """Take in all that has arrived: written down first, then handled, then acted on. Yields where the loop may do
+        something else, with what has to be waited for."""
+        until = perf_counter() + SLICE
+        while self._inbox:
+            event = self._inbox.popleft()
+            runs = self._runs_of(event) if self._watched else ()
+            if isinstance(event, Submitted | Expanded) and _steps(event) >= LARGE:
+                self._write_urgent()
+                handled = self._loop.run_in_executor(None, self._handle, event)
+                yield handled
+                actions = handled.result()
+                until = perf_counter() + SLICE
+            else:
+                actions = self._handle(event)
+            if isinstance(event, Succeeded | Failed | Stopped):
+                self._runs.pop(event.attempt, None)
+            seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
+            for watcher in list(self.watchers):
+                self._tell(watcher, seen, actions, None)
+            if self._watched:
+                self._tell_watchers(runs, seen, actions)
+            for action in actions:
+                self._perform(action)
+                if perf_counter() >= until:
+                    self._write_urgent()
+                    yield None
+                    until = perf_counter() + SLICE
+            if self.expander.flows:
+                self._inbox.extend(self.expander.heard(self.machine, self.now()))
+        self._write_urgent()
+        if self._flush is None and self.recorder.active:
+            self._flush = self._loop.call_later(KEEP, self._write)
+
+    def _handle(self, event: Event | _Adoption) -> list[Action]:
+        if isinstance(event, _Adoption):
+            return self._take_over(event)
+        entry = self.recorder.take_one(event)
+        actions = self.machine.handle(event)
+        self.recorder.acted(entry, actions, self.machine.refused)
+        return actions
+
+    def _take_over(self, adoption: _Adoption) -> list[Action]:
+        other, run, at = adoption
+        self.recorder.adopt(run, at - other.now)
+        self.expander.shift(run, at - other.now)
+        actions = self.machine.adopt(other, run, at)
+        self.recorder.acted(None, actions, self.machine.refused)
+        return actions
+
+    def _write_urgent(self) -> None:
+        """Write that runs began or ended, then tell who waits."""
+        if self.recorder.urgent:
+            self.recorder.flush()
+        if self._lost:
+            self._end_lost()
+        over, self._over = self._over, []
+        for future, ended in over:
+            if not future.done():
+                future.set_result(ended)
+
+    def _write(self) -> None:
+        self._flush = None
+        self.recorder.flush()
+
+    def _break_down(self, error: Exception) -> None:
+        """The machine raised: nothing can be trusted after it, so everyone is told."""
+        self._broken = error
+        for future in [*self._waiting.values(), *(future for future, _ in self._over)]:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+        self._inbox.clear()
+        for task in self._jobs.values():  # nobody would hear of what they do
+            task.cancel()
+        log.error("the driver broke down", exc_info=error)
+
+    def _give_up(self, runs: Sequence[str], error: Exception) -> None:
+        """End runs for a reason that is none of the machine's: their callers get the error."""
+        self._lost.extend((run, error) for run in runs)
+        self._loop.call_soon_threadsafe(self._end_lost)
+
+    def _end_lost(self) -> None:
+        while self._lost:
+            run, error = self._lost.popleft()
+            waiting = [future for future, (finish, _) in self._over if finish.run == run]
+            future = self._waiting.pop(run, None)
+            for each in [*waiting, *([future] if future is not None else [])]:
+                if not each.done():
+                    each.set_exception(error)
+            self._watched.pop(run, None)
+            self.cancel(run, f"{type(error).__name__}: {error}")
+
+    # -- watchers ----------------------------------------------------------------------------------------------------
+
+    def _runs_of(self, event: Event | _Adoption) -> tuple[str, ...]:
+        match event:
+            case Submitted() | Cancelled() | Paused() | _Adoption():
+                return (event.run,)
+            case Expanded() | Pruned():
+                return (_run_in(event.step),)
+            case Progressed() | Succeeded() | Failed() | Stopped():
+                run = self._runs.get(event.attempt)
+                return () if run is None else (run,)
+            case _:
+                return ()
+
+    def _tell_watchers(self, runs: Iterable[str], event: Event, actions: list[Action]) -> None:
+        """Tell the watchers of those runs that an event concerns, and of those in which something moved."""
+        concerned = dict.fromkeys(runs)
+        for move in self.machine.moves:
+            concerned[_run_in(move[1])] = None
+        for run in concerned:
+            for watcher in self._watched.get(run, ()):
+                self._tell(watcher, event, actions, run)
+
+    def _tell(self, watcher: Watcher, event: Event, actions: list[Action], run: str | None) -> None:
+        try:
+            watcher(event, self.machine, actions)
+        except Exception as error:
+            log.exception("a watcher raised and hears of nothing more")
+            if run is None:
+                self.watchers.remove(watcher)
+            else:
+                self._watched[run] = [each for each in self._watched[run] if each is not watcher]
+                self._give_up([run], error)
+
+    # -- actions -----------------------------------------------------------------------------------------------------
 
     def _perform(self, action: Action) -> None:
         match action:
             case Dispatch():
-                if self.recorder is not None:
-                    node = self.machine.nodes.get(action.job.step)
-                    if node is not None and node.step.side_effects:
-                        self.recorder.intent(action.job)
-                task = self._loop.create_task(self._work(self._workers[action.worker], action.job))
-                self._jobs[action.job.attempt] = task
+                job = action.job
+                node = self.machine.nodes.get(job.step)
+                if node is not None and node.step.side_effects:
+                    self.recorder.intent(job)
+                self._runs[job.attempt] = job.run
+                self._jobs[job.attempt] = self._loop.create_task(self._work(self._workers[action.worker], job))
             case Expand():
-                self._inbox.extend(self._expander.expand(action, self.machine, self.now()))
+                self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
             case Cancel():
                 if action.attempt is not None and action.worker is not None:
                     self._spawn(self._cancel(self._workers[action.worker], action.attempt))
             case WakeAt():
                 if self._wake is not None:
                     self._wake.cancel()
-                self._wake = self._loop.call_at(action.at - self._offset, self._tick)
+                self._wake = self._loop.call_at(action.at, self._tick)
             case Finish():
-                self._expander.forget(action.run)
+                self.expander.forget(action.run)
+                self._watched.pop(action.run, None)
                 future = self._waiting.pop(action.run, None)
-                if future is not None and not future.done():
-                    record = next((run for run in self.machine.retired if run.id == action.run), None)
-                    future.set_result((action, record))
+                if future is not None:
+                    self._over.append((future, (action, self.machine.finished(action.run))))
             case _:
                 assert_never(action)
 
@@ -236,9 +381,10 @@ class Driver:
                         self._post(Progressed(at=self.now(), attempt=attempt, **_fields(item)))
                     else:
                         end = item
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
+        except BaseException as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # given up from outside, as `close` does
+            ours = task is not None and task is self._jobs.get(attempt) and not task.cancelling()
+            if not ours or isinstance(error, KeyboardInterrupt):  # given up from outside, as `close` does
                 raise
             raised = f"{worker.name} raised {type(error).__name__}, which is no way to end a job"
             end = as_failure(error if isinstance(error, Exception) else WorkerError(raised))
@@ -310,3 +456,12 @@ def _fields(news: Progress) -> dict[str, Any]:
     if news.group is not None or news.lowest is not None:
         fields["group"], fields["lowest"] = news.group, news.lowest
     return fields
+
+
+def _run_in(step: str) -> str:
+    return step.rpartition(":")[0]
+
+
+def _steps(event: Submitted | Expanded) -> int:
+    plan = event.plan if isinstance(event, Submitted) else event.patch
+    return len(plan.steps) if plan is not None else 0

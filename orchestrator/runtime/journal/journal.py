@@ -1,9 +1,8 @@
 """The journal: every event and the actions that followed, in one SQLite file that only grows.
 
-It stands between queue and machine: events are written before the machine acts on them, so they alone determine the
-state; actions are written after, abridged, for comparison. Beside them stand notes that no machine sees: what a call
-that changes the world is about to do, what a person was asked and said. Decides the file's format and how durable it
-is; it does not know what events mean.
+Events determine the machine's state. Actions stand beside them, long texts abridged: a replay compares them, and where
+the file holds only some of a machine's runs (`Header.told`) it follows the attempts that they name. Notes are for
+resuming alone: which call with side effects was about to be made, what a person was asked and answered.
 """
 
 from __future__ import annotations
@@ -15,24 +14,39 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
-from pydantic import JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Dispatch, Event, Expanded, Finish, Pruned, Submitted, action_adapter, event_adapter
+from ...core.events import (
+    Action,
+    Dispatch,
+    Event,
+    Expand,
+    Expanded,
+    Finish,
+    Pruned,
+    Submitted,
+    action_adapter,
+    event_adapter,
+)
+from ...core.result import Failure
 from ...core.values import Frozen
+from ...machine import Order, Refused, Sent
 from .sqlite import FORMAT, check_format, claim, connect, explained, packed, prepare, unpacked
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
 _HEAD = 200  # characters of a request that are kept to know it by
-_INTS, _CHARS = 32, 400  # longer ones are abridged in actions: events hold them, and a replay makes them again
+_CHARS = 400  # of JSON; longer values are abridged in actions: events hold them, and a replay makes them again
+_LONG_IN_FINISH = ("result", "partial")
+_MOST = 512  # events that are kept at most
 
 
 class Header(Frozen):
@@ -49,6 +63,9 @@ class Header(Frozen):
     """The run that this session goes on with. Its machine is not a new one but that of event `base`."""
     base: int | None = None
     """The last event of the session that it goes on from."""
+    told: bool = False
+    """The machine had runs that this file does not hold. Actions are those of this file's runs, and a replay follows
+    the attempts that they name; without, the events alone say what was sent where."""
     meta: dict[str, JsonValue] = {}
     """Whatever the writer wants to be remembered. What looks like a secret by its name is not kept."""
 
@@ -137,6 +154,7 @@ class Journal:
         self._db: sqlite3.Connection | None = None
         self._lock: int | None = None
         self._next = 1
+        self._lines: list[tuple[int, float, str | None, str, str | bytes]] = []
         self._acted: list[tuple[int, str | bytes]] = []
         self._index: list[tuple[str, tuple[object, ...]]] = []
         self._runs: dict[int, str] = {}
@@ -179,9 +197,10 @@ class Journal:
         meta: Mapping[str, JsonValue] | None = None,
         resumes: str | None = None,
         base: int | None = None,
+        told: bool = False,
     ) -> Self:
         """Start a session: what is appended from here on is for a new machine with these options, or (`resumes` a run
-        from event `base`) for the machine as it stood after that event.
+        from event `base`) for the machine as it stood after that event. `told` as in `Header`.
 
         A file that is there already keeps its sessions, and the new one comes after them.
         """
@@ -195,75 +214,94 @@ class Journal:
                 self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
                 prepare(self._db)
             check_format(self._db, self.path)
-            header = Header(
-                plait=_version(),
-                created=_now(),
-                grace=grace,
-                lease=lease,
-                resumes=resumes,
-                base=base,
-                meta=_without_secrets(dict(meta or {})),
-            )
-            self._resumes = resumes
             with explained(self.path):
                 self._next = self._db.execute("SELECT coalesce(max(seq), 0) + 1 FROM events").fetchone()[0]
-                # A session without events is replaced: it would start where this one does.
-                line = (self._next, self._hidden(header.model_dump_json()))
-                self._db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", line)
+            self._resumes = resumes
+            self._begin(
+                Header(
+                    plait=_version(),
+                    created=_now(),
+                    grace=grace,
+                    lease=lease,
+                    resumes=resumes,
+                    base=base,
+                    told=told,
+                    meta=_without_secrets(dict(meta or {})),
+                )
+            )
         except BaseException:
             self._release()
             raise
         return self
 
-    def append(self, events: Sequence[Event], *, sync: bool = False) -> int:
+    def told(self, *, grace: float, lease: float | None, meta: Mapping[str, JsonValue], goes_on: bool = True) -> None:
+        """Say that from here on the machine has runs that this file does not hold. It `goes_on` from the last event, or
+        its runs are new ones."""
+        self.flush()
+        base = self._next - 1 if goes_on and self._next > 1 else None
+        created, meta = _now(), _without_secrets(meta)
+        self._begin(
+            Header(plait=_version(), created=created, grace=grace, lease=lease, base=base, told=True, meta=meta)
+        )
+
+    def _begin(self, header: Header) -> None:
+        """Write a session's header. One without events is replaced: it would start where this one does."""
+        assert self._db is not None
+        with explained(self.path):
+            line = (self._next, self._hidden(header.model_dump_json()))
+            self._db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", line)
+
+    def append(self, events: Sequence[Event], *, sync: bool = False, commit: bool = True) -> int:
         """Write events, in one transaction, and return the number of the first; the others follow it.
 
-        With `sync` they are on the disk when this returns, and survive the end of the machine too.
+        With `sync` they are on the disk when this returns, and survive the end of the machine too. Without `commit`
+        they are kept until the next `flush`: a process that is killed before loses them.
         """
         if self._db is None:
             self.open()
         first = self._next
-        lines = [
-            (seq, event.at, self._run_of(event), event.kind, packed(self._hidden(_json(event))))
-            for seq, event in enumerate(events, first)
-        ]
         for seq, event in enumerate(events, first):
+            text = packed(self._hidden(_json(event_adapter.dump_python(event))))
+            self._lines.append((seq, event.at, self._run_of(event), event.kind, text))
             if isinstance(event, Submitted):
-                head = json.loads(self._hidden(json.dumps(" ".join(event.request.text.split()))))[:_HEAD]
+                head = json.loads(self._hidden(json.dumps(" ".join(event.request.text[: 4 * _HEAD].split()))))[:_HEAD]
                 values = (event.run, seq, _now(), head, event.request.planner.name)
                 statement = "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)"
                 self._index.append((statement, values))
-        self._write(lines, sync)
-        self._next += len(lines)
+        self._next += len(events)
+        if commit or sync or len(self._lines) >= _MOST:
+            self._write(sync)
         return first
 
-    def acted(self, seq: int, actions: Sequence[Action]) -> None:
-        """Note what followed from an event. Written with the next batch; what a crash loses, replay recomputes."""
+    def acted(self, seq: int, actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = ()) -> None:
+        """Note what followed from an event (`refused`: see `Machine.refused`). Written with the next batch; what a
+        crash loses, replay recomputes."""
         for action in actions:
             if isinstance(action, Dispatch):
                 self._runs[action.job.attempt] = action.job.run
             elif isinstance(action, Finish) and self._resumes in (None, action.run):
                 values = (action.status, action.usage.completion, _now(), action.run)
                 self._index.append(("UPDATE runs SET status = ?, tokens = ?, ended = ? WHERE run = ?", values))
-        self._acted.append((seq, packed(self._hidden(dump(actions)))))
+        self._acted.append((seq, packed(dump(actions, refused, self._hidden))))
 
     def note(self, note: Note) -> None:
         """Write a note. It and all that was appended before it are on the disk when this returns."""
         if self._db is None:
             self.open()
-        text = packed(self._hidden(_plain_json(note.note)))
+        text = packed(self._hidden(_json(note.note)))
         statement = "INSERT INTO notes (run, step, attempt, kind, note) VALUES (?, ?, ?, ?, ?)"
         self._index.append((statement, (note.run, note.step, note.attempt, note.kind, text)))
-        self._write([], sync=True)
+        self._write(sync=True)
 
-    def knows(self, attempt: int, run: str) -> None:
-        """Say which run an attempt of an earlier session belongs to."""
-        self._runs[attempt] = run
+    @property
+    def next(self) -> int:
+        """Number of the next event."""
+        return self._next
 
     def flush(self) -> None:
-        """Write what `acted` has noted."""
-        if self._acted or self._index:
-            self._write([])
+        """Write what is kept, in one transaction."""
+        if self._lines or self._acted or self._index:
+            self._write()
 
     def close(self) -> None:
         """Write what is left and close the file, which is then one plain file. May be called twice."""
@@ -278,7 +316,7 @@ class Journal:
         finally:
             self._release()
 
-    def _write(self, lines: Sequence[tuple[int, float, str | None, str, str | bytes]], sync: bool = False) -> None:
+    def _write(self, sync: bool = False) -> None:
         assert self._db is not None
         with explained(self.path):
             if sync and self._synchronous != "full":
@@ -286,17 +324,23 @@ class Journal:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany("INSERT INTO actions VALUES (?, ?)", self._acted)
-                self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", lines)
+                self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", self._lines)
                 for statement, values in self._index:
                     self._db.execute(statement, values)
                 self._db.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
+                self._next -= len(self._lines)
+                self._clear()
                 raise
             finally:
                 if sync and self._synchronous != "full":
                     self._db.execute("PRAGMA synchronous = normal")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._lines.clear()
         self._acted.clear()
         self._index.clear()
 
@@ -339,7 +383,7 @@ class Journal:
             for seq, at, run, kind, event, actions in lines:
                 try:
                     row = Row(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
-                except ValueError as error:
+                except (ValueError, TypeError) as error:
                     raise ConfigError(f"{self.path} is damaged: event {seq} cannot be read ({error})") from None
                 if row.seq != expected:
                     raise ConfigError(f"{self.path} is damaged: event {expected} is missing")
@@ -384,42 +428,83 @@ class Journal:
             ) from None
 
 
-def dump(actions: Sequence[Action], *, whole: bool = False) -> str:
-    """Return actions as the JSON list that is written and compared.
+def dump(
+    actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = (), hide: Callable[[str], str] = str
+) -> str:
+    """Return actions, and the refusals among them, as the JSON list that is written and compared.
 
-    Long texts and lists of token ids are abridged to their beginning, length and hash, unless it is to be `whole` (as
-    format 1 had it): prompts of continued contexts would make a journal grow with the square of their length.
+    Prompts, token ids and results that are long are abridged to their length and hash: prompts of continued contexts
+    would make a journal grow with the square of their length.
     """
-    if whole:
-        return f"[{','.join(_plain_json(action_adapter.dump_python(action)) for action in actions)}]"
-    return f"[{','.join(_plain_json(_abridged(action_adapter.dump_python(action))) for action in actions)}]"
+    said = [_action(action, hide) for action in actions]
+    for index, (step, failure, run) in reversed(refused):
+        said.insert(index, _object(kind='"refused"', step=_json(step), run=_json(run), failure=_json(failure)))
+    return hide(f"[{','.join(said)}]")
 
 
-def _abridged(value: object) -> object:
-    match value:
-        case str():
-            return value if len(value) <= _CHARS else f"{value[:80]}… {len(value)} characters {_hash(value)}"
-        case dict():
-            fields = cast("dict[object, object]", value)
-            return {key: _abridged(item) for key, item in fields.items()}
-        case list() | tuple():
-            items = cast("Sequence[object]", value)
-            if len(items) > _INTS and all(type(item) is int for item in items):
-                return [*items[:4], f"{len(items)} numbers {_hash(repr(items))}"]
-            return [_abridged(item) for item in items]
+def _action(action: Action, hide: Callable[[str], str]) -> str:
+    match action:
+        case Dispatch(worker=worker, job=job, reason=reason):
+            what = _object(
+                attempt=str(job.attempt),
+                run=_json(job.run),
+                step=_json(job.step),
+                op=_brief(job.op, hide),
+                seconds=_json(job.seconds),
+                generated=_brief(job.generated, hide),
+                priority=str(job.priority),
+            )
+            return _object(kind='"dispatch"', worker=_json(worker), job=what, reason=_json(reason))
+        case Expand(step=step, attempt=attempt, delta=delta, result=result):
+            return _object(
+                kind='"expand"',
+                step=_json(step),
+                attempt=str(attempt),
+                delta=_brief(delta, hide),
+                result=_brief(result, hide),
+            )
+        case Finish():
+            kept = {
+                each.name: getattr(action, each.name) for each in fields(action) if each.name not in _LONG_IN_FINISH
+            }
+            long = {name: _brief(getattr(action, name), hide) for name in _LONG_IN_FINISH}
+            return _object(**{name: _json(value) for name, value in kept.items()}, **long)
         case _:
-            return value
+            return _json(action_adapter.dump_python(action))
 
 
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+def _object(**members: str) -> str:
+    return "{" + ",".join([f'"{name}":{text}' for name, text in members.items()]) + "}"
 
 
-def _json(event: Event) -> str:
-    return _plain_json(event_adapter.dump_python(event))
+def _brief(value: object, hide: Callable[[str], str]) -> str:
+    text = hide(_json(value))
+    if len(text) <= _CHARS:
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f'"{len(text)} characters {digest}"'
 
 
-def _plain_json(plain: object) -> str:
+def orders(actions: str | None) -> list[tuple[Order, str]]:
+    """Return the orders in recorded actions, each with the run that it concerns. Raises `ConfigError`."""
+    found: list[tuple[Order, str]] = []
+    try:
+        for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
+            if action["kind"] == "dispatch":
+                job = action["job"]
+                sent = Sent(job["step"], action["worker"], job["attempt"], job.get("priority", 0), action["reason"])
+                found.append((sent, job["run"]))
+            elif action["kind"] == "refused":
+                failure = Failure.model_validate(action["failure"])
+                run = action["run"] or action["step"].rpartition(":")[0]
+                found.append((Refused(action["step"], failure, action["run"]), run))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
+    return found
+
+
+def _json(item: object) -> str:
+    plain = item.model_dump() if isinstance(item, BaseModel) else item  # as a model it would write inf as null
     try:
         return to_json(plain, inf_nan_mode="constants").decode()
     except PydanticSerializationError:  # a lone surrogate, which UTF-8 cannot say and JSON's escapes can

@@ -1,22 +1,27 @@
 """Replays a journal: the same events through new machines, and where the actions first differ from those recorded.
 
-A difference means that a policy or merge is not pure, that the code has changed, or that the file was tampered with;
-which of these it is, is not decided here. Planners and workers are not called: what they said stands in the events.
+A difference means that a policy or merge is not pure, that the code has changed, or that the file was tampered with.
+Planners and workers are not called: what they said stands in the events. In a session whose machine had runs that this
+file does not hold (`Header.told`), the attempts that were made are followed rather than chosen again.
+
 Also the history of one run across the sessions in which it was resumed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 from ...core.errors import ConfigError, ReplayDiverged
 from ...core.events import Action, Event, Finish
 from ...core.interfaces import Plugins
-from ...machine.invariants import check as check_invariants
-from ...machine.machine import Machine
-from .journal import Header, Journal, Row, dump
+from ...machine import Machine, check as check_invariants
+from .journal import Header, Journal, Row, dump, orders
+from .sqlite import FORMAT
+from .writer import of_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def replay(
             header = headers[row.seq]
             if header.base is None:
                 machine = _machine(header, plugins)
-            elif header.base != row.seq - 1:
+            elif header.base != row.seq - 1 or header.resumes is not None:
                 machine = _rebuilt(journal, plugins, header.base)
             sessions += 1
         events += 1
@@ -100,6 +105,8 @@ class Moment:
     actions: list[Action]
     recorded: str | None
     """What followed when it was written, as `dump` has it; `None` if that was not written any more."""
+    said: str
+    """What follows now, in the same form."""
     differs: bool
     """What followed is not what was recorded."""
 
@@ -135,7 +142,13 @@ def _last_of(journal: Journal, headers: dict[int, Header], run: str) -> int:
         raise ConfigError(f"{journal.path} holds no run {run!r} (`plait runs list` shows those that are there)")
     resumed = [first for first in starts if headers[first].resumes == run and first > submitted and first <= last]
     start = resumed[-1] if resumed else max(first for first in starts if first <= submitted)
-    return min([first for first in starts if first > start], default=last + 1) - 1
+    later = [first for first in starts if first > start and not _goes_on(headers[first], first)]
+    return min(later, default=last + 1) - 1
+
+
+def _goes_on(header: Header, first: int) -> bool:
+    """Whether a session goes on with the machine of the session before it, all its runs included."""
+    return header.resumes is None and header.base is not None and header.base == first - 1
 
 
 def _spans(headers: dict[int, Header], last: int) -> list[tuple[int, int]]:
@@ -153,11 +166,59 @@ def _through(
         first = next((first for first, last in spans if first <= row.seq <= last), None)
         if first is None:
             continue
-        event = row.load()
+        event, header = row.load(), headers[first]
+        try:
+            actions, said = _said(machine, event, row, header)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"event {row.seq} of {journal.path} cannot be replayed ({type(error).__name__}: {error}): the file is "
+                "damaged, or another version of plait wrote it"
+            ) from error
+        differs = not _same(row.actions, said, header)
+        yield Moment(row.seq, header, event, machine, actions, row.actions, said, differs)
+
+
+def _said(machine: Machine, event: Event, row: Row, header: Header) -> tuple[list[Action], str]:
+    """Have a machine take an event as in life. Return what followed, and the same as it is recorded."""
+    if not header.told:
         actions = machine.handle(event)
-        header = headers[first]
-        differs = row.actions not in (None, dump(actions, whole=header.format == 1))
-        yield Moment(row.seq, header, event, machine, actions, row.actions, differs)
+        return actions, dump(actions)
+    recorded = orders(row.actions)
+    actions = machine.follow(event, [order for order, run in recorded if header.resumes in (None, run)])
+    runs = _All() if header.resumes is None else {header.resumes}
+    return actions, dump(*of_runs(runs, actions, machine.refused))
+
+
+class _All:
+    """Every run."""
+
+    def __contains__(self, run: object) -> bool:
+        return bool(run)
+
+
+def _same(recorded: str | None, said: str, header: Header) -> bool:
+    """Whether recorded actions are those said now. Older formats abridged them otherwise: there, orders count."""
+    if recorded is None or recorded == said:
+        return True
+    return header.format < FORMAT and ordered(recorded) == ordered(said)
+
+
+def ordered(actions: str | None) -> list[list[object]]:
+    """Return what of recorded actions the events after them stand on: which attempt is at which step, what is given up,
+    how runs end. The rest (how a job is worded, when to be woken) may differ between versions."""
+    kept = {"dispatch": ("worker",), "cancel": ("step", "attempt"), "finish": ("run", "status")}
+    found: list[list[object]] = []
+    try:
+        for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
+            if action["kind"] in kept:
+                job = cast("dict[str, Any]", action.get("job") or {})
+                fields = [action.get(name) for name in kept[action["kind"]]]
+                found.append([action["kind"], *fields, job.get("attempt"), job.get("step")])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
+    return found
 
 
 def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
@@ -165,7 +226,8 @@ def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
     machine: Machine | None = None
     for moment in _through(journal, plugins, headers, _spans(headers, last)):
         machine = moment.machine
-    assert machine is not None
+    if machine is None:
+        raise ConfigError(f"{journal.path} is damaged: a session goes on from event {last}, which is not there")
     return machine
 
 
@@ -176,13 +238,12 @@ def _machine(header: Header, plugins: Plugins) -> Machine:
 def _step(machine: Machine, row: Row, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:
     event = row.load()
     try:
-        actions = machine.handle(event)
+        actions, said = _said(machine, event, row, header)
         if check:
-            check_invariants(machine)
+            check_invariants(machine, follows=header.told)
     except Exception as error:
         return Divergence(row.seq, row.event, row.actions, f"raised {type(error).__name__}: {error}")
-    replayed = dump(actions, whole=header.format == 1)
-    if row.actions is not None and replayed != row.actions:
-        return Divergence(row.seq, row.event, row.actions, replayed)
+    if not _same(row.actions, said, header):
+        return Divergence(row.seq, row.event, row.actions, said)
     finished.extend(action for action in actions if isinstance(action, Finish))
     return None

@@ -1,24 +1,24 @@
-"""Goes on with a run whose process ended: the machine as its journal leaves it, and the events that take it up again.
+"""Goes on with a run whose process ended.
 
-The machine is rebuilt from the events alone; no planner and no worker is asked about what they had said. What was under
-way is then lost with the process that ran it, and tried again as after the loss of a worker, except a call that changes
-the world: one that had been about to be made is not made again unless somebody says so. Decides what becomes of each
-attempt; it runs nothing.
+`rebuild` makes a machine from the journal's events; no planner and no worker is asked again what it had said. `rule`
+decides what becomes of the attempts that were live, `settle` ends them, and the driver's machine then adopts the run
+(`Machine.adopt`). A lost attempt is tried again as after the loss of a worker, except a call with side effects: if it
+had been about to be made, it is not made again unless somebody says so.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal
 
 from pydantic import JsonValue
 
-from ...core.errors import ConfigError, Interrupted, OutcomeUnknown
+from ...core.errors import ConfigError, Interrupted, NeverMade, OutcomeUnknown
 from ...core.events import (
-    Cancelled,
+    Action,
     Dispatch,
     Event,
     Expand,
@@ -27,27 +27,24 @@ from ...core.events import (
     Finish,
     Submitted,
     Succeeded,
-    Tick,
     WorkerDown,
-    WorkerUp,
 )
 from ...core.flow import is_root
 from ...core.interfaces import Plugins, Worker
-from ...core.plan import Plan
+from ...core.plan import Plan, Step
 from ...core.result import Result, as_failure
 from ...core.states import State
 from ...core.tools.context import Question
-from ...machine.machine import Machine
-from ...machine.records import Attempt, Node, Run
+from ...machine import Machine, Node, Run
 from ..driver.driver import arrival
 from ..driver.expander import Expander, heard_at
 from ..driver.flows import Heard
-from .journal import Header, Journal, Note, dump
-from .replay import Moment, history
+from .journal import Header, Journal, Note
+from .replay import Moment, history, ordered
 
 OnUnknown = Literal["fail", "ask", "retry"]
-"""What becomes of a call that changes the world and was under way when the process ended: the step fails, a person is
-asked, or the call is made again."""
+"""What becomes of a call with side effects that was under way when the process ended: its step fails, a person is
+asked, or it is made again."""
 
 AGAIN, TREAT_AS_DONE, GIVE_UP = "make it again", "it was made", "fail"
 
@@ -99,7 +96,7 @@ def rebuild(path: Path, run: str, plugins: Plugins) -> Rebuilt:
     dispatched: dict[int, Dispatch] = {}
     for moment in history(path, plugins, run):
         machine = moment.machine
-        if moment.differs and _orders(moment.recorded) != _orders(dump(moment.actions)):
+        if moment.differs and ordered(moment.recorded) != ordered(moment.said):
             raise ConfigError(
                 f"run {run} cannot be resumed: from event {moment.seq} of {path} on this version of plait decides "
                 f"otherwise than {moment.header.plait}, which wrote it (`plait replay` shows how)"
@@ -111,7 +108,7 @@ def rebuild(path: Path, run: str, plugins: Plugins) -> Rebuilt:
                 dispatched[action.job.attempt] = action
             elif isinstance(action, Finish) and action.run == run and rebuilt is not None:
                 rebuilt.finish = action
-                rebuilt.record = next((each for each in machine.retired if each.id == run), None)
+                rebuilt.record = machine.finished(run)
         if rebuilt is not None:
             rebuilt.last = moment.seq
             rebuilt.follow(moment)
@@ -123,88 +120,71 @@ def rebuild(path: Path, run: str, plugins: Plugins) -> Rebuilt:
     return rebuilt
 
 
-def _orders(actions: str | None) -> list[list[object]]:
-    """Return what of recorded actions the events after them stand on: which attempt is at which step, what is given up,
-    how runs end. The rest (how a job is worded, when to be woken) may differ between versions."""
-    kept = {"dispatch": ("worker",), "cancel": ("step", "attempt"), "finish": ("run", "status")}
-    orders: list[list[object]] = []
-    for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
-        if action["kind"] in kept:
-            job = cast("dict[str, Any]", action.get("job") or {})
-            fields = [action.get(name) for name in kept[action["kind"]]]
-            orders.append([action["kind"], *fields, job.get("attempt"), job.get("step")])
-    return orders
-
-
-class Ruling(NamedTuple):
-    """What becomes of the attempts that were live."""
-
-    again: list[Dispatch]
-    """Dispatches to make under their own attempts: they were never made, or may be made twice."""
-    ended: list[Event]
-    """News of those that are over, whatever the process was doing."""
-
-
 async def rule(
     rebuilt: Rebuilt,
     workers: Collection[str],
     policy: OnUnknown,
     ask: Callable[[Question], Awaitable[JsonValue]],
-) -> Ruling:
-    """Decide what becomes of each call that changes the world and was live, and had perhaps been made."""
-    machine, at = rebuilt.machine, rebuilt.machine.now
+) -> list[Event]:
+    """Decide what becomes of the attempts that were live, and return the events that say so.
+
+    All count as lost with the process that made them. A call with side effects is made again if it had not been begun,
+    or if `policy` or a person says so.
+    """
+    at = rebuilt.machine.now
     intended = {note.attempt for note in rebuilt.notes if note.kind == "intent"}
-    again: list[Dispatch] = []
-    ended: list[Event] = []
-    for attempt in list(machine.attempts.values()):
-        dispatch = rebuilt.dispatched.get(attempt.id)
-        if dispatch is None or not attempt.node.step.side_effects or attempt.state != "live":
+    events: list[Event] = []
+    for attempt in rebuilt.machine.attempts.values():
+        step = attempt.node.step
+        if attempt.node.run.id != rebuilt.run:
             continue
-        if attempt.worker.name not in workers:
-            ended.append(Failed(at=at, attempt=attempt.id, failure=as_failure(_unknown(attempt, "its worker is gone"))))
+        if not step.side_effects or attempt.state != "live":
+            error: Exception = Interrupted("the process that ran this step ended")
+        elif attempt.worker.name not in workers:
+            error = _unknown(step, attempt.node.id, "its worker is gone")
         elif attempt.id not in intended:
-            again.append(dispatch)
+            error = NeverMade("the process ended before this call was made")
         else:
             said = AGAIN if policy == "retry" else GIVE_UP
             if policy == "ask":
-                said = await ask(_question(rebuilt.run, dispatch))
-            if said == AGAIN:
-                again.append(dispatch)
-            elif said == TREAT_AS_DONE:
+                said = await ask(_question(rebuilt, attempt.id, attempt.node.id))
+            if said == TREAT_AS_DONE:
                 result = Result(why="taken as done by a person: what it returned is not known")
-                ended.append(Succeeded(at=at, attempt=attempt.id, result=result))
-            else:
+                events.append(Succeeded(at=at, attempt=attempt.id, result=result))
+                continue
+            error = NeverMade("the process ended during this call, which may be made again")
+            if said != AGAIN:
                 remedy = "find out, and resume with on_unknown=retry if it may be made again"
-                ended.append(Failed(at=at, attempt=attempt.id, failure=as_failure(_unknown(attempt, remedy))))
-    return Ruling(again, ended)
+                error = _unknown(step, attempt.node.id, remedy)
+        events.append(Failed(at=at, attempt=attempt.id, failure=as_failure(error)))
+    return events
 
 
-def takes_up(rebuilt: Rebuilt, workers: Sequence[Worker], expander: Expander, ruling: Ruling) -> list[Event]:
-    """Return the events that make a rebuilt machine go on with its run, on these workers.
+def settle(
+    rebuilt: Rebuilt, workers: Sequence[Worker], expander: Expander, ruling: Sequence[Event]
+) -> Iterator[tuple[Event, list[Action]]]:
+    """Have a rebuilt machine end all that was under way; yield each event and what followed.
 
-    All hosts are closed first, so that nothing starts before everything that was under way is settled. Other runs of
-    the same session are left alone: in this continuation they count as given up.
+    Afterwards no attempt of the run is left, and its planner has said all that it had to say. Nothing is started: that
+    is for the machine that adopts the run.
     """
     machine, at = rebuilt.machine, rebuilt.machine.now
     there = {worker.name for worker in workers}
-    events: list[Event] = []
-    for host in machine.workers.values():
-        events.append(WorkerUp(at=at, worker=host.name, slots=0, serves=host.serves))
-    others = [run for run in machine.runs if run != rebuilt.run]
-    events += [Cancelled(at=at, run=run, reason=f"left aside: {rebuilt.run} was resumed") for run in others]
-    events += ruling.ended
-    settled = {action.job.attempt for action in ruling.again}
-    settled |= {event.attempt for event in ruling.ended if isinstance(event, Failed | Succeeded)}
-    failure = as_failure(Interrupted("the process that ran this step ended"))
-    events += [
-        Failed(at=at, attempt=attempt, failure=failure) for attempt in machine.attempts if attempt not in settled
-    ]
-    events += _read_again(rebuilt, expander, at)
+    gone = [name for name in machine.workers if name not in there]
+    events: deque[Event] = deque((*ruling, *_read_again(rebuilt, expander, at)))
     events += [arrival(each, at) for each in workers]
-    gone = [host.name for host in machine.workers.values() if host.name not in there]
-    events += [WorkerDown(at=at, worker=name) for name in gone]  # last: a step for which nobody is left fails
-    events.append(Tick(at=at))  # asks for the next time to be woken at
-    return events
+    events += [WorkerDown(at=at, worker=name) for name in gone]
+    while events:
+        event = events.popleft()
+        actions = machine.follow(event, [])
+        yield event, actions
+        for action in actions:
+            if isinstance(action, Expand) and action.step.rpartition(":")[0] == rebuilt.run:
+                events.extend(expander.expand(action, machine, at))
+            elif isinstance(action, Finish) and action.run == rebuilt.run:
+                rebuilt.finish, rebuilt.record = action, machine.finished(action.run)
+        if expander.flows:
+            events.extend(expander.heard(machine, at))
 
 
 def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
@@ -244,18 +224,20 @@ def _without(event: Expanded, known: Mapping[str, Node]) -> Expanded:
     return replace(event, patch=Plan(steps=new, output=patch.output, budget=patch.budget))
 
 
-def _unknown(attempt: Attempt, remedy: str) -> OutcomeUnknown:
-    step = attempt.node.step
+def _unknown(step: Step, id: str, remedy: str) -> OutcomeUnknown:
     tool = step.op.tool if step.op.kind == "call" else step.name
     return OutcomeUnknown(
-        f"the process ended while tool {tool!r} was changing the world for {attempt.node.id}, and whether it did is "
-        f"unknown: {remedy}"
+        f"the process ended during a call of tool {tool!r}, which has side effects, for {id}, and whether it was made "
+        f"is unknown: {remedy}"
     )
 
 
-def _question(run: str, dispatch: Dispatch) -> Question:
-    op = dispatch.job.op
-    what = f"{op.tool}({', '.join(f'{key}={value!r}' for key, value in op.args.items())})" if op.kind == "call" else ""
-    text = f"The process ended during {what}, a call that changes the world. Was it made?"
-    name = f"{dispatch.job.step}?outcome-{dispatch.job.attempt}"
-    return Question(id=name, run=run, step=dispatch.job.step, text=text, choices=(AGAIN, TREAT_AS_DONE, GIVE_UP))
+def _question(rebuilt: Rebuilt, attempt: int, step: str) -> Question:
+    dispatch = rebuilt.dispatched.get(attempt)
+    op = dispatch.job.op if dispatch is not None else None
+    what = "a call"
+    if op is not None and op.kind == "call":
+        what = f"{op.tool}({', '.join(f'{key}={value!r}' for key, value in op.args.items())})"
+    text = f"The process ended during {what}, which has side effects. Was it made?"
+    name = f"{step}?outcome-{attempt}"
+    return Question(id=name, run=rebuilt.run, step=step, text=text, choices=(AGAIN, TREAT_AS_DONE, GIVE_UP))

@@ -1,6 +1,4 @@
-"""The client's side of durability: which journal a session is written to, which questions are put, how a run is taken
-up again. It decides nothing about how a run goes on; that is `resume.py`'s.
-"""
+"""Which journal an orchestrator writes to, and how a run is taken out of one and gone on with."""
 
 from __future__ import annotations
 
@@ -9,30 +7,25 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from ...core.errors import ConfigError
-from ...core.events import Action, Event, Finish
-from ...core.interfaces import Brief, Worker
-from ...core.plan import Plan
+from ...core.errors import ConfigError, UsageError
+from ...core.events import Finish
+from ...core.interfaces import Brief
 from ...core.tools.tool import ToolSpec
-from ...machine.machine import Machine
-from ...machine.records import Run
-from .. import telemetry
+from ...machine import Run
 from ..client.config import Config
 from ..client.questions import Asker, Told
 from ..driver.driver import Driver
-from ..driver.expander import Expander
 from ..plugins.loader import Plugins
-from .borrowed import Lent, relay
 from .directory import RunEntry, default_folder, find, new_file, tidy
 from .journal import Journal
-from .resume import OnUnknown, Rebuilt, rebuild, rule, takes_up
-from .writer import Recorder
+from .resume import OnUnknown, Rebuilt, rebuild, rule, settle
+from .writer import Recorder, of_runs
 
 __all__ = ["Rebuilt", "Records", "Resumer", "RunEntry", "Taken", "place", "settings_of"]
 
@@ -53,98 +46,46 @@ class Records:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._tidied = False
-        self._borrowers = 0
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._off = config.journal == "off"
 
-    def lend(self, workers: Sequence[Worker]) -> list[Lent]:
-        """Return the workers as another driver may have them."""
-        self._borrowers += 1
-        return [Lent(worker, self._borrowers) for worker in workers]
-
-    def is_full(self, driver: Driver) -> bool:
-        """Return whether a driver's journal is so large that new runs should go to another file."""
-        recorder = driver.recorder
-        if recorder is None or recorder.off or not recorder.journal.is_open or not self._in_folder:
-            return False
-        return recorder.journal.size > ROTATE_BYTES
-
-    async def successor(
-        self, driver: Driver, owner: Driver, workers: Sequence[Worker], expander: Expander, plugins: Plugins
-    ) -> Driver:
-        """Return a driver for new runs, on the same workers and with a file of its own; `driver` goes when its runs are
-        over."""
-        lent = self.lend(workers)
-        new = Driver(Machine(plugins, lease=self._config.lease), lent, expander, self.journal())
-        await new.start()
-        unrelay = relay(owner, lent)
-
-        def over(event: Event, machine: Machine, actions: list[Action]) -> None:
-            if not machine.runs and not leaving:
-                leaving.append(self._leave(driver, owner, unrelay))
-
-        leaving: list[None] = []
-        driver.watchers.append(over)
-        if not driver.machine.runs:
-            leaving.append(self._leave(driver, owner, unrelay))
-        return new
-
-    async def close(self) -> None:
-        """Wait for the drivers that are going."""
-        if self._leaving:
-            await asyncio.gather(*self._leaving, return_exceptions=True)
-
-    def _leave(self, driver: Driver, owner: Driver, unrelay: Callable[[], None]) -> None:
-        if driver is owner:  # it keeps the workers, and has nothing more to write
-            if driver.recorder is not None:
-                asyncio.get_running_loop().call_soon(driver.recorder.retire)
-            return
-        closing = asyncio.ensure_future(driver.close())
-        self._leaving.add(closing)
-        closing.add_done_callback(self._leaving.discard)
+    def next_file(self, journal: Journal) -> Journal | None:
+        """Return another journal for new runs if this one is full. Raises `ConfigError`."""
+        return self._opened() if self._in_folder and journal.size > ROTATE_BYTES else None
 
     @property
     def _in_folder(self) -> bool:
         return not isinstance(self._config.journal, Path) or self._config.journal.is_dir()
 
-    def journal(self) -> Journal | None:
-        """Return the journal for a new driver, not open yet, or `None` if nothing is to be written."""
-        if self._config.journal == "off":
-            return None
-        chosen = place(self._config)
-        return Journal(chosen / "new" if self._in_folder else chosen)
-
-    def check(self, recorder: Recorder | None) -> None:
+    def check(self, recorder: Recorder) -> None:
         """Try a journal that was named, so that a bad one is heard of at once. It is opened with the first run: until
         then one of its own runs can be resumed. Raises `ConfigError`."""
-        if recorder is None or recorder.journal.is_open or not isinstance(self._config.journal, Path):
-            return
-        if not self._config.journal.is_dir():
+        if recorder.current is None and isinstance(self._config.journal, Path) and not self._in_folder:
             with Journal(self._config.journal):
                 pass
 
-    def open(self, recorder: Recorder | None) -> None:
+    def open(self, recorder: Recorder) -> None:
         """Open the journal for a first run. Raises `ConfigError` where it was named; the default one's trouble is only
         logged."""
-        if recorder is None or recorder.off or recorder.journal.is_open:
-            return
-        if isinstance(self._config.journal, Path):
-            self._open(recorder)
+        if self._off or recorder.current is not None:
             return
         try:
-            self._open(recorder)
+            recorder.use(self._opened())
         except ConfigError as error:
+            if isinstance(self._config.journal, Path):
+                raise
             log.warning("runs are not written down: %s", error)
-            recorder.stop()
+            self._off = True
 
-    def _open(self, recorder: Recorder) -> None:
+    def _opened(self) -> Journal:
         chosen = place(self._config)
-        if self._in_folder:
-            recorder.journal.path = new_file(chosen)
-            if not isinstance(self._config.journal, Path) and not self._tidied:
-                self._tidied = True
-                with contextlib.suppress(OSError):
-                    tidy(chosen)
-        recorder.open(self.meta(), lease=self._config.lease)
+        if not self._in_folder:
+            return Journal(chosen).open(meta=self.meta(), lease=self._config.lease)
+        path = new_file(chosen)
+        if not isinstance(self._config.journal, Path) and not self._tidied:
+            self._tidied = True
+            with contextlib.suppress(OSError):
+                tidy(chosen)
+        return Journal(path).open(meta=self.meta(), lease=self._config.lease)
 
     def meta(self) -> dict[str, JsonValue]:
         """Return what is remembered of a session: model, settings (no secrets), and the wall clock."""
@@ -163,115 +104,88 @@ class Records:
 
 @dataclass(slots=True)
 class Taken:
-    """A run that is going on again."""
+    """A run that goes on, or that has ended."""
 
-    driver: Driver
     rebuilt: Rebuilt
     future: asyncio.Future[tuple[Finish, Run | None]]
+    began: float
+    """When it was submitted, by the driver's clock (of one that has ended, by its own)."""
+    ended: float | None = None
+    """When it ended, by its own clock."""
 
 
 class Resumer:
-    """Takes runs up again, each with a machine and a driver of its own, on the workers of a driver that runs."""
+    """Takes runs up again: out of their journals, into the machine of a driver."""
 
     def __init__(self, config: Config, plugins: Plugins, asker: Asker, records: Records) -> None:
         self._config = config
         self._plugins = plugins
         self._asker = asker
         self._records = records
-        self._drivers: dict[str, Driver] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._taken: set[str] = set()
 
     def find(self, run: str, path: Path | None = None) -> RunEntry:
         """Return the run with this id (or the only one that begins so). Raises `UsageError`."""
         return find(path or place(self._config), run)
 
     async def take_up(
-        self,
-        entry: RunEntry,
-        owner: Driver,
-        workers: Sequence[Worker],
-        specs: Iterable[ToolSpec],
-        revise: Callable[[Plan], Plan],
-        on_unknown: OnUnknown,
-        told: Told | None,
-    ) -> Taken | Rebuilt:
-        """Rebuild a run and make it go on; return it as it is if it has ended.
+        self, entry: RunEntry, driver: Driver, specs: Iterable[ToolSpec], on_unknown: OnUnknown, told: Told | None
+    ) -> Taken:
+        """Rebuild a run and make it go on; one that has ended is only read.
 
         Raises `ConfigError` for a journal that cannot be read, that another process writes, or that this version
         cannot go on from, and what the request's planner or task raise that are not there any more.
         """
+        run = entry.run
+        if run in self._taken:
+            raise UsageError(f"run {run} is being resumed already")
         journal = Journal(entry.path)
         journal.hold()
+        self._taken.add(run)
+        recorder = driver.recorder
         try:
-            rebuilt = await asyncio.to_thread(rebuild, entry.path, entry.run, self._plugins)
+            rebuilt = await asyncio.to_thread(rebuild, entry.path, run, self._plugins)
             if rebuilt.finish is not None:
                 journal.close()
-                return rebuilt
+                return self._read(rebuilt)
             request = rebuilt.submitted.request
-            task = rebuilt.machine.runs[entry.run].task
-            expander = Expander(revise)
-            brief = Brief(request=request, task=task, tools=tuple(specs))
-            expander.adopt(entry.run, self._plugins.planner(request.planner), brief)
-            lent = self._records.lend(workers)
-            driver = Driver(rebuilt.machine, lent, expander, journal)
-            telemetry.watch(driver, self._config)
-            assert driver.recorder is not None
+            brief = Brief(request=request, task=rebuilt.machine.runs[run].task, tools=tuple(specs))
+            driver.expander.adopt(run, self._plugins.planner(request.planner), brief)
             header = rebuilt.header
-            driver.recorder.open(
-                self._records.meta() | {"settings": header.meta.get("settings")},
+            journal.open(
+                meta=self._records.meta() | {"settings": header.meta.get("settings")},
                 grace=header.grace,
                 lease=header.lease,
-                resumes=entry.run,
+                resumes=run,
                 base=rebuilt.last,
+                told=True,
             )
-        except BaseException:
-            journal.close()
-            raise
-        return await self._go_on(entry.run, rebuilt, driver, owner, lent, expander, on_unknown, told)
-
-    async def _go_on(
-        self,
-        run: str,
-        rebuilt: Rebuilt,
-        driver: Driver,
-        owner: Driver,
-        lent: Sequence[Lent],
-        expander: Expander,
-        on_unknown: OnUnknown,
-        told: Told | None,
-    ) -> Taken:
-        recorder = driver.recorder
-        assert recorder is not None
-        for attempt in rebuilt.machine.attempts.values():
-            recorder.journal.knows(attempt.id, attempt.node.run.id)
-        self._asker.begin(run, recorder, rebuilt.answers, told)
-        try:
-            ruling = await rule(rebuilt, [each.name for each in lent], on_unknown, self._asker.ask)
-            future = driver.resume(run, takes_up(rebuilt, lent, expander, ruling), ruling.again)
-            unrelay = relay(owner, lent)
-            await driver.start()
+            recorder.hold(run, journal)
+            self._asker.begin(run, recorder, rebuilt.answers, told)
+            ruling = await rule(rebuilt, [each.name for each in driver.workers], on_unknown, self._asker.ask)
+            for event, actions in settle(rebuilt, driver.workers, driver.expander, ruling):
+                seq = journal.append([event], commit=False)
+                journal.acted(seq, *of_runs({run}, actions, rebuilt.machine.refused))
+            if rebuilt.finish is not None:
+                recorder.drop(run)
+                return self._read(rebuilt)
+            began = rebuilt.submitted.at - rebuilt.machine.now
+            at, future = driver.adopt(rebuilt.machine, run)
+            return Taken(rebuilt, future, began + at)
         except BaseException:
             self._asker.end(run)
-            await driver.close()
+            driver.expander.forget(run)
+            recorder.drop(run)
+            journal.close()
             raise
-        self._drivers[run] = driver
+        finally:
+            self._taken.discard(run)
 
-        def over(_: object) -> None:
-            unrelay()
-            self._drivers.pop(run, None)
-            closing = asyncio.ensure_future(driver.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-        future.add_done_callback(over)
-        return Taken(driver, rebuilt, future)
-
-    async def close(self) -> None:
-        """Give up what still runs and close the journals."""
-        for driver in list(self._drivers.values()):
-            await driver.close()
-        if self._closing:
-            await asyncio.gather(*self._closing, return_exceptions=True)
+    def _read(self, rebuilt: Rebuilt) -> Taken:
+        assert rebuilt.finish is not None
+        future: asyncio.Future[tuple[Finish, Run | None]] = asyncio.get_running_loop().create_future()
+        future.set_result((rebuilt.finish, rebuilt.record))
+        return Taken(rebuilt, future, rebuilt.submitted.at, rebuilt.machine.now)
 
 
 def settings_of(entry: RunEntry) -> Mapping[str, JsonValue]:

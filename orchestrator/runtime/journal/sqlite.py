@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 
-FORMAT = 2
+FORMAT = 3
 APPLICATION = 0x706C6974  # "plit", in SQLite's own header: says whose file this is
 SCHEMA = """
 CREATE TABLE sessions (first INTEGER PRIMARY KEY, header TEXT NOT NULL);
@@ -33,7 +33,8 @@ CREATE TABLE runs (
     status TEXT, tokens INTEGER NOT NULL DEFAULT 0, ended TEXT
 );
 """
-"""What format 2 added: notes (intents, questions, answers), which no machine sees, and an index of the runs."""
+"""What format 2 added: notes (intents, questions, answers), which no machine sees, and an index of the runs. Format 3
+has the same tables; its sessions may be `told`, and its actions are abridged otherwise."""
 _MAGIC = b"SQLite format 3\0"
 _LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
 _PATIENCE = 0.5  # seconds to wait for a claim: somebody who only asks whether a file is claimed holds it a moment
@@ -102,9 +103,10 @@ def prepare(db: sqlite3.Connection) -> None:
         db.executescript(f"BEGIN IMMEDIATE; {head} {SCHEMA} {SCHEMA_2} COMMIT;")
     elif (
         db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
-        and db.execute("PRAGMA user_version").fetchone()[0] == 1
+        and (version := db.execute("PRAGMA user_version").fetchone()[0]) < FORMAT
     ):
-        db.executescript(f"BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; {SCHEMA_2} COMMIT;")
+        tables = SCHEMA_2 if version == 1 else ""
+        db.executescript(f"BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; {tables} COMMIT;")
 
 
 def packed(text: str) -> str | bytes:

@@ -1,24 +1,82 @@
-"""Decides what of a driver's events goes into its journal, when, and what must be on the disk before anything is done.
+"""Which events go to which journal, and when they are on the disk.
+
+A run's events go to the file that was open when it was submitted, those of a resumed run to the file that it was in;
+news of workers and time go to every file. Events are kept for a moment and written together (`Driver` flushes them);
+what must be known after a kill is on the disk at once: that a call with side effects is about to be made, how it
+ended, what a person was asked and said, the end of a run.
 
 News of generated text make up most of a run's events and decide nothing by themselves: those of one attempt are written
 as one event, before the next event that decides something, and about once a second meanwhile. A machine that takes the
-merged event stands where the driver's stands after the single ones, so a replay gives the same actions. Where a policy
-of the run reviews every piece of news, each is written as it came.
+merged event stands where the driver's stands after the single ones. Where a policy of the run reviews every piece of
+news, each is written as it came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import logging
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import RLock
+from typing import Concatenate, ParamSpec, TypeVar
 
 from pydantic import JsonValue
 
-from ...core.events import Action, Event, Expand, Failed, Job, Progressed, Stopped, Succeeded
-from ...machine.machine import Machine
+from ...core.errors import ConfigError
+from ...core.events import (
+    Action,
+    Dispatch,
+    Elsewhere,
+    Event,
+    Expand,
+    Failed,
+    Finish,
+    Job,
+    Progressed,
+    Stopped,
+    Submitted,
+    Succeeded,
+    WakeAt,
+    WorkerDown,
+    WorkerUp,
+)
+from ...machine import Machine, Refused
 from .journal import Journal, Note
+
+log = logging.getLogger("plait.journal")
 
 EVERY = 1.0
 """Seconds that news of generated text may wait to be written with what follows it."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Refusals = Sequence[tuple[int, Refused]]
+
+
+def _locked(method: Callable[Concatenate[Recorder, P], T]) -> Callable[Concatenate[Recorder, P], T]:
+    @functools.wraps(method)
+    def locked(self: Recorder, *args: P.args, **options: P.kwargs) -> T:
+        with self._lock:  # pyright: ignore[reportPrivateUsage]
+            return method(self, *args, **options)
+
+    return locked
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A journal that is open."""
+
+    journal: Journal
+    told: bool
+    """It does not hold all that the machine has seen (`Header.told`)."""
+    shift: float = 0.0
+    """Seconds by which the driver's clock is ahead of its runs'."""
+    leaving: bool = False
+    """It is closed with the last of its runs."""
+    runs: set[str] = field(default_factory=set[str])
+    """Those that are not over."""
+    used: bool = False
+    """A run was submitted to it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,143 +85,394 @@ class Entry:
 
     event: Event
     since: float
-    seq: int | None = None
+    run: str | None
+    """The run that it concerns; `None`: every run."""
+    seqs: list[tuple[_File, int]] = field(default_factory=list[tuple[_File, int]])
+    """Where it was written; empty until then."""
+    written: bool = False
     unhandled: int = 1
     actions: list[Action] = field(default_factory=list[Action])
+    refused: list[tuple[int, Refused]] = field(default_factory=list[tuple[int, Refused]])
 
 
 class Recorder:
-    """Writes a driver's events to a journal that it opens when told to; what comes before is kept until then."""
+    """Writes a driver's events.
 
-    def __init__(self, journal: Journal, machine: Machine, *, every: float = EVERY) -> None:
-        self.journal = journal
+    Args:
+        machine: the driver's.
+        next_file: returns an open journal for new runs in place of one that is full, `None` for one that is not.
+        meta: what a new session's header remembers.
+        failed: told of runs whose journal cannot be written any more, and why.
+        every: see `EVERY`.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        next_file: Callable[[Journal], Journal | None] = lambda journal: None,
+        meta: Callable[[], Mapping[str, JsonValue]] = dict,
+        failed: Callable[[Sequence[str], Exception], None] = lambda runs, error: None,
+        every: float | None = None,
+    ) -> None:
         self._machine = machine
-        self._every = every
+        self._next_file = next_file
+        self._meta = meta
+        self.failed = failed
+        self._every = EVERY if every is None else every
+        self.current: Journal | None = None
+        """Where new runs go."""
+        self._files: list[_File] = []
+        self._of: dict[str, _File] = {}
+        self._attempts: dict[int, str] = {}
+        """Runs of attempts that are not over."""
+        self._alone = True
+        """The machine has seen nothing that the first file does not hold."""
+        self._early: list[Entry] = []
+        """What came before the first file."""
+        self._workers: dict[str, tuple[WorkerUp | None, WorkerDown | None]] = {}
         self._pending: dict[int, Entry] = {}
         self._heard: set[int] = set()
         self._intents: set[int] = set()
-        self._early: list[Entry] = []
-        self.off = False
-        """Nothing is written any more, and nothing kept."""
+        self._ended: list[str] = []
+        """Runs whose end may not be on the disk yet."""
+        self.urgent = False
+        """A run began or ended, which is to be seen from outside: `flush` soon."""
+        self._lock = RLock()
+        """A driver handles large plans on a thread; tools' questions are written meanwhile."""
 
-    def open(
-        self,
-        meta: Mapping[str, JsonValue] | None = None,
-        *,
-        grace: float = 10.0,
-        lease: float | None = None,
-        resumes: str | None = None,
-        base: int | None = None,
-    ) -> None:
-        """Open the journal, if that has not been done, and write what came before. Raises `ConfigError`."""
-        if self.off or self.journal.is_open:
-            return
-        self.journal.open(meta=meta, grace=grace, lease=lease, resumes=resumes, base=base)
+    @property
+    def active(self) -> bool:
+        """Whether there is a journal to write to."""
+        return bool(self._files)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    @_locked
+    def use(self, journal: Journal) -> None:
+        """Send new runs to an open journal. The one before is closed when its runs are over."""
+        self._write_pending()
+        alone = self._alone and not self._files
+        if not alone:
+            self._tell()
+        file = _File(journal, told=not alone)
+        if not alone:
+            self._say_told(journal, goes_on=False)
+            for event in self._present():
+                journal.acted(self._append(file, event), [])
+        for each in list(self._files):
+            if each.journal is self.current:
+                each.leaving = True
+                self._leave(each)
+        self._files.append(file)
+        self.current = journal
         early, self._early = self._early, []
-        self._write(early)
+        for entry in early:
+            self._write(entry)
+
+    @_locked
+    def hold(self, run: str, journal: Journal) -> None:
+        """Send the notes of a run to an open journal."""
+        self._of[run] = _File(journal, told=True, leaving=True, runs={run})
+
+    @_locked
+    def adopt(self, run: str, shift: float) -> None:
+        """Send the events of a run too to the journal that holds it."""
+        self._write_pending()
+        self._tell()
+        file = self._of[run]
+        file.shift = shift
+        self._files.append(file)
+
+    @_locked
+    def drop(self, run: str) -> None:
+        """Close the journal of a run that is not adopted after all."""
+        file = self._of.pop(run, None)
+        if file is not None:
+            file.journal.close()
+
+    def _tell(self) -> None:
+        """Say in every file that the machine has runs of another from now on."""
+        self._alone = False
+        self._early.clear()
+        for file in self._files:
+            if not file.told:
+                file.told = True
+                self._say_told(file.journal)
+
+    def _say_told(self, journal: Journal, goes_on: bool = True) -> None:
+        journal.told(grace=self._machine.cancel_timeout, lease=self._machine.lease, meta=self._meta(), goes_on=goes_on)
+
+    def _present(self) -> Iterator[Event]:
+        """Yield events that tell a new machine of the workers."""
+        for up, down in self._workers.values():
+            yield from (replace(each, at=self._machine.now) for each in (up, down) if each is not None)
+
+    def _leave(self, file: _File) -> None:
+        if file.leaving and not file.runs:
+            self._files = [each for each in self._files if each is not file]
+            file.journal.close()
+
+    def _broke(self, file: _File, error: Exception) -> None:
+        """Give a file up that cannot be written, and its runs."""
+        self._files = [each for each in self._files if each is not file]
+        if file.journal is self.current:
+            self.current = None
+        self._alone = False
+        for run in file.runs:
+            self._of.pop(run, None)
+        try:
+            file.journal.close()
+        except Exception as again:
+            log.debug("%s: %s", file.journal.path, again)
+        self.failed(sorted(file.runs), error)
+
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def take(self, batch: Sequence[Event]) -> list[Entry | None]:
         """Write events that are about to be handled. Return an entry for each, to be given back with its actions."""
-        if self.off:
-            return [None] * len(batch)
-        entries: list[Entry | None] = []
-        lines: list[Entry] = []
+        return [self.take_one(event) for event in batch]
+
+    @_locked
+    def take_one(self, event: Event) -> Entry | None:
+        """Write one event. Return an entry, to be given back with its actions; `None` if no file has use for it."""
+        if isinstance(event, WorkerUp):
+            self._workers[event.worker] = (event, None)
+        elif isinstance(event, WorkerDown):
+            self._workers[event.worker] = (self._workers.get(event.worker, (None, None))[0], event)
+        if isinstance(event, Submitted):
+            self._submitted(event.run)
+        if not self._files:
+            if not self._alone:
+                return None
+            self._early.append(Entry(event, event.at, None))
+            return self._early[-1]
+        if isinstance(event, Progressed):
+            return self._heard_of(event)
+        if self._pending:
+            self._write_pending()
+        run = self._run_of(event)
+        if run is not None and run not in self._of and not self._alone:
+            return None
+        entry = Entry(event, event.at, run)
         sync = False
-        for event in batch:
-            if isinstance(event, Progressed):
-                entries.append(self._heard_of(event, lines))
-                continue
-            lines += self._pending.values()
-            self._pending.clear()
-            if isinstance(event, Succeeded | Failed | Stopped):
-                sync |= event.attempt in self._intents
-                self._intents.discard(event.attempt)
-                self._heard.discard(event.attempt)
-            entry = Entry(event, event.at)
-            entries.append(entry)
-            lines.append(entry)
-        self._write(lines, sync)
-        return entries
+        if isinstance(event, Succeeded | Failed | Stopped):
+            sync = event.attempt in self._intents
+            self._intents.discard(event.attempt)
+            self._heard.discard(event.attempt)
+        self._write(entry, sync)
+        return entry
 
-    def acted(self, entry: Entry | None, actions: Sequence[Action]) -> None:
+    @_locked
+    def acted(self, entry: Entry | None, actions: Sequence[Action], refused: Refusals = ()) -> None:
         """Note what followed from one of an entry's events."""
-        if entry is None or self.off:
+        if not self._files and entry is None:
             return
-        entry.unhandled -= 1
-        if entry.actions and actions:
-            entry.actions = _joined(entry.actions, actions)
+        for action in actions:
+            if isinstance(action, Dispatch) and action.job.run in self._of:
+                self._attempts[action.job.attempt] = action.job.run
+        if entry is None:
+            if not self._alone:
+                self._acted_elsewhere(actions, refused, (), self._machine.now)
         else:
-            entry.actions += actions
-        if not entry.unhandled and entry.seq is not None:
-            self.journal.acted(entry.seq, entry.actions)
-        if any(action.kind == "finish" for action in actions) and self.journal.is_open:
-            self.journal.flush()  # how it ended is to be seen from outside from now on
+            entry.unhandled -= 1
+            entry.refused += [(index + len(entry.actions), order) for index, order in refused]
+            entry.actions = _joined(entry.actions, actions) if entry.actions and actions else [*entry.actions, *actions]
+            if not entry.written and any(not isinstance(action, Expand | WakeAt) for action in actions):
+                self._write_pending()  # other files must not hear of an attempt before it is sent out
+            elif not entry.unhandled and entry.written:
+                self._acted(entry)
+        for action in actions:
+            if isinstance(action, Finish) and action.run in self._of:
+                self._ended.append(action.run)
+                self.urgent = True
 
+    @_locked
     def intent(self, job: Job) -> None:
-        """Have it on the disk that a call which changes the world is about to be made."""
-        if self.off or not self.journal.is_open:
-            return
-        self._intents.add(job.attempt)
-        self.journal.note(Note(job.run, job.step, job.attempt, "intent", job.op.model_dump(mode="json")))
+        """Have it on the disk that a call with side effects is about to be made."""
+        file = self._of.get(job.run)
+        if file is not None:
+            self._intents.add(job.attempt)
+            note = Note(job.run, job.step, job.attempt, "intent", job.op.model_dump(mode="json"))
+            self._guarded(file, job.run, file.journal.note, note)
 
+    @_locked
     def note(self, run: str, step: str, kind: str, value: JsonValue) -> None:
         """Write a note of a run."""
-        if not self.off and self.journal.is_open:
-            self.journal.note(Note(run, step, None, kind, value))
+        file = self._of.get(run)
+        if file is not None:
+            self._guarded(file, run, file.journal.note, Note(run, step, None, kind, value))
 
-    def stop(self) -> None:
-        """Write nothing more."""
-        self.off = True
-        self._early.clear()
-        self._pending.clear()
+    @_locked
+    def flush(self) -> None:
+        """Write what is kept."""
+        self.urgent = False
+        for file in list(self._files):
+            self._guarded(file, None, file.journal.flush)
+        ended, self._ended = self._ended, []
+        for run in ended:
+            file = self._of.pop(run, None)
+            if file is not None:
+                file.runs.discard(run)
+                self._leave(file)
 
-    def retire(self) -> None:
-        """Close the journal and write nothing more."""
-        self.close()
-        self.stop()
-
+    @_locked
     def close(self) -> None:
-        """Write what is left and close the journal."""
-        if not self.off and self.journal.is_open:
-            self._write(list(self._pending.values()))
-        self._pending.clear()
-        self.journal.close()
+        """Write what is left and close the journals."""
+        self._write_pending()
+        for file in {id(each): each for each in [*self._files, *self._of.values()]}.values():
+            file.journal.close()
+        self._files.clear()
+        self._of.clear()
+        self.current = None
 
-    def _heard_of(self, event: Progressed, lines: list[Entry]) -> Entry | None:
-        attempt = self._machine.attempts.get(event.attempt)
-        if attempt is None:  # late: the machine only counts it
+    # -- their parts ---------------------------------------------------------------------------------------------------
+
+    def _submitted(self, run: str) -> None:
+        if self.current is None:
+            if self._alone:
+                self._alone = False  # it is written nowhere
+                self._early.clear()
+            return
+        used = next(each.used for each in self._files if each.journal is self.current)
+        try:
+            following = self._next_file(self.current) if used else None
+        except ConfigError as error:
+            log.warning("new runs are written to %s, large as it is: %s", self.current.path, error)
+            following = None
+        if following is not None:
+            self.use(following)
+        file = next(each for each in self._files if each.journal is self.current)
+        if run not in self._of:
+            self._of[run] = file
+            file.runs.add(run)
+            file.used = True
+            self.urgent = True
+
+    def _run_of(self, event: Event) -> str | None:
+        match event.kind:
+            case "submitted" | "cancelled" | "paused":
+                return event.run
+            case "expanded" | "pruned":
+                return event.step.rpartition(":")[0]
+            case "progressed":
+                return self._attempts.get(event.attempt, "")
+            case "succeeded" | "failed" | "stopped":
+                return self._attempts.pop(event.attempt, "")
+            case _:
+                return None
+
+    def _heard_of(self, event: Progressed) -> Entry | None:
+        reviewed = self._machine.reviewed(event.attempt)
+        if reviewed is None:  # late: the machine only counts it
+            return None
+        run = self._attempts.get(event.attempt)
+        if run is None:
             return None
         held = self._pending.pop(event.attempt, None)
-        if event.attempt not in self._heard or attempt.node.run.reviewers:
+        if event.attempt not in self._heard or reviewed:
             self._heard.add(event.attempt)
-            lines += [each for each in (held,) if each is not None]
-            entry = Entry(event, event.at)
-            lines.append(entry)
+            if held is not None:
+                self._write(held)
+            entry = Entry(event, event.at, run)
+            self._write(entry)
             return entry
         if held is not None and isinstance(held.event, Progressed) and _alike(held.event, event):
             held.event = _merged(held.event, event)
             held.unhandled += 1
         else:
-            lines += [each for each in (held,) if each is not None]
-            held = Entry(event, event.at)
+            if held is not None:
+                self._write(held)
+            held = Entry(event, event.at, run)
         if event.at - held.since >= self._every:
-            lines.append(held)
+            self._write(held)
         else:
             self._pending[event.attempt] = held
         return held
 
-    def _write(self, entries: Iterable[Entry], sync: bool = False) -> None:
-        entries = list(entries)
-        if not entries:
+    def _write_pending(self) -> None:
+        pending, self._pending = list(self._pending.values()), {}
+        for entry in pending:
+            self._write(entry)
+
+    def _write(self, entry: Entry, sync: bool = False) -> None:
+        entry.written = True
+        file = self._of.get(entry.run) if entry.run is not None else None
+        for each in [file] if file is not None else list(self._files):
+            self._guarded(each, entry.run, self._enter, each, entry, sync)
+        if not entry.unhandled:
+            self._acted(entry)
+
+    def _enter(self, file: _File, entry: Entry, sync: bool) -> None:
+        entry.seqs.append((file, self._append(file, entry.event, sync)))
+
+    def _append(self, file: _File, event: Event, sync: bool = False) -> int:
+        if file.shift:
+            event = replace(event, at=event.at - file.shift)
+        return file.journal.append([event], sync=sync, commit=False)
+
+    def _acted(self, entry: Entry) -> None:
+        for file, seq in entry.seqs:
+            actions, refused = self._of_file(file, entry.actions, entry.refused)
+            self._guarded(file, entry.run, file.journal.acted, seq, actions, refused)
+        if not self._alone:
+            self._acted_elsewhere(entry.actions, entry.refused, [file for file, _ in entry.seqs], entry.event.at)
+
+    def _acted_elsewhere(
+        self, actions: Sequence[Action], refused: Refusals, besides: Sequence[_File], at: float
+    ) -> None:
+        """Write what followed for runs of other files than those that hold the event."""
+        if not refused and not any(not isinstance(action, WakeAt) for action in actions):
             return
-        if not self.journal.is_open:
-            self._early += entries
-            return
-        first = self.journal.append([entry.event for entry in entries], sync=sync)
-        for seq, entry in enumerate(entries, first):
-            entry.seq = seq
-            if not entry.unhandled:
-                self.journal.acted(seq, entry.actions)
+        for file in list(self._files):
+            if file.told and file not in besides:
+                own, orders = self._of_file(file, actions, refused)
+                if own or orders:
+                    self._guarded(file, None, self._elsewhere, file, own, orders, at)
+
+    def _elsewhere(self, file: _File, actions: Sequence[Action], refused: Refusals, at: float) -> None:
+        file.journal.acted(self._append(file, Elsewhere(at=at)), actions, refused)
+
+    def _of_file(self, file: _File, actions: Sequence[Action], refused: Refusals) -> tuple[list[Action], Refusals]:
+        """Return the part of what a machine said that concerns a file's runs."""
+        return of_runs(file.runs, actions, refused) if file.told else (list(actions), ())
+
+    def _guarded(self, file: _File, run: str | None, write: Callable[P, object], *a: P.args, **k: P.kwargs) -> None:
+        """Write something. A file that cannot be written ends its runs; a value that cannot be, its own run alone."""
+        try:
+            write(*a, **k)
+        except Exception as error:
+            if run in file.runs and not isinstance(error, ConfigError):
+                log.error("run %s cannot be written to %s: %s", run, file.journal.path, error)
+                self._of.pop(run, None)
+                file.runs.discard(run)
+                self.failed([run], error)
+                return
+            log.error("%s cannot be written: %s", file.journal.path, error)
+            self._broke(file, error)
+
+
+def _run_in(action: Action) -> str:
+    match action:
+        case Dispatch(job=job):
+            return job.run
+        case Finish(run=run):
+            return run
+        case WakeAt():
+            return ""
+        case _:
+            return action.step.rpartition(":")[0]
+
+
+def of_runs(runs: Container[str], actions: Sequence[Action], refused: Refusals) -> tuple[list[Action], Refusals]:
+    """Return the part of what a machine said that a journal of some of its runs holds."""
+    kept: list[Action] = []
+    places = [0]
+    for action in actions:
+        if _run_in(action) in runs:
+            kept.append(action)
+        places.append(len(kept))
+    return kept, [(places[index], each) for index, each in refused if each.step.rpartition(":")[0] in runs]
 
 
 def _alike(first: Progressed, then: Progressed) -> bool:

@@ -177,7 +177,7 @@ async def test_what_a_worker_offers_is_still_told(tmp_path: Path) -> None:
     plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(names))), output="all")
     async with AsyncOrchestrator(workers=workers, cache=tmp_path / "c", journal="off") as orchestrator:
         await orchestrator.start()
-        assert [(each.models, each.cache_tokens, each.block) for each in orchestrator._workers[:2]] == [
+        assert [(each.models, each.cache_tokens, each.block) for each in orchestrator._driver.workers[:2]] == [
             (("A",), 4096, 16),
             (("B",), 4096, 16),
         ]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from plait import AsyncOrchestrator, Call, Join, Orchestrator, Plan, Step, tool
-from plait.core.errors import UsageError, WorkerError
+from plait.core.errors import InvariantError, UsageError, WorkerError
 from plait.core.events import Action, Event, Job, Succeeded
 from plait.core.interfaces import Progress, Worker
 from plait.core.result import Failure, Result
@@ -112,19 +112,20 @@ async def test_after_a_breakdown_nothing_more_is_done() -> None:
     ends = (*(f"c{c}-4" for c in range(3)), "w")
     steps = (*chains, Step(name="w", op=Call(tool="wait")), Step(name="all", op=Join(), needs=ends))
 
-    def full(event: Event, machine: Machine, actions: list[Action]) -> None:
+    def broken(event: Event) -> list[Action]:
         if isinstance(event, Succeeded):
-            raise OSError("the disk is full")
+            raise InvariantError("a bug of ours")
+        return Machine.handle(orchestrator._driver.machine, event)
 
     async with AsyncOrchestrator(workers=[], tools=[note, wait], journal="off") as orchestrator:
         await orchestrator.start()
-        orchestrator._driver.watchers.append(full)
-        with pytest.raises(OSError, match="disk is full"):
+        orchestrator._driver.machine.handle = broken
+        with pytest.raises(InvariantError, match="a bug of ours"):
             await orchestrator.run(plan=Plan(steps=steps, output="all"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert made == [0, 0, 0, -1], "what ran was stopped, what followed was never begun"
-        with pytest.raises(WorkerError, match="broke down: the disk is full"):
+        with pytest.raises(WorkerError, match="broke down: a bug of ours"):
             await orchestrator.run(plan=Plan(steps=steps, output="all"))
 
 

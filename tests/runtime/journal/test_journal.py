@@ -25,6 +25,7 @@ from plait.core.view import Branch
 from plait.machine.machine import Machine
 from plait.runtime.journal.journal import Journal, dump
 from plait.runtime.journal.replay import replay
+from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import Fault, Host, LatencyModel, simulate, varied
 
@@ -131,7 +132,7 @@ def test_the_header_remembers_options_and_no_secrets(file: Path) -> None:
     with Journal(file).open(grace=3.0, lease=9.0, meta=meta) as journal:
         journal.append([Tick(at=0.0)])
     ((first, header),) = Journal(file).sessions()
-    assert (first, header.format, header.grace, header.lease) == (1, 2, 3.0, 9.0)
+    assert (first, header.format, header.grace, header.lease) == (1, FORMAT, 3.0, 9.0)
     assert header.meta == {"model": "m", "api_key": "***", "http": {"Authorization": "***", "max_tokens": 5}}
 
 
@@ -385,8 +386,8 @@ def test_paths_that_are_no_journal(tmp_path: Path) -> None:
 
 def test_a_file_of_a_newer_format(file: Path) -> None:
     record(file)
-    sql(file, "PRAGMA user_version = 3")
-    refused("journal format 3, newer than 2.*upgrade plait", file)
+    sql(file, f"PRAGMA user_version = {FORMAT + 1}")
+    refused(f"journal format {FORMAT + 1}, newer than {FORMAT}.*upgrade plait", file)
     refused("upgrade plait", file, write=True)
 
 
