@@ -188,7 +188,10 @@ class Driver:
         if self._broken is not None:
             return
         self._inbox.append(event)
-        if self._draining is None:
+        self._awake()
+
+    def _awake(self) -> None:
+        if self._inbox and self._draining is None:
             self._draining = self._drain()
             self._loop.call_soon(self._go_on)
 
@@ -199,6 +202,7 @@ class Driver:
             waits = next(self._draining)
         except StopIteration:
             self._draining = None
+            self._awake()  # runs that were lost while the last of it was written
         except Exception as error:
             self._draining = None
             self._break_down(error)

@@ -357,7 +357,7 @@ async def test_a_program_makes_steps_by_itself_and_may_wait_for_what_it_likes() 
         return (await line.think("more")).line
 
     async with client() as orchestrator:
-        async with orchestrator.flow("What?", budget=Budget(tokens=1000)) as ctx:
+        async with orchestrator.flow("What?", budget=Budget(tokens=2000)) as ctx:
             said = await ctx.gather(branch(ctx, 1), branch(ctx, 2))
             assert said == ["answer: 4moreanswer: 4"] * 2
             assert await ctx.first([ctx.think("slow"), ctx.think("quick")]) is not None
