@@ -1,7 +1,4 @@
-"""`plait batch IN.jsonl --out OUT`: thousands of requests over the workers, resumable, no row fatal.
-
-The files are read and written in `rows.py`.
-"""
+"""`plait batch IN.jsonl --out OUT`: thousands of requests over the workers, resumable, no row fatal."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`plait demo`: the same few puzzles by one line of reasoning, by a vote of samples, and by spawned threads.
-
-Decides what is compared and how it is shown. The three ways are planners by name with options, on one engine; how they
-work is not known here.
-"""
+"""`plait demo`: the same few puzzles by one line of reasoning, by a vote of samples, and by spawned threads."""
 
 from __future__ import annotations
 

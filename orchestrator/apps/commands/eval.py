@@ -1,4 +1,4 @@
-"""`plait eval`: many problems, how many were solved, at what cost. Decides what is counted; solves nothing itself."""
+"""`plait eval`: many problems; how many were solved, and at what cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plait names` and `plait version`: what is installed and what it is called. Loads plugins, runs none."""
+"""`plait names` and `plait version`: the installed plugins and libraries."""
 
 from __future__ import annotations
 

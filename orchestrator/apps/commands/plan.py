@@ -1,4 +1,4 @@
-"""`plait plan`: what a planner plans first, without running it. Decides how a plan is shown; plans nothing itself."""
+"""`plait plan`: the first plan of a planner, without running it."""
 
 from __future__ import annotations
 

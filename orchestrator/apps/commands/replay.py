@@ -1,4 +1,4 @@
-"""`plait replay`: whether a journal's events still lead to the actions that were recorded. Runs nothing."""
+"""`plait replay`: whether the events of a journal still lead to the recorded actions. Runs nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from ...core.messages import counted
 from ...runtime.journal.names import refuse_names
-from ...runtime.journal.replay import replay as replayed
+from ...runtime.journal.replay import ReplayReport, replay as replayed
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
@@ -56,23 +56,30 @@ def replay(
                     },
                 }
             )
-        elif divergence is None:
-            ends = ", ".join(f"{each.run} {each.status}" for each in report.finished[:8]) or "no run ended"
-            more = f" and {len(report.finished) - 8} more" if len(report.finished) > 8 else ""
-            output.people.print(
-                f"identical: {counted(report.events, 'event')} in {counted(report.sessions, 'session')} ({ends}{more})",
-                soft_wrap=True,
-            )
-            if report.recomputed:
-                output.people.print(f"{report.recomputed} events had no recorded actions: the writer had crashed")
         else:
-            output.people.print(f"diverged at event {divergence.index}", style="red")
-            for name, said in (
-                ("event", divergence.event),
-                ("recorded", divergence.recorded or "nothing"),
-                ("replayed", divergence.replayed),
-            ):
-                shown = said if len(said) <= _SHOWN else said[:_SHOWN] + "…"
-                output.people.print(f"  {name:<9} {shown}", markup=False, soft_wrap=True)
+            head, *rest = told(report)
+            output.people.print(head, style="red" if divergence is not None else None, markup=False, soft_wrap=True)
+            for line in rest:
+                output.people.print(line, markup=False, soft_wrap=True)
     if divergence is not None:
         raise typer.Exit(1)
+
+
+def told(report: ReplayReport) -> list[str]:
+    """Return what a replay found, in lines."""
+    divergence = report.divergence
+    if divergence is None:
+        ends = ", ".join(f"{each.run} {each.status}" for each in report.finished[:8]) or "no run ended"
+        more = f" and {len(report.finished) - 8} more" if len(report.finished) > 8 else ""
+        lost = f"{report.recomputed} events had no recorded actions: the writer had crashed"
+        return [
+            f"identical: {counted(report.events, 'event')} in {counted(report.sessions, 'session')} ({ends}{more})",
+            *([lost] if report.recomputed else []),
+        ]
+    sides = {
+        "event": divergence.event,
+        "recorded": divergence.recorded or "nothing",
+        "replayed": divergence.replayed,
+    }
+    cut = {name: said if len(said) <= _SHOWN else said[:_SHOWN] + "…" for name, said in sides.items()}
+    return [f"diverged at event {divergence.index}", *(f"  {name:<9} {said}" for name, said in cut.items())]

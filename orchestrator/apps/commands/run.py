@@ -1,4 +1,4 @@
-"""`plait run`: one request, its answer, what it cost. Knows how an answer is shown; nothing of how it is found."""
+"""`plait run`: one request, its answer, and its cost."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`plait runs`: the runs that were written down: listed, shown, finished after an interruption, thrown away.
-
-Decides how runs are shown and which settings a resumed one gets. What is written where, and how a run goes on, is the
-runtime's.
-"""
+"""`plait runs`: list, show, resume and delete the runs that were written down."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`plait simulate`: what a plan would take on a cluster that is not there, under one policy beside another.
-
-Decides what is compared and how it is shown; time, hosts and outcomes are `runtime.simulate`'s.
-"""
+"""`plait simulate`: the time and tokens of a plan on a simulated cluster, one policy beside another."""
 
 from __future__ import annotations
 

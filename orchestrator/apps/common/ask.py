@@ -1,4 +1,4 @@
-"""Puts the questions of tools to whoever sits at the terminal. Knows no run, and nothing of why a tool asks."""
+"""Puts the questions of tools to the person at the terminal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs one coroutine for each of many items, a few at a time, until they are all done or the user gives up.
-
-Knows neither the items nor what is done with them.
-"""
+"""Runs one coroutine for each of many items, a few at a time, until all are done or the user gives up."""
 
 from __future__ import annotations
 

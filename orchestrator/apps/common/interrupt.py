@@ -1,6 +1,6 @@
 """Runs a command's coroutine under Ctrl-C: the first one asks for a clean end, the second leaves at once.
 
-Knows no command: what a clean end is, the coroutine says (`Stopper.then`, `Stopper.until`). SIGTERM counts as Ctrl-C.
+The coroutine says what a clean end is (`Stopper.then`, `Stopper.until`). SIGTERM counts as Ctrl-C.
 """
 
 from __future__ import annotations

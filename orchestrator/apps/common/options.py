@@ -1,8 +1,4 @@
-"""The options that every command with a model has, and the configuration they make.
-
-Decides how flags are named and what they say in `--help`. What a setting means, and where else it may come from (file,
-environment), is `runtime.config`'s.
-"""
+"""The options that every command with a model has, and the configuration they make."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Asks a planner whether a model's tokenizer and chat template are what it needs, before anything is loaded.
-
-Reads the model's folder; knows no dialect and no engine. What it cannot read it says nothing about.
-"""
+"""Asks a planner whether a model's tokenizer and chat template fit it, before the model is loaded."""
 
 from __future__ import annotations
 

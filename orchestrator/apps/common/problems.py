@@ -1,7 +1,6 @@
 """Countdown problems for demonstrations and evaluations: read from a file, drawn from the test split, and checked.
 
-The check is exact integer arithmetic of its own, so that what is counted as solved depends on no planner, merge or
-task. It does not know how problems are solved.
+The check is exact integer arithmetic of its own, so that no planner, merge or task decides what counts as solved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Opens an orchestrator for a command, says what it waits for, and closes it whatever happens.
-
-Knows no command, and nothing of how engines start.
-"""
+"""Opens an orchestrator for a command, says what it waits for, and closes it whatever happens."""
 
 from __future__ import annotations
 
@@ -17,9 +14,16 @@ from .ask import ask_on_terminal
 from .interrupt import Stopper
 from .output import Output
 
-__all__ = ["Session", "opened_session"]
+__all__ = ["Session", "engine_name", "opened_session"]
 
 _NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
+
+
+def engine_name(config: Config) -> str:
+    """Return what the model runs in, in words."""
+    return _NAMES.get(config.worker, f"the worker {config.worker}")
+
+
 _QUICK = ("scripted",)
 
 
@@ -60,7 +64,7 @@ def _saying(output: Output, config: Config, any_model: bool) -> Iterator[None]:
     if not any_model or config.worker in _QUICK:
         yield
         return
-    what = _NAMES.get(config.worker, f"the worker {config.worker}")
+    what = engine_name(config)
     console = output.progress
     began = time.monotonic()
     if console.is_terminal:

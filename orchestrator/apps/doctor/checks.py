@@ -1,7 +1,4 @@
-"""The checks of `plait doctor`: what of this machine and installation is as plait needs it, and what to do otherwise.
-
-Looks, measures and asks other processes; changes nothing. What is run as a trial is the doctor's own business.
-"""
+"""The checks of `plait doctor`: this machine and installation, and what to do where something is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plait doctor`: what is wrong with this installation, and what to do. Here is the trial; `checks.py` looks."""
+"""`plait doctor`: checks this installation, says what to do, and tries the workers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`plait job`: submits a `plait` command to a running Ray cluster as a job, and brings back its log and files.
-
-Decides how a job is named in the shell and what is said when the cluster does not answer. The job itself is
-`job_entry.py`'s; the Jobs API is Ray's.
-"""
+"""`plait job`: submits a `plait` command to a running Ray cluster as a job, and brings back its log and files."""
 
 from __future__ import annotations
 

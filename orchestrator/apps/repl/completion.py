@@ -1,8 +1,4 @@
-"""What the REPL offers to complete: commands, plugins with their options and values, steps, runs, files, Python names.
-
-Decides what fits at the cursor. Names come from the plugins' listing, options and values from their fields; it runs
-nothing.
-"""
+"""What the REPL offers to complete: commands, plugins, options, values, steps, runs, files, Python names."""
 
 from __future__ import annotations
 

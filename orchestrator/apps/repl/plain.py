@@ -1,7 +1,4 @@
-"""The REPL without a terminal: lines in, plain lines out, one after another; errors on standard error.
-
-Decides how lines are put together and what Ctrl-C does. What a line means is `repl`'s.
-"""
+"""The REPL without a terminal: lines in, plain lines out, one after another; errors on standard error."""
 
 from __future__ import annotations
 

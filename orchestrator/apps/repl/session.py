@@ -1,8 +1,4 @@
-"""One REPL session: a warm engine, how requests are made, the conversation, and the run under way.
-
-Decides when workers start and end, and what is given up by whom. It knows no terminal and no commands; who watches is
-told through `watch`.
-"""
+"""One session of the REPL: its workers, its settings, its conversation, and the run under way."""
 
 from __future__ import annotations
 
@@ -23,11 +19,10 @@ from ...runtime.client.answer import Answer, News
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
+from ..common.session import engine_name
 from .state import Asked, Turn
 
 __all__ = ["GivenUp", "ReplSession", "state_dir"]
-
-_NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
 
 
 @dataclass(slots=True)
@@ -92,7 +87,7 @@ class ReplSession:
     @property
     def engine_name(self) -> str:
         """What the model runs in."""
-        return _NAMES.get(self.config.worker, f"the worker {self.config.worker}")
+        return engine_name(self.config)
 
     @property
     def started(self) -> bool:

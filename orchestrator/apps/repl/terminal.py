@@ -1,7 +1,6 @@
-"""The REPL on a terminal: a prompt that stays usable while a run's tree moves above it.
+"""The REPL on a terminal: a prompt that stays usable while the tree of a run moves above it.
 
-Decides keys, what is drawn around the prompt, and the order in which lines are worked off: commands at once, questions
-one after another. What a line means is `repl`'s; how things look is `repl_view`'s.
+Commands are carried out at once, questions one after another.
 """
 
 from __future__ import annotations

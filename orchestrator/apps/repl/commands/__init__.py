@@ -1,4 +1,4 @@
-"""The commands of the REPL, all of them, in the order in which /help lists them. Each group has a module of its own."""
+"""The commands of the REPL, in the order in which /help lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of the REPL about what was recorded and said: trace, replay, history, save, load, clear, help, quit."""
+"""Commands of the REPL: trace, replay, history, save, load, clear, help, quit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ....core.messages import counted
 from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
 from ....runtime.plugins.trust import refuse
+from ...commands.replay import told
 from ...commands.run import worded
 from ...common.files import write_private
 from ...trace.find import find as journal_of
@@ -67,19 +68,10 @@ async def _replay(repl: Repl, rest: str) -> None:
     if not path.is_file():
         raise UsageError(f"there is no journal {path}: give a file, or nothing for this session's own")
     report = await asyncio.to_thread(replay, path, Plugins())
-    divergence = report.divergence
-    if divergence is None:
-        ends = ", ".join(f"{each.run} {each.status}" for each in report.finished[:8]) or "no run ended"
-        repl.screen.print(f"identical: {report.events} events in {counted(report.sessions, 'session')} ({ends})")
-        return
-    repl.screen.print(f"diverged at event {divergence.index}", style="red")
-    for name, said in (
-        ("event", divergence.event),
-        ("recorded", divergence.recorded or "nothing"),
-        ("replayed", divergence.replayed),
-    ):
-        repl.screen.print(f"  {name:<9} {said[:600]}")
-    raise UsageError(f"{path} does not replay: a policy or merge is not pure, or the code has changed since")
+    for line in told(report):
+        repl.screen.print(line, style="red" if line.startswith("diverged") else None)
+    if report.divergence is not None:
+        raise UsageError(f"{path} does not replay: a policy or merge is not pure, or the code has changed since")
 
 
 # -- the conversation ------------------------------------------------------------------------------------------------

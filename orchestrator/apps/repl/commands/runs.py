@@ -1,4 +1,4 @@
-"""Commands of the REPL about plans and runs: plan, run, branches, why, prune, pause, resume. Knows no settings."""
+"""Commands of the REPL: plan, run, branches, why, prune, pause, resume."""
 
 from __future__ import annotations
 

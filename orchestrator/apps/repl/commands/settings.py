@@ -1,4 +1,4 @@
-"""Commands of the REPL that change how requests are made: budget, model, planner, task, merge, policy, n. Runs none."""
+"""Commands of the REPL that change how requests are made: budget, model, planner, task, merge, policy, n."""
 
 from __future__ import annotations
 
