@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
@@ -21,11 +21,13 @@ from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
+from ...core.messages import did_you_mean
 from ...core.plan import Budget, Join, Plan, Plugin, Request
 from ...core.task import Task
 from ...core.tools.tool import Tool
 from ...machine import Machine
 from .. import telemetry
+from ..driver import checked
 from ..driver.cache import Cached, ResultCache, default_file, identity
 from ..driver.driver import Driver
 from ..driver.effects import marked
@@ -284,7 +286,7 @@ class AsyncOrchestrator:
         brief = self.brief(text, planned=plan is not None, **options)
         await self.start()
         driver = await self._started()
-        run, at = secrets.token_hex(4), driver.now()
+        run, at = secrets.token_hex(16), driver.now()
         if plan is None:
             event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
         else:
@@ -413,6 +415,7 @@ class AsyncOrchestrator:
         request would raise.
         """
         config = self.config
+        text = _checked(text, options)
         self._tools.add(options.get("tools", ()))
         planner = self._spec("planner", options.get("planner") or config.planner)
         trust(planner)
@@ -487,6 +490,20 @@ class AsyncOrchestrator:
 
 def _first(given: T | None, default: T | None) -> T | None:
     return default if given is None else given
+
+
+def _checked(text: object, options: Mapping[str, object]) -> str:
+    """Return the text of a request as it may be written down. Raises `UsageError` for options that are not known."""
+    if not isinstance(text, str):
+        raise UsageError(f"a request is a text, and this is a {type(text).__name__}: give its messages as one text")
+    for name in options:
+        if name not in Options.__annotations__:
+            near = did_you_mean(name, Options.__annotations__)
+            known = ", ".join(Options.__annotations__)
+            raise UsageError(f"a request has no option {name!r}{near}; there are: {known}")
+    if isinstance(options.get("policies"), str):
+        raise UsageError(f"policies are a list of names: write policies=[{options['policies']!r}]")
+    return checked.text(text)
 
 
 def _spec(name: Name) -> Plugin:

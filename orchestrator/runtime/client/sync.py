@@ -78,7 +78,14 @@ class Orchestrator:
 
     def map(self, texts: list[str], **options: Unpack[Options]) -> list[Answer]:
         """Run many requests side by side and return their answers in order."""
-        handles = [self._submitted(text, None, options) for text in texts]
+        handles: list[Handle] = []
+        try:
+            for text in texts:
+                handles.append(self._submitted(text, None, options))
+        except BaseException:
+            for handle in handles:  # nobody would hold them
+                self._loop.call_soon_threadsafe(handle.cancel)
+            raise
         return [self._await(handle, handles) for handle in handles]
 
     def resume(

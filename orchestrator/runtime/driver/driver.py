@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, assert_never
 
@@ -42,7 +42,7 @@ from ...core.interfaces import Progress, Worker, offer
 from ...core.result import Failure, Result, Usage, as_failure
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
-from .checked import checked
+from . import checked
 from .expander import Expander
 
 log = logging.getLogger("plait.driver")
@@ -379,12 +379,16 @@ class Driver:
         attempt = job.attempt
         end: Result | Failure | None = None
         try:
-            async with contextlib.aclosing(checked(worker.run(job))) as news:
+            news = worker.run(job)
+            try:
                 async for item in news:
-                    if isinstance(item, Progress):
-                        self._post(Progressed(at=self.now(), attempt=attempt, **_fields(item)))
-                    else:
-                        end = item
+                    if not isinstance(item, Progress):
+                        end = checked.end(item, worker.name)
+                        break  # a second end, and news after it, are not taken
+                    self._post(Progressed(at=self.now(), attempt=attempt, **_fields(checked.news(item))))
+            finally:
+                if isinstance(news, AsyncGenerator):
+                    await news.aclose()
         except BaseException as error:
             task = asyncio.current_task()
             ours = task is not None and task is self._jobs.get(attempt) and not task.cancelling()

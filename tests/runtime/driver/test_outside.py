@@ -1,0 +1,142 @@
+"""One bad request, value or watcher ends its own run alone; what workers and callers say is checked in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from plait import AsyncOrchestrator, Orchestrator
+from plait.core.errors import UsageError
+from plait.core.events import Job
+from plait.core.interfaces import Progress
+from plait.core.result import Failure, Result, Usage
+from plait.runtime.driver import checked
+from plait.runtime.journal.replay import replay
+from plait.runtime.plugins.loader import Plugins
+from plait.workers.scripted import Reply, Scripted
+
+
+def nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+BAD = [b"bytes", object(), nested(5000), 10**6001, {1: 2}]
+ODD = [
+    Result(value="half \ud83d"),
+    Result.model_construct(value={"\ud83d": ["\ud83d"]}, usage=Usage()),
+    *(Result.model_construct(value=value, usage=Usage()) for value in BAD),
+    Result.model_construct(value="x", usage=Usage.model_construct(prompt=10**30, completion=-5)),
+]
+
+
+class Odd(Scripted):
+    """Gives odd values for the text `odd`, and fine ones else."""
+
+    def __init__(self, end: Result) -> None:
+        super().__init__([Reply(text="fine", delay=0.05)])
+        self.end = end
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        if "odd" in str(job.op):
+            yield Progress(text="\ud83d", tokens=10**30)
+            yield self.end
+            return
+        async for item in super().run(job):
+            yield item
+
+
+@pytest.mark.parametrize("end", ODD, ids=range(len(ODD)))
+async def test_an_odd_value_ends_its_own_run_alone(end: Result, tmp_path: Path) -> None:
+    path = tmp_path / "j.plait"
+    async with AsyncOrchestrator(workers=[Odd(end)], journal=path) as orchestrator:
+        other = asyncio.ensure_future(orchestrator.run("other"))
+        odd = await orchestrator.run("odd")
+        assert odd.status in ("done", "failed")
+        if odd.failure is not None:
+            assert "cannot be written down" in odd.failure.message
+        assert (await other).value == "fine"
+        assert (await orchestrator.run("more")).value == "fine"
+    assert replay(path, Plugins(), check=True).divergence is None
+
+
+async def test_a_request_with_half_a_character_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "j.plait"
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")])], journal=path) as orchestrator:
+        answer = await orchestrator.run("half \ud83d")
+        assert answer.value == "fine" and len(answer.run) == 32
+        assert (await orchestrator.run("more")).value == "fine"
+    assert replay(path, Plugins(), check=True).divergence is None
+
+
+def test_what_is_in_order_is_not_copied() -> None:
+    value = {"a": [1, "é", None, 0.5, {"b": True}]}
+    assert checked.value(value) is value
+    result = Result(value=value)
+    assert checked.end(result, "w") is result
+
+
+class Raises(Scripted):
+    """Raises what no worker should."""
+
+    error: BaseException | None = None
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        if self.error is not None:
+            raise self.error
+        return
+        yield
+
+
+@pytest.mark.parametrize("error", [None, GeneratorExit(), BaseExceptionGroup("two", [SystemExit(1), GeneratorExit()])])
+async def test_a_worker_without_an_end_fails_its_step(error: BaseException | None) -> None:
+    worker = Raises([Reply(text="x")])
+    worker.error = error
+    async with AsyncOrchestrator(workers=[worker], journal="off") as orchestrator:
+        answer = await asyncio.wait_for(orchestrator.run("go"), 5)
+    assert answer.status == "failed"
+
+
+async def test_a_watcher_that_raises_ends_its_own_run() -> None:
+    def raises(*_: object) -> None:
+        raise ValueError("not mine")
+
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine", delay=0.05)])], journal="off") as orchestrator:
+        first, second = [await orchestrator.submit("go") for _ in range(2)]
+        orchestrator._driver.watch(first.run, raises)
+        with pytest.raises(ValueError, match="not mine"):
+            await first
+        assert (await second).value == "fine"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"planer": "sample"}, "no option 'planer'; did you mean 'planner'"),
+        ({"temperature": 1}, "no option 'temperature'"),
+        ({"policies": "consensus"}, r"write policies=\['consensus'\]"),
+    ],
+)
+async def test_options_that_are_not_known_are_refused(options: dict[str, object], match: str) -> None:
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")])], journal="off") as orchestrator:
+        with pytest.raises(UsageError, match=match):
+            await orchestrator.run("go", **options)
+        with pytest.raises(UsageError, match="a request is a text, and this is a list"):
+            await orchestrator.run([{"role": "user", "content": "go"}])
+
+
+def test_a_map_that_is_refused_leaves_nothing_running() -> None:
+    with Orchestrator(workers=[Scripted([Reply(text="fine", delay=5)])], journal="off") as plait:
+        with pytest.raises(UsageError, match="a request is a text"):
+            plait.map(["good", 3])
+        runs = plait._inner._driver.machine.runs
+        for _ in range(100):
+            if not runs:
+                break
+            plait._do(asyncio.sleep(0.02))
+        assert not runs
