@@ -125,7 +125,7 @@ class Cached(WorkerProxy):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Yield a result that is kept, or have the worker make one and keep it."""
-        key = self._cache.key(self._model, job)
+        key = self._cache.key(self.identity or self._model, job)
         result = self._cache.get(key) if key is not None else None
         if result is not None:
             if isinstance(job.op, Think) and job.op.stream and result.text:

@@ -8,6 +8,7 @@ import json
 import logging
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -420,3 +421,14 @@ async def test_by_default_a_server_gets_as_many_requests_as_there_are() -> None:
 def test_wrong_options_are_named() -> None:
     with pytest.raises(ConfigError, match="there is no option 'slot'; did you mean 'slots'"):
         Http("http://host/v1", slot=3)
+
+
+async def test_the_result_cache_tells_one_server_from_another(tmp_path: Path) -> None:
+    """Without `model` in the configuration each server answers with its own."""
+    said: list[str] = []
+    for text in ("alpha", "beta"):
+        async with FakeServer(reply=lambda prompt, text=text: text) as server:
+            given = config(server).model_copy(update={"cache": tmp_path / "results.sqlite"})
+            async with AsyncOrchestrator(config=given) as plait:
+                said.append((await plait.run("who are you?")).text.strip())
+    assert said == ["alpha", "beta"]
