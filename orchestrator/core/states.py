@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a step stands. That a worker has not yet heard of a cancel is a state of an attempt, never of a step."""
+    """Where a step stands. Whether a worker has heard of a cancel is a state of the attempt, not of the step."""
 
     WAITING = "waiting"
     READY = "ready"

@@ -22,7 +22,8 @@ class Grant(NamedTuple):
     truncated: bool
 
 
-_CALL = Grant(0, False)
+CALL = Grant(0, False)
+"""Of a tool call without a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def admit(account: Account | None, tokens: int, now: float) -> Grant | Wait | Re
     it gets what is left.
     """
     if account is None:
-        return Grant(tokens, False) if tokens else _CALL
+        return Grant(tokens, False) if tokens else CALL
     granted = tokens
     hold: Account | None = None
     for each in account.chain():

@@ -80,7 +80,12 @@ class Dispatcher:
         if worker is None:
             self._refuse(node, as_failure(NoWorker(self._nobody(node))))
             return
-        answer = budgets.admit(node.account, _asks_for(node, node.checkpoint), self._records.now)
+        op, account = node.step.op, node.account
+        answer: budgets.Grant | budgets.Wait | budgets.Refusal
+        if account is None and op.kind == "call":
+            answer = budgets.CALL
+        else:
+            answer = budgets.admit(account, _asks_for(node, node.checkpoint), self._records.now)
         if isinstance(answer, budgets.Grant):
             reason = ""
             if run.placers:
@@ -114,7 +119,7 @@ class Dispatcher:
 
     def _start(self, node: Node, worker: WorkerState, grant: budgets.Grant, priority: int, reason: str) -> None:
         node.tries += 1
-        self._steps.move(node, State.RUNNING, worker.name)
+        node.move(State.RUNNING, self._records, worker.name)
         attempt = self._slots.begin(node, worker, grant, node.checkpoint, priority, reason)
         node.attempt, node.generation = attempt, attempt.id
         blocked = node.blocked

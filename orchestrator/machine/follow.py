@@ -68,7 +68,7 @@ def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers,
         if account.deadline is not None:
             account.deadline += shift
     for node in run.nodes:
-        node.story = tuple((move[0] + shift, *move[1:]) for move in node.story)
+        node.shift(shift)
         node.blocked = None
     ready = sorted((node for node in run.nodes if node.state is State.READY), key=lambda node: node.ticket)
     for node in ready:

@@ -116,7 +116,10 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
     reader, that its scope keeps it. Return whether those of its own plan stand before it."""
     seen: dict[str, Node] = {}
     step, op = node.step, node.step.op
+    node.consumers = 1  # its scope, until that closes or, for the output, to the end
     plain = op.kind == "join" or (op.kind == "call" and not op.args)
+    if plain and not step.needs:
+        return True
     for name in step.needs if plain else step.references():
         dep, is_owner = local.get(name), False
         if dep is None or dep is node:
@@ -139,7 +142,6 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
             raise PlanError(f"{node.id} needs {op.quorum} branches done and has {len(seen)}: it could never close")
         node.waits_for_all = op.quorum is None and not op.early
     node.deps = tuple(seen.values())
-    node.consumers = 1  # its scope, until that closes or, for the output, to the end
     return all(dep.consumers for dep in node.deps)
 
 

@@ -246,13 +246,14 @@ class Machine:
             records.now = at
 
     def _close_answer(self) -> list[Action]:
-        closing = self._slots.closing
-        while closing:
-            self._finish_if_over(closing.pop())
-        wake = self._slots.timers.arm()
-        if wake is not None:
-            self._records.actions.append(WakeAt(wake))
-        return self._records.actions
+        slots, actions = self._slots, self._records.actions
+        while slots.closing:
+            self._finish_if_over(slots.closing.pop())
+        if slots.timers.any:
+            wake = slots.timers.arm()
+            if wake is not None:
+                actions.append(WakeAt(wake))
+        return actions
 
     # -- news of attempts ----------------------------------------------------------------------------------------------
 

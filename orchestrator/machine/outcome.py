@@ -44,6 +44,6 @@ def _status(run: Run, output: Node) -> tuple[Status, Failure | None]:
     if run.cancelled is not None:
         return "cancelled", Failure(kind="Cancelled", message=run.cancelled)
     if output.failure is None:
-        return "failed", Failure(kind="Cancelled", message=output.story[-1][4])
+        return "failed", Failure(kind="Cancelled", message=output.last_move[4])
     some = any(node.own is not None and node.merge is None for node in run.nodes)
     return ("partial" if output.limited and some else "failed"), output.failure

@@ -212,19 +212,17 @@ class ReadyQueue:
             self._expected[lane] = any(worker.up or worker.returning for worker in here)
             self.serving[lane] = sum(worker.up for worker in here)
 
-    def occupy(self, worker: WorkerState) -> None:
-        """Take a slot."""
-        worker.running += 1
-
-    def vacate(self, worker: WorkerState) -> None:
-        """Give a slot back."""
-        worker.running -= 1
+    def offer(self, worker: WorkerState) -> None:
+        """Take note that a worker has given a slot back."""
         self._pool_of[worker.name].offer(worker)
 
     def least_loaded(self, lane: str) -> WorkerState | None:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
+        pools = self._pools.get(lane, ())
+        if len(pools) == 1:
+            return pools[0].least()
         best: WorkerState | None = None
-        for pool in self._pools.get(lane, ()):
+        for pool in pools:
             worker = pool.least()
             if worker is not None and (best is None or (worker.running, worker.name) < (best.running, best.name)):
                 best = worker
@@ -249,7 +247,8 @@ class ReadyQueue:
         """Queue a step that is ready: for the first time, or again where it stood."""
         if node.ticket == 0:
             self._tickets = node.ticket = self._tickets + 1
-        lane = lane_of(node.step)
+        op = node.step.op
+        lane = op.kind if op.kind != "think" or op.model is None else lane_of(node.step)
         if lane not in self._lanes:
             self._lanes[lane] = Unranked()
             self._see_who_serves()
@@ -268,11 +267,11 @@ class ReadyQueue:
         for lane, queue in self._lanes.items():
             if not queue.line and not queue.heap:
                 continue
-            node = queue.first()
-            if node is None or (chosen is not None and queued(chosen) < queued(node)):
-                continue
             worker = self.least_loaded(lane)
-            if worker is not None or not self._expected[lane]:
+            if worker is None and self._expected[lane]:
+                continue
+            node = queue.first()
+            if node is not None and (chosen is None or queued(node) < queued(chosen)):
                 chosen, room, where = node, worker, queue
         if self.orders:
             due = None if chosen is None else (chosen.step.priority, chosen.ticket)

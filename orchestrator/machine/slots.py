@@ -99,12 +99,17 @@ class Slots:
             usage = usage.model_copy(update={"completion": attempt.tokens})
         attempt.state = "gone"
         del self._records.attempts[attempt.id]
-        attempt.leave()
+        if node.attempt is attempt:
+            node.attempt, node.hedge = node.hedge, None
+        elif node.hedge is attempt:
+            node.hedge = None
         run.live -= 1
         run.meter.add(usage, read)
         node.spent = usage if node.spent is None else node.spent + usage
         worker.load -= attempt.left
-        self._queue.vacate(worker)
+        worker.running -= 1
+        if not 0 <= worker.listed <= worker.running:
+            self._queue.offer(worker)
         if node.prefix_group is not None:
             prefix_groups.gone(node.prefix_group, attempt)
         if node.account is not None:

@@ -38,8 +38,7 @@ class Steps:
 
     def move(self, node: Node, state: State, reason: str = "") -> None:
         """Move a step, and note it."""
-        records = self._records
-        records.moves.append(node.move(state, records.now, reason))
+        node.move(state, self._records, reason)
 
     def ready(self, node: Node) -> None:
         """A step's needs are met: rank it and queue it for a slot."""
@@ -50,14 +49,19 @@ class Steps:
         if node.after_own and node.after is not None:
             before = max(before, node.after.path_own)
         node.path_before = before
-        self.move(node, State.READY)
+        node.move(State.READY, self._records)
         self.enqueue(node)
 
     def enqueue(self, node: Node) -> None:
         """Ask the policies for the rank of a ready step, and queue it."""
         run = node.run
-        if node.rank:
-            node.rank = ()
+        if run.rankers and not self._rank(node, run):
+            return
+        self._queue.push(node)
+
+    def _rank(self, node: Node, run: Run) -> bool:
+        """Set a step's rank; return whether no policy raised."""
+        node.rank = ()
         for policy in run.rankers:
             try:
                 subject = StepView(node)
@@ -65,13 +69,13 @@ class Steps:
                 node.rank += tuple(map(float, rank))
             except Exception as error:
                 self.break_run(run, policy, error)
-                return
-        self._queue.push(node)
+                return False
+        return True
 
     def done(self, node: Node, result: Result, path: int) -> None:
         """End a step with a value; `path` is the longest chain of generated tokens that it was made from."""
         node.result, node.path = result, path
-        self.move(node, State.DONE)
+        node.move(State.DONE, self._records)
         self.ended.append(node)
 
     def fail(self, node: Node, failure: Failure) -> None:
@@ -138,7 +142,7 @@ class Steps:
 
     def _tell(self, node: Node) -> None:
         """Tell everyone concerned that a step has ended."""
-        done = node.state is State.DONE
+        run, scope, done = node.run, node.scope, node.state is State.DONE
         for each in node.dependants:
             if each.ended or each.released:
                 continue
@@ -159,10 +163,9 @@ class Steps:
             for dep in node.deps:
                 if not dep.ended:
                     self.release(dep)
-        if node.account is not None and node.story[-1][2] == "ready":
+        if node.account is not None and node.last_move[2] == "ready":
             self._slots.ask_others(node)
         node.blocked = None
-        run, scope = node.run, node.scope
         if run.held.heaps:
             self._slots.stirred[run.id] = run
         if node.inner is not None:

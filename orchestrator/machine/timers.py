@@ -46,6 +46,11 @@ class Timers:
     _armed: float | None = None
     _sweep_at: int = 64
 
+    @property
+    def any(self) -> bool:
+        """Whether a timer is set, which may be stale."""
+        return bool(self._heap)
+
     def add(self, at: float, kind: TimerKind, subject: Subject) -> None:
         """Set a timer. Now and then those that are over are thrown out, since they keep whole runs in memory."""
         if len(self._heap) >= self._sweep_at:

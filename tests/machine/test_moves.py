@@ -15,7 +15,7 @@ from plait.core.events import Dispatch, Job, action_adapter
 from plait.core.plan import Budget, Call, Retries, Text, Think
 from plait.core.result import Failure, as_failure
 from plait.core.states import MOVES, State
-from plait.machine.records import Node
+from plait.machine.records import Node, Records
 from tests.machine.kit import World, call, fail_with, join, think
 
 LEGAL = {(start, finish) for start, finishes in MOVES.items() for finish in finishes}
@@ -86,10 +86,11 @@ def a_node() -> Node:
 @pytest.mark.parametrize(("start", "finish"), sorted(set(itertools.product(State, State)) - LEGAL))
 def test_every_other_move_raises_with_the_story(start: State, finish: State) -> None:
     node = a_node()
-    node.move(State.READY, 1.5, "for the story")
+    records = Records(now=1.5)
+    node.move(State.READY, records, "for the story")
     node.state = start
     with pytest.raises(InvalidTransition) as caught:
-        node.move(finish, 2.0)
+        node.move(finish, records)
     assert node.state is start
     again = pickle.loads(pickle.dumps(caught.value))
     assert (again.step, again.start, again.finish) == ("r:b", start, finish)
