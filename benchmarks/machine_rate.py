@@ -1,14 +1,22 @@
 """Events a second that the machine alone handles, on 10,000 and 100,000 steps: no loop, no worker, no journal.
 
-The baseline is the smallest thing that could do the order at all: counts of missing needs and a deque.
+The baseline is the smallest thing that could do the order at all: counts of missing needs and a deque. Beside another
+checkout of this repository, in one interleaved run: `python -m benchmarks.machine_rate --against FOLDER`.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import gc
+import json
+import os
+import subprocess
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from plait.core import Call, Join, Plan, Request, Result, Step
 from plait.core.events import Dispatch, Submitted, Succeeded, WorkerUp
@@ -101,3 +109,53 @@ def _row(figures: Rounds, size: int) -> Row:
     ours = f"{machine.median:,.0f} ({machine.low:,.0f}–{machine.high:,.0f}) events/s; {quiet.median:,.0f} without gc"
     ratio = figures.ratio(f"machine {size}", f"bare {size}")
     return Row(f"machine, {size:,} steps", ours, f"counting alone {base.median:,.0f} steps/s", str(ratio), "≥ 80,000")
+
+
+# -- beside another checkout -------------------------------------------------------------------------------------------
+
+
+def measured_in(folder: Path, size: int) -> tuple[float, float]:
+    """Return events a second and peak MiB of a checkout's machine, in a process of its own."""
+    path = os.pathsep.join((str(folder / "src"), str(folder)))
+    command = [sys.executable, str(Path(__file__).with_name("machine_child.py")), str(size)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    rate, memory = json.loads(done.stdout)
+    return rate, memory
+
+
+async def against(other: Path, sizes: Sequence[int], rounds: int) -> list[Row]:
+    """Measure this checkout and another one in turn; ratios are of events a second, taken round by round."""
+    here, rows = Path(__file__).resolve().parents[1], list[Row]()
+    for size in sizes:
+        memory: dict[Path, float] = {}
+
+        async def rate(folder: Path, size: int = size, memory: dict[Path, float] = memory) -> float:
+            made, memory[folder] = measured_in(folder, size)
+            return made
+
+        figures = await interleave({"here": lambda: rate(here), "there": lambda: rate(other)}, rounds, warmup=0)
+        ours, theirs = figures.spread("here"), figures.spread("there")
+        rows.append(
+            Row(
+                f"{size:,} steps",
+                f"{ours.median:,.0f} ({ours.low:,.0f}–{ours.high:,.0f}) events/s, {memory[here]:,.0f} MiB",
+                f"{theirs.median:,.0f} ({theirs.low:,.0f}–{theirs.high:,.0f}) events/s, {memory[other]:,.0f} MiB",
+                str(figures.ratio("here", "there")),
+            )
+        )
+    return rows
+
+
+def main() -> None:
+    """Compare this checkout's machine with another one's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.machine_rate", description=__doc__)
+    parser.add_argument("--against", type=Path, required=True, metavar="FOLDER", help="the other checkout")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="STEPS")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    for row in asyncio.run(against(options.against.resolve(), options.sizes, options.rounds)):
+        sys.stdout.write(f"{row.what}: {row.ours}; there {row.baseline}; ratio {row.ratio}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
-"""The shape of a plan: is it a DAG that leads to its output, how deep and wide is it, what does it look like.
+"""The shape of a plan: whether it can be run, its waves, its critical path, its picture as text.
 
-Pure functions of one plan, and the only file that imports networkx (when first needed). Decides what a legal plan is
-before anything runs; it does not know what steps expand into, nor how long they really take.
+Pure functions of one plan before anything runs: what its steps expand into is not known here. The only file that
+imports networkx, when first needed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import PlanError
-from .matching import maximum_matching
 from .messages import counted, did_you_mean
 from .plan import Call, Join, Plan, Step, Think
 
@@ -73,7 +72,7 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
 
 
 def waves(plan: Plan) -> list[list[str]]:
-    """Return the steps by depth, in plan order: those of one wave need nothing but steps of the waves before it."""
+    """Return the steps by depth, each wave in plan order. The steps of a wave need only steps of earlier waves."""
     import networkx as nx
 
     edges = _edges(plan)
@@ -100,35 +99,6 @@ def critical_path(plan: Plan, weight: Weight = Step.token_cost) -> Chain:
         names.append(at)
         at = before[at]
     return Chain(tuple(reversed(names)), length[end])
-
-
-def lower_bound(plan: Plan, slots: int, weight: Weight = Step.token_cost) -> float:
-    """Return a time that no schedule of all steps on `slots` slots can beat, in the weight's unit: the larger of the
-    critical path and the work (joins apart, which take no slot) divided by the slots (Graham, 1969).
-
-    It bounds plans that run whole: a join that closes early, or a budget, can end a run before.
-    """
-    if slots < 1:
-        raise ValueError(f"{slots} slots: a plan needs at least one")
-    work = sum(weight(step) for step in plan.steps if not isinstance(step.op, Join))
-    return max(critical_path(plan, weight).length, work / slots)
-
-
-def width(plan: Plan) -> int:
-    """Return the size of the largest set of steps none of which needs another: the most that can ever run at once.
-
-    By Dilworth's theorem that is the number of steps less a maximum matching between steps and those that need them,
-    directly or not.
-    """
-    edges = _edges(plan)
-    order = _acyclic(edges)
-    index = {name: i for i, name in enumerate(order)}
-    above = [0] * len(order)  # bit j of above[i]: step j needs step i
-    for name in reversed(order):
-        i = index[name]
-        for dep in edges[name]:
-            above[index[dep]] |= above[i] | 1 << i
-    return len(order) - maximum_matching(above)
 
 
 def mermaid(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
@@ -105,36 +105,6 @@ def test_critical_path_is_the_heaviest_chain(p: Plan) -> None:
     assert sum(weights[name] for name in found.names) == found.length
 
 
-@given(dags())
-def test_width_is_the_largest_set_of_independent_steps(p: Plan) -> None:
-    needed = above(p)
-    names = [step.name for step in p.steps]
-    largest = max(
-        size
-        for size in range(1, len(names) + 1)
-        for group in combinations(names, size)
-        if not any(a in needed[b] or b in needed[a] for a, b in combinations(group, 2))
-    )
-    assert graph.width(p) == largest
-
-
-@given(dags(), st.integers(1, 4))
-def test_no_schedule_is_shorter_than_the_lower_bound(p: Plan, slots: int) -> None:
-    """List scheduling in plan order, by hand."""
-    weights = {step.name: step.token_cost() for step in p.steps}
-    deps = {step.name: step.needs for step in p.steps}
-    ends: dict[str, float] = {}
-    free = [0.0] * slots
-    while len(ends) < len(deps):
-        name = next(name for name in deps if name not in ends and all(dep in ends for dep in deps[name]))
-        slot = min(range(slots), key=free.__getitem__)
-        free[slot] = ends[name] = max([free[slot], *(ends[dep] for dep in deps[name])]) + weights[name]
-    bound = graph.lower_bound(p, slots)
-    assert bound <= max(ends.values())
-    assert bound >= sum(weights.values()) / slots
-    assert bound >= graph.critical_path(p).length
-
-
 @given(digraphs())
 def test_a_plan_is_refused_exactly_if_it_has_a_cycle_or_a_step_that_leads_nowhere(p: Plan) -> None:
     needed = above(p)
@@ -165,16 +135,12 @@ def test_weights_can_be_seconds() -> None:
     p = plan(call("a"), call("b"), join("out", "a", "b"))
     chain = graph.critical_path(p, weight=lambda step: {"a": 1.5, "b": 2.5}.get(step.name, 0.0))
     assert chain == graph.Chain(("b", "out"), 2.5)
-    assert graph.lower_bound(p, 1, weight=lambda step: {"a": 1.5, "b": 2.5}.get(step.name, 100.0)) == 102.5
-    with pytest.raises(ValueError, match="0 slots"):
-        graph.lower_bound(p, 0)
 
 
 def test_a_patch_may_need_what_is_not_in_it() -> None:
     patch = Plan(steps=(think("b", "outside", tokens=3), think("c", "b", tokens=4)))
     assert graph.waves(patch) == [["b"], ["c"]]
     assert graph.critical_path(patch) == graph.Chain(("b", "c"), 7.0)
-    assert graph.width(patch) == 1
     assert "outside" in graph.text(patch)
 
 
@@ -186,13 +152,10 @@ def test_thousands_of_steps_of_every_shape() -> None:
         *(call(f"s{i}", *(f"s{j}" for j in (i - 40, i - 41) if j >= 0)) for i in range(n)),
         join("out", *(f"s{i}" for i in range(n))),
     )
-    for p, width, depth in ((wide, n, 2), (deep, 1, n + 1), (mesh, 0, 101)):
+    for p, depth in ((wide, 2), (deep, n + 1), (mesh, 101)):
         graph.validate(p, tools={"f"})
         assert len(graph.waves(p)) == depth
         assert graph.critical_path(p).length == depth - 1
-        if width:
-            assert graph.width(p) == width
-    assert 40 <= graph.width(mesh) <= n - graph.critical_path(mesh).length + 1
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def plan(
     *,
     common: Common,
 ) -> None:
-    """Show the first plan for a request: its steps by wave, its width, its critical path."""
+    """Show the first plan for a request: its steps by wave, its width (steps of the widest wave), its critical path."""
     if mermaid + dot + as_json > 1:
         raise UsageError("--mermaid, --dot and --json exclude each other: choose one")
     if plan_text is not None:
@@ -50,7 +50,8 @@ def plan(
         _show_written(common.load(), planner or "llmcompiler", plan_text, mermaid, dot, as_json)
         return
     made = first_plan(common.load(), text, task=task, planner=planned(planner, file, dialect), merge=merge, n=n)
-    chain, wide, layers = graph.critical_path(made), graph.width(made), graph.waves(made)
+    chain, layers = graph.critical_path(made), graph.waves(made)
+    wide = max(map(len, layers), default=0)
     with opened(as_json) as output:
         if as_json:
             output.result(

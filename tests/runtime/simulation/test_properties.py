@@ -5,18 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from random import Random
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from plait.core.events import Job
-from plait.core.graph import lower_bound
+from plait.core.graph import critical_path
 from plait.core.interfaces import Policy
 from plait.core.plan import Call, Join, Plan, Sampling, Step, Think
 from plait.core.result import Failure, Result
 from plait.core.view import StepView, View
 from plait.runtime.simulation.simulator import Fault, Host, LatencyModel, SimReport, simulate, varied
+
+
+def lower_bound(plan: Plan, slots: int, weight: Callable[[Step], float]) -> float:
+    """Return a time that no schedule of all steps on `slots` slots can beat, in the weight's unit: the larger of the
+    critical path and the work (joins apart, which take no slot) divided by the slots (Graham, 1969).
+
+    It bounds plans that run whole: a join that closes early, or a budget, can end a run before.
+    """
+    work = sum(weight(step) for step in plan.steps if not isinstance(step.op, Join))
+    return max(critical_path(plan, weight).length, work / slots)
 
 
 class Longest(Policy):

@@ -28,7 +28,8 @@ async def _plan(repl: Repl, rest: str) -> None:
     if "--mermaid" in flags or "--dot" in flags:
         repl.screen.print((graph.mermaid(made) if "--mermaid" in flags else graph.dot(made)).rstrip())
         return
-    chain, wide, layers = graph.critical_path(made), graph.width(made), graph.waves(made)
+    chain, layers = graph.critical_path(made), graph.waves(made)
+    wide = max(map(len, layers), default=0)
     repl.screen.print(Text(plan_tree(made), no_wrap=True, overflow="ellipsis"))
     repl.screen.print(
         f"{counted(len(made.steps), 'step')}, {counted(len(layers), 'wave')}, width {wide}, critical path at most "

@@ -1,0 +1,57 @@
+"""One measurement of a machine, in a process of its own: `python machine_child.py SIZE`.
+
+Prints events a second of CPU time spent in `handle`, the submission's included, and the peak of the memory in MiB.
+Runs against whatever checkout stands first on the path, also one from before the package was called `plait`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import resource
+import sys
+import time
+from collections import deque
+from typing import Any
+
+
+def _modules() -> tuple[Any, Any, Any, Any]:
+    """Return the modules of plans, events, machine and plugins of the checkout."""
+    try:
+        names = ("plait.core", "plait.core.events", "plait.machine.machine", "plait.runtime.plugins.loader")
+        return tuple(map(importlib.import_module, names))  # type: ignore[return-value]
+    except ModuleNotFoundError:
+        names = ("orchestrator.core.ir", "orchestrator.core.events", "orchestrator.core.machine")
+        return tuple(map(importlib.import_module, (*names, "orchestrator.runtime.plugins")))  # type: ignore[return-value]
+
+
+def measure(size: int) -> tuple[float, float]:
+    """Drive one fan 1→size→1 from its submission to its end."""
+    core, events, machines, plugins = _modules()
+    middle = [f"m{i}" for i in range(size)]
+    nothing = core.Call(tool="nothing")
+    steps = [core.Step(name=each, op=nothing, needs=("first",)) for each in middle]
+    first, last = core.Step(name="first", op=nothing), core.Step(name="last", op=core.Join(), needs=tuple(middle))
+    plan = core.Plan(steps=(first, *steps, last), output="last")
+    machine = machines.Machine(plugins.Plugins())
+    machine.handle(events.WorkerUp(at=0.0, worker="w", slots=64, serves=("call",)))
+    submitted = events.Submitted(at=0.0, run="r", request=core.Request(), plan=plan)
+    result, clock = core.Result(), time.process_time
+    start = clock()
+    todo = deque(machine.handle(submitted))
+    seconds, count = clock() - start, 1
+    while todo:
+        action = todo.popleft()
+        if action.kind == "dispatch":
+            event = events.Succeeded(at=0.0, attempt=action.job.attempt, result=result)
+            start = clock()
+            actions = machine.handle(event)
+            seconds += clock() - start
+            todo.extend(actions)
+            count += 1
+    assert not machine.runs
+    return count / seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]))))
