@@ -26,6 +26,7 @@ from plait.runtime.plugins.loader import Plugins
 from .measure import Rounds, Row, interleave
 
 ROUNDS = 5
+HERE = Path(__file__).resolve().parents[1]
 
 
 def fan(size: int) -> Plan:
@@ -125,7 +126,7 @@ def measured_in(folder: Path, size: int) -> tuple[float, float]:
 
 async def against(other: Path, sizes: Sequence[int], rounds: int) -> list[Row]:
     """Measure this checkout and another one in turn; ratios are of events a second, taken round by round."""
-    here, rows = Path(__file__).resolve().parents[1], list[Row]()
+    here, rows = HERE, list[Row]()
     for size in sizes:
         memory: dict[Path, float] = {}
 
