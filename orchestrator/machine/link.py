@@ -112,8 +112,8 @@ def _output(plan: Plan, scope: Scope, nodes: dict[str, Node]) -> Node | None:
 
 
 def _resolve(node: Node, local: dict[str, Node]) -> bool:
-    """Find the steps that a node refers to and set its `deps`, `after` and `after_own`; also take note, as its first
-    reader, that its scope keeps it. Return whether those of its own plan stand before it."""
+    """Find the steps that a node refers to and set its `deps`, `after` and `after_own`; its scope counts as its first
+    consumer. Return whether the steps of its own plan that it needs stand before it."""
     seen: dict[str, Node] = {}
     step, op = node.step, node.step.op
     node.consumers = 1  # its scope, until that closes or, for the output, to the end

@@ -1,4 +1,4 @@
-"""What the machine wants to be woken for. A heap of times; what a time means is the machine's business."""
+"""When the machine wants to be woken, and for which record. `machine.py` says what follows when a timer is due."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Timer(NamedTuple):
 
     @property
     def stale(self) -> bool:
-        """Whether what it was set for is over."""
+        """Whether its record no longer waits for it: a step has moved on, an attempt is gone, a run is over."""
         match self.subject:
             case Node() as node:
                 return node.state is not State.WAITING
@@ -52,7 +52,7 @@ class Timers:
         return bool(self._heap)
 
     def add(self, at: float, kind: TimerKind, subject: Subject) -> None:
-        """Set a timer. Now and then those that are over are thrown out, since they keep whole runs in memory."""
+        """Set a timer. Now and then stale ones are thrown out, since they keep whole runs in memory."""
         if len(self._heap) >= self._sweep_at:
             self._heap = [timer for timer in self._heap if not timer.stale]
             heapq.heapify(self._heap)
