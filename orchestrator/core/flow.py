@@ -58,6 +58,8 @@ class Named(TypedDict, total=False):
     priority: int
 
 
+_new_think: Callable[..., Think] = Think
+_new_step: Callable[..., Step] = Step
 _SAMPLING = frozenset(Sampling.model_fields)
 _STEP = ("name", "label", "budget", "priority")
 
@@ -205,9 +207,8 @@ class Context:
         if unknown:
             raise FlowError(f"a model call has no option {', '.join(unknown)}")
         fields = {**options, "sampling": sampling, "prompt": _parts(prompt), "chat": chat}
-        op = Think.model_validate(fields | ({} if after is None else {"after": after.name}))
-        line = Line(self, self._host, Step.model_validate({**named, "op": op}))
-        return self._add(line)
+        op = _new_think(**fields | ({} if after is None else {"after": after.name}))
+        return self._add(Line(self, self._host, _new_step(**named, op=op)))
 
     def _next(self, kind: str) -> str:
         name = self._host.place().next(kind)
@@ -220,7 +221,7 @@ class Context:
 
     def _step(self, kind: str, op: Op, needs: Iterable[str], named: Named) -> Step:
         name = named.get("name") or self._next(kind)
-        return Step.model_validate({**named, "name": name, "op": op, "needs": tuple(dict.fromkeys(needs))})
+        return _new_step(**{**named, "name": name, "op": op, "needs": tuple(dict.fromkeys(needs))})
 
     def _add(self, handle: M) -> M:
         if handle.name in self._names:

@@ -43,6 +43,15 @@ class Reader(Protocol):
         ...
 
 
+class JoinReader(Reader, Protocol):
+    """A reader of a join that wants to see the branches, with their log-probabilities and texts, and not only what the
+    merge made of them."""
+
+    def merged(self, result: Result, branches: Sequence[Branch]) -> Plan | None:
+        """Take a join's result and its branches, in the place of `close`."""
+        ...
+
+
 class Planner(Frozen):
     """Turns a request into plans and patches. It runs outside the machine: what it says is journalled, so replay never
     calls it. It may raise anything; that fails the run (`start`) or the step (`reader`) and nothing else."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, JsonValue, model_validator
 
 from .values import Frozen, StepName, json_references
 
@@ -285,6 +285,10 @@ class Budget(Frozen):
     """Steps that may enter the plan, expansions included."""
 
 
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
 class Step(Frozen):
     """One node of a plan."""
 
@@ -303,8 +307,11 @@ class Step(Frozen):
     """The call changes the world: it is never tried a second time."""
     label: str = ""
     """A few words for people."""
-    memo: str = ""
-    """What the planner's reader of this step needs to know again; nobody else reads it."""
+    state: Annotated[JsonValue, BeforeValidator(_none_if_empty)] = Field(
+        default=None, validation_alias=AliasChoices("state", "memo"), exclude_if=lambda state: state is None
+    )
+    """What the planner's reader of this step needs to know again, as JSON; nobody else reads it. Journals of older
+    versions call it `memo` and have a text here."""
 
     @model_validator(mode="after")
     def _join_has_branches(self) -> Step:

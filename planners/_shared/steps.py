@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Unpack
 
 from pydantic import BeforeValidator, JsonValue
 
 from plait.core.interfaces import Brief
-from plait.core.plan import Join, Part, Plan, Plugin, Sampling, Step, Structured, Text, Think
+from plait.core.plan import Part, Plan, Plugin, Step, Text, Think
+from plait.core.planning import CallOptions, OnResult, call_model, pass_through as through
 from plait.core.result import Result
 
-from .seeds import derive
+__all__ = [
+    "ALONE",
+    "ANSWER",
+    "DIRECT",
+    "NO_THINKING",
+    "Asker",
+    "OnResult",
+    "OnePlugin",
+    "as_text_or_none",
+    "begun",
+    "filled",
+    "instead",
+    "or_direct",
+    "shortened",
+    "through",
+    "visible",
+]
 
 NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
 """The start of the model's turn in NoThinking (arXiv 2504.09858): its thoughts are over before they begin."""
@@ -43,44 +60,9 @@ class Asker:
         """The request as its task puts it to a model."""
         return self.brief.task.render()
 
-    def step(
-        self,
-        name: str,
-        prompt: str | Sequence[Part],
-        *,
-        tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        begin: str = "",
-        stop: Sequence[str] = (),
-        form: Structured | None = None,
-        logprobs: bool = False,
-        stream: bool = False,
-        expands: bool = False,
-        model: str | None = None,
-        label: str = "",
-    ) -> Step:
-        """Return one model call.
-
-        `begin` is how the answer is to begin: the end of a prompt that is plain text, the start of the model's turn in
-        a chat. Some servers cannot be told so, and some models write it again: readers take all of it.
-        """
-        parts: tuple[Part, ...] = (Text(text=prompt),) if isinstance(prompt, str) else tuple(prompt)
-        chat = self.brief.task.chat()
-        if begin and not chat:
-            parts = (*parts, Text(text=f"\n{begin}"))
-        sampling = Sampling(
-            max_tokens=tokens,
-            temperature=temperature,
-            top_p=top_p,
-            seed=derive(self.brief.request.seed, self.planner, name) if temperature else None,
-            stop=tuple(stop),
-            structured=form,
-            logprobs=int(logprobs),
-        )
-        turn = begin if chat else ""
-        op = Think(prompt=parts, chat=chat, begin=turn, sampling=sampling, stream=stream, model=model)
-        return Step(name=name, op=op, expands=expands, label=label)
+    def step(self, name: str, prompt: str | Sequence[Part], *, tokens: int, **options: Unpack[CallOptions]) -> Step:
+        """Return one model call."""
+        return call_model(self.brief, self.planner, name, prompt, tokens=tokens, **options)
 
     def direct(self, tokens: int, temperature: float, note: str, stream: bool = False) -> Plan:
         """Return the request as one call of the model; `note` says in the answer's `why` how it came to that."""
@@ -103,29 +85,6 @@ def instead(asker: Asker, tokens: int, temperature: float, stream: bool = False)
         return asker.direct(tokens, temperature, f"one call instead ({result.why})", stream)
 
     return OnResult(read)
-
-
-def through(name: str, branch: str, note: str = "", *, expands: bool = False, tolerate: bool = False) -> Step:
-    """Return a join that passes one step's value on. With `tolerate` it also ends, in `null`, when that step fails, so
-    that its reader can plan something else."""
-    options: dict[str, JsonValue] = {"note": note} if note else {}
-    op = Join(merge=Plugin(name="stitch", options=options), tolerate="any-end" if tolerate else "all")
-    return Step(name=name, op=op, needs=(branch,), expands=expands, label=note or name)
-
-
-@dataclass(frozen=True, slots=True)
-class OnResult:
-    """A reader that reads a step's result, and nothing before."""
-
-    read: Callable[[Result], Plan | None]
-
-    def feed(self, delta: str) -> Sequence[Plan]:
-        """Return nothing: there is more to come."""
-        return ()
-
-    def close(self, result: Result) -> Plan | None:
-        """Return what follows from the result."""
-        return self.read(result)
 
 
 def visible(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from random import Random
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
+from pydantic_core import from_json
 
 from plait.core.errors import PlannerError
 from plait.core.interfaces import Brief, Planner, Reader
@@ -115,7 +115,7 @@ class Refine(Planner):
         if not drafts:  # all of this round failed: the round before has the last word
             op = Join(merge=self.merge, tolerate="best-effort")
             label = f"round {round} failed: {result.why}"
-            answer = Step(name="answer", op=op, needs=tuple(json.loads(step.memo)), label=label)
+            answer = Step(name="answer", op=op, needs=names_in(step.state), label=label)
             return Plan(steps=(answer,), output="answer")
         right = verified(drafts) if self.settle else None
         if right is not None:
@@ -155,13 +155,13 @@ class Refine(Planner):
             op=Join(merge=merge, tolerate="any-end"),
             needs=needs,
             expands=True,
-            memo=json.dumps(names),
+            state=[*names],
             label=f"the {self.k} best",
         )
         return Plan(steps=(*steps, chosen), output=chosen.name)
 
     def _chosen(self, asker: Asker, round: int, result: Result, step: Step) -> Plan:
-        judges = json.loads(step.memo)
+        judges = names_in(step.state)
         said = {draft.name: draft.text for draft in drafts_of(result)}
         drafts = [draft for draft in drafts_of(result) if draft.name not in judges]
         if not drafts:
@@ -251,9 +251,9 @@ class Refine(Planner):
             merge = Plugin(name="synthesis-drafts", options=options)
             tolerate = "best-effort" if round == 1 else "any-end"
             op = Join(merge=merge, tolerate=tolerate, early=self.settle, deadline=self.deadline)
-            memo = json.dumps([draft.name for draft in before])
+            state: JsonValue = [draft.name for draft in before]
             label = f"{len(names)} drafts"
-            join = Step(name=f"round-{round}", op=op, needs=names, expands=True, memo=memo, label=label)
+            join = Step(name=f"round-{round}", op=op, needs=names, expands=True, state=state, label=label)
         elif len(names) > 1:
             op = Join(merge=self.merge, tolerate="best-effort", deadline=self.deadline)
             join = Step(name="answer", op=op, needs=names, label=f"{self.merge.name} of {len(names)}")
@@ -263,3 +263,9 @@ class Refine(Planner):
             op = Join(merge=merge, tolerate="best-effort", early=True)
             join = Step(name="answer", op=op, needs=needs, label=f"round {round}")
         return Plan(steps=(*made_of, *steps, join), output=join.name)
+
+
+def names_in(state: JsonValue) -> tuple[str, ...]:
+    """Return the names that a step's state is; in journals of older versions it is their JSON."""
+    found = from_json(state) if isinstance(state, str) else state
+    return tuple(map(str, found)) if isinstance(found, list) else ()

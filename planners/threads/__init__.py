@@ -145,7 +145,7 @@ class Threads(Planner):
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that waits for the end of a leg or join."""
-        memo = Memo.model_validate_json(step.memo) if step.memo else Memo(left=self.max_threads)
+        memo = Memo.of(step.state) or Memo(left=self.max_threads)
         joined = Place.of_join(step.name)
         if joined is not None and isinstance(step.op, Join):
             return _JoinReader(self, joined, step, memo, brief)
@@ -215,7 +215,7 @@ class Threads(Planner):
             needs=tuple(child.name for child in children),
             expands=read,
             label=f"join of {len(children)}",
-            memo=memo.model_dump_json() if read else "",
+            state=memo.model_dump(mode="json") if read else None,
         )
         if read:
             return Plan(steps=(*children, join), output=join.name)
@@ -272,8 +272,8 @@ class Threads(Planner):
             sampling=self._sampling(brief, place.name, tokens, self._temperature(place.path), stop, after),
             stream=self.stream,
         )
-        told = memo.model_dump_json(exclude_defaults=True) if may_spawn else ""
-        return Step(name=place.name, op=op, expands=may_spawn, label=label or f"round {place.round}", memo=told)
+        told = memo.model_dump(mode="json", exclude_defaults=True) if may_spawn else None
+        return Step(name=place.name, op=op, expands=may_spawn, label=label or f"round {place.round}", state=told)
 
     def _sampling(
         self,

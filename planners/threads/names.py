@@ -75,6 +75,13 @@ class Memo(Frozen):
     before: str = ""
     """Text before which that context ends (`Think.before`)."""
 
+    @classmethod
+    def of(cls, state: JsonValue) -> Memo | None:
+        """Read a step's state, which is a text in journals of older versions; `None` if it has none."""
+        if isinstance(state, str):
+            return cls.model_validate_json(state)
+        return None if state is None else cls.model_validate(state)
+
 
 def block_pieces(value: JsonValue) -> tuple[Piece, ...]:
     """Return the pieces of a join's value."""

@@ -16,6 +16,7 @@ from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan
 from ...core.result import Failure, as_failure
 from ...core.states import State
+from ...core.view import StepView
 from ...machine import Machine
 from .flows import End, Heard, Running, again
 
@@ -155,7 +156,7 @@ class Expander:
             if reading is None or reading.attempt != action.attempt:
                 reading = _Reading(action.attempt, opened.planner.reader(step.plan, opened.brief))
                 opened.readers[action.step] = reading
-            said: list[Event] = [*self._read(reading, action, at)]
+            said: list[Event] = [*self._read(reading, action, step, at)]
         except Exception as error:
             opened.readers[action.step] = _Reading(action.attempt, None)
             return [_failed(action, at, _of_planner(opened.planner, f"reader of {step.plan.name!r}", error))]
@@ -163,7 +164,7 @@ class Expander:
             del opened.readers[action.step]
         return said
 
-    def _read(self, reading: _Reading, action: Expand, at: float) -> list[Expanded]:
+    def _read(self, reading: _Reading, action: Expand, step: StepView, at: float) -> list[Expanded]:
         assert reading.reader is not None
         patches: list[Plan] = []
         if action.delta is not None:
@@ -171,7 +172,11 @@ class Expander:
             patches += reading.ready([self._revise(_plan(patch)) for patch in fed])
         last: Plan | None = None
         if action.result is not None:
-            made = reading.reader.close(action.result)
+            merged = getattr(reading.reader, "merged", None)
+            if merged is not None and step.kind == "join":
+                made: Plan | None = merged(action.result, step.branches())
+            else:
+                made = reading.reader.close(action.result)
             last = None if made is None else self._revise(_plan(made))
             patches += reading.held
         said = [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch) for patch in patches]

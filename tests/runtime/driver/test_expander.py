@@ -6,14 +6,21 @@ from collections.abc import Sequence
 
 import pytest
 
+from plait import AsyncOrchestrator
 from plait.core.errors import BudgetExceeded, PlanError, PlannerError
 from plait.core.events import Expand, Progressed, Submitted, Succeeded, WorkerUp
-from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Plan, Request, Step, Think
+from plait.core.interfaces import Brief, Merge, Planner, Reader, Verdict
+from plait.core.plan import Join, Plan, Plugin, Request, Step, Think
 from plait.core.result import Result
+from plait.core.task import Task
+from plait.core.view import Branch
 from plait.machine.machine import Machine
+from plait.planning import OnBranches, call_model, pass_through
+from plait.policies.merge.collect import Collect
+from plait.policies.merge.majority import Majority
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins
+from plait.workers.scripted import Reply, Scripted
 
 
 def leg(name: str, after: str | None = None) -> Step:
@@ -177,3 +184,59 @@ def test_news_of_what_is_over_gives_nothing() -> None:
     machine.handle(Succeeded(at=3, attempt=1, result=Result()))
     assert not machine.runs
     assert expander.expand(expand, machine, 4.0) == []
+
+
+async def test_a_reader_of_a_join_may_see_the_branches() -> None:
+    seen: list[tuple[str, str, float | None]] = []
+
+    class Best(Planner):
+        def start(self, brief: Brief) -> Plan:
+            drafts = [call_model(brief, "best", f"d{i}", f"draft {i}", tokens=9, logprobs=True) for i in (1, 2)]
+            gather = Step(name="all", op=Join(merge=Collect()), needs=("d1", "d2"), expands=True)
+            return Plan(steps=(*drafts, gather), output="all")
+
+        def reader(self, step: Step, brief: Brief) -> Reader:
+            return OnBranches(self.best)
+
+        def best(self, result: Result, branches: Sequence[Branch]) -> Plan:
+            seen.extend((each.name, each.line, each.result.logprob if each.result else None) for each in branches)
+            return Plan(steps=(pass_through("end", branches[-1].name),), output="end")
+
+    replies = [Reply(when="draft 1", text="one"), Reply(text="two")]
+    async with AsyncOrchestrator(workers=[Scripted(replies)], journal="off") as orchestrator:
+        answer = await orchestrator.run("q", planner=Best())
+    assert answer.answer == "two"
+    assert [each[:2] for each in seen] == [("d1", "one"), ("d2", "two")]
+
+
+class Longest(Merge):
+    """The longest text."""
+
+    least: int = 0
+    """Characters that it needs."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        best = max(branches, key=lambda branch: len(branch.text))
+        return Verdict(value=best.text, why=f"at least {self.least}", winner=best.name)
+
+
+async def test_a_join_takes_a_merge_as_an_object() -> None:
+    class Shortest(Longest):
+        """One that cannot be imported."""
+
+    steps = [Step(name="a", op=Think(prompt="a")), Step(name="b", op=Think(prompt="b"))]
+    for merge, name in ((Longest(least=2), f"{__name__}:Longest"), (Shortest(), "Shortest")):
+        join = Step(name="end", op=Join(merge=merge), needs=("a", "b"))
+        assert isinstance(join.op, Join) and join.op.merge.name.endswith(name)
+        replies = [Reply(when="a", text="short"), Reply(text="longer")]
+        async with AsyncOrchestrator(workers=[Scripted(replies)], journal="off") as orchestrator:
+            answer = await orchestrator.run(plan=Plan(steps=(*steps, join), output="end"))
+        assert (answer.value, answer.why) == ("longer", f"at least {merge.least}")
+    assert Join(merge=Majority(weights={"a": 2})).merge == Plugin(name="majority", options={"weights": {"a": 2}})
+
+
+def test_a_step_of_an_older_journal_has_its_memo_as_its_state() -> None:
+    old = '{"name": "a", "op": {"kind": "think", "prompt": "p"}, "memo": "[1]"}'
+    assert Step.model_validate_json(old).state == "[1]"
+    assert Step.model_validate_json(old.replace("[1]", "")) == Step(name="a", op=Think(prompt="p"))
+    assert Step(name="a", op=Think(prompt="p"), state={"left": 3}).model_dump()["state"] == {"left": 3}

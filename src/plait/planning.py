@@ -1,0 +1,1 @@
+../../orchestrator/planning.py
