@@ -14,6 +14,7 @@ import pytest
 PROMISES = {
     "city_tools.py": ["[17.5, 2750000]", "in parallel: True"],
     "auto.py": ["42: probes: 4 of 4 probes agree", "42: vote: 2 of 4 probes agree", "42: serial: all 4 answers differ"],
+    "beam_search.py": ["42 by 4 of 4 votes", "18 steps; "],
     "decompose.py": ["2. Gute Nacht.", "3. (no answer: failed: EngineError", "no sign of several pieces: 1 request"],
     "llmcompiler.py": ["1844 m", "Mount Doom"],
     "own_flow.py": ["42\n", "2.think-1        done", "3.think-1        cancelled"],

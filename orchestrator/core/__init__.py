@@ -1,6 +1,7 @@
 """The words that plugins are written in: plans, results, interfaces. Nothing here touches the world."""
 
 from .events import Job
+from .flow import Flow, Line, StepFailed
 from .interfaces import (
     Allocation,
     Allocator,
@@ -34,10 +35,12 @@ __all__ = [
     "Budget",
     "Call",
     "Failure",
+    "Flow",
     "Hedge",
     "Hold",
     "Job",
     "Join",
+    "Line",
     "Merge",
     "Place",
     "Plan",
@@ -52,6 +55,7 @@ __all__ = [
     "Sampling",
     "Siblings",
     "Step",
+    "StepFailed",
     "StepView",
     "Stop",
     "Task",

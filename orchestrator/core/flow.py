@@ -19,7 +19,22 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypedDict, TypeVa
 
 from pydantic import JsonValue
 
-from .awaited import All, Asked, Awaited, Called, Chance, First, Group, Host, Joined, Line, Made, Pieces, Several
+from .awaited import (
+    All,
+    Asked,
+    Awaited,
+    Called,
+    Chance,
+    First,
+    Group,
+    Host,
+    Joined,
+    Line,
+    Made,
+    Pieces,
+    Several,
+    StepFailed,
+)
 from .errors import FlowError
 from .interfaces import Brief, Merge, Planner
 from .plan import Budget, Call, Join, Op, Part, Plan, Plugin, Ref, Sampling, Step, Text, Think
@@ -27,7 +42,7 @@ from .planning import derive
 from .tools.context import Context as ToolContext
 from .tools.tool import tool
 
-__all__ = ["ROOT", "Answerable", "Asked", "Context", "Flow", "ask_a_person", "is_root"]
+__all__ = ["ROOT", "Answerable", "Asked", "Context", "Flow", "Line", "StepFailed", "ask_a_person", "is_root"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Made[object])
