@@ -154,7 +154,8 @@ def text(plan: Plan) -> str:
         "  ".join([*(cell.ljust(size) for cell, size in zip(row, columns, strict=False)), row[3]]).rstrip()
         for row in rows
     ]
-    lines.append(f"{counted(len(steps), 'step')}, * the output")
+    end = "* the output" if plan.output is not None else "which a flow makes first; what it makes next depends on them"
+    lines.append(f"{counted(len(steps), 'step')}, {end}")
     return "\n".join(lines).encode("ascii", "replace").decode() + "\n"
 
 

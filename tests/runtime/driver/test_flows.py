@@ -14,6 +14,7 @@ from plait import AsyncOrchestrator, Budget, tool
 from plait.core.awaited import StepFailed
 from plait.core.errors import ConfigError, FlowError
 from plait.core.flow import Context, Flow
+from plait.core.graph import text
 from plait.core.plan import Request
 from plait.policies.merge.majority import Majority
 from plait.runtime.journal.directory import entries
@@ -275,6 +276,7 @@ def test_the_simulator_runs_flows() -> None:
 def test_the_first_patch_is_what_a_plan_shows() -> None:
     plan = client().plan("What?", planner=Drafts(n=2))
     assert [step.name for step in plan.steps] == ["think-1", "think-2"]
+    assert text(plan).splitlines()[-1].startswith("2 steps, which a flow makes first")
 
 
 # -- journals ----------------------------------------------------------------------------------------------------------
