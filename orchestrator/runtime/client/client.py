@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
@@ -29,7 +30,7 @@ from ...machine import Machine
 from .. import telemetry
 from ..driver import checked
 from ..driver.cache import Cached, ResultCache, default_file, identity
-from ..driver.driver import Driver
+from ..driver.driver import LARGE, SLICE, Driver
 from ..driver.effects import marked
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
@@ -156,6 +157,9 @@ class AsyncOrchestrator:
         self._cache: ResultCache | None = None
         self._judged: dict[tuple[str, Own], type[Task]] = {}
         self._starting = asyncio.Lock()
+        self._submitting = asyncio.Lock()
+        self._turn = 0.0
+        """When the event loop last did something else between two submissions."""
         self._start_up: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -283,24 +287,31 @@ class AsyncOrchestrator:
     ) -> Handle:
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
-        brief = self.brief(text, planned=plan is not None, **options)
-        await self.start()
-        driver = await self._started()
-        run, at = secrets.token_hex(16), driver.now()
-        if plan is None:
-            event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
-        else:
-            trust(plan)
-            event = Submitted(at=at, run=run, request=brief.request, plan=self._marked(plan))
-        try:
-            self._check(event.plan, brief)
-        except UsageError:
-            self._expander.forget(run)
-            raise
-        self._records.open(driver.recorder)
-        handle = Handle(driver, event, brief.task, watch, asker=self._asker)
-        self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
-        return handle
+        async with self._submitting:
+            if perf_counter() - self._turn > SLICE:  # thousands at once do not stall the event loop
+                await asyncio.sleep(0)
+                self._turn = perf_counter()
+            brief = self.brief(text, planned=plan is not None, **options)
+            await self.start()
+            driver = await self._started()
+            run, at = secrets.token_hex(16), driver.now()
+            if plan is None:
+                event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
+            else:
+                trust(plan)
+                event = Submitted(at=at, run=run, request=brief.request, plan=self._marked(plan))
+            try:
+                if len(event.plan.steps) < LARGE:
+                    self._check(event.plan, brief)
+                else:
+                    await asyncio.to_thread(self._check, event.plan, brief)
+            except BaseException:
+                self._expander.forget(run)
+                raise
+            self._records.open(driver.recorder)
+            handle = Handle(driver, event, brief.task, watch, asker=self._asker)
+            self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
+            return handle
 
     def flow(self, text: str = "", **options: Unpack[Options]) -> LiveFlow:
         """Return a context for `async with` in which a program makes steps by itself, as a `Flow` does.

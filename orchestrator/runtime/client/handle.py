@@ -19,7 +19,7 @@ from ...core.result import as_failure
 from ...core.task import Task
 from ...core.tools.context import Question
 from ...machine import Machine, Node, Run, moved, step_record
-from ..driver.driver import Driver
+from ..driver.driver import LARGE, Driver
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews
 from .questions import Asker
 from .report import report
@@ -141,7 +141,9 @@ class Handle:
         finally:
             self._asker.end(self.run)
         ended = self._driver.now() if self._ended is None else self._ended
-        answer = read_answer(finish, run, self._task, self._began, ended, self._plan)
+        given = (finish, run, self._task, self._began, ended, self._plan)
+        large = run is not None and len(run.nodes) >= LARGE
+        answer = await asyncio.to_thread(read_answer, *given) if large else read_answer(*given)
         if self._news is not None:
             self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
         return answer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
@@ -221,7 +222,7 @@ class Driver:
             runs = self._runs_of(event) if self._watched else ()
             if isinstance(event, Submitted | Expanded) and _steps(event) >= LARGE:
                 self._write_urgent()
-                handled = self._loop.run_in_executor(None, self._handle, event)
+                handled = self._loop.run_in_executor(None, self._handle_large, event)
                 yield handled
                 actions = handled.result()
                 until = perf_counter() + SLICE
@@ -249,10 +250,23 @@ class Driver:
     def _handle(self, event: Event | _Adoption) -> list[Action]:
         if isinstance(event, _Adoption):
             return self._take_over(event)
+        if self.recorder.idle:
+            return self.machine.handle(event)
         entry = self.recorder.take_one(event)
         actions = self.machine.handle(event)
         self.recorder.acted(entry, actions, self.machine.refused)
         return actions
+
+    def _handle_large(self, event: Event) -> list[Action]:
+        """Handle an event on a thread, without the collector, which would stop the loop's thread too and find nothing:
+        what a plan makes stays."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return self._handle(event)
+        finally:
+            if collects:
+                gc.enable()
 
     def _take_over(self, adoption: _Adoption) -> list[Action]:
         other, run, at = adoption

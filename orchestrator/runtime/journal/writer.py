@@ -146,6 +146,11 @@ class Recorder:
         """Whether there is a journal to write to."""
         return bool(self._files)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is written, nor will be of what comes now."""
+        return not self._files and not self._alone and self.current is None
+
     # -- files ---------------------------------------------------------------------------------------------------------
 
     @_locked

@@ -1,0 +1,56 @@
+"""The event loop has its turns while many requests, or one of many steps, are taken in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from plait import AsyncOrchestrator, Join, Plan, Step, Think
+from plait.runtime.client import client
+from plait.runtime.driver import driver
+from plait.workers.scripted import Reply, Scripted
+
+
+@contextlib.asynccontextmanager
+async def turns() -> AsyncIterator[list[int]]:
+    """Count the turns that the loop takes."""
+    taken = [0]
+
+    async def count() -> None:
+        while True:
+            taken[0] += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(count())
+    yield taken
+    task.cancel()
+
+
+async def test_many_submits_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SLICE", 0.0)
+    worker = Scripted([Reply(text="fine", delay=5)])
+    async with AsyncOrchestrator(workers=[worker], journal="off") as orchestrator, turns() as taken:
+        await orchestrator.submit("go")
+        before = taken[0]
+        await asyncio.gather(*(orchestrator.submit("go") for _ in range(200)))
+        assert taken[0] - before >= 200
+
+
+def wide(n: int) -> Plan:
+    names = tuple(f"t{i}" for i in range(n))
+    steps = (Step(name=name, op=Think(prompt="x")) for name in names)
+    return Plan(steps=(*steps, Step(name="all", op=Join(), needs=names)), output="all")
+
+
+@pytest.mark.parametrize("large", [50, 10**6])
+async def test_a_large_plan_is_taken_in_beside_the_loop(monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+    monkeypatch.setattr(driver, "LARGE", large)
+    monkeypatch.setattr(driver, "SLICE", 0.0)
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")], slots=300)], journal="off") as orchestrator:
+        async with turns() as taken:
+            answer = await orchestrator.run(plan=wide(200))
+            assert taken[0] > 200, "actions are carried out one in a turn"
+    assert answer.value == ["fine"] * 200
