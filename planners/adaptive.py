@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
 from plait.core.errors import PlannerError
-from plait.core.interfaces import Allocation, BranchSpec, Brief, Planner, Reader
-from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
-from plait.core.result import Result
+from plait.core.flow import Answerable, Context, Flow, Line
+from plait.core.interfaces import Allocation, BranchSpec
+from plait.core.plan import Plugin
+from plait.core.planning import derive
 
-from ._shared.seeds import derive
 from ._shared.steps import OnePlugin
 
 __all__ = ["Adaptive"]
 
 
-class Adaptive(Planner):
+class Adaptive(Flow):
     """Samples of one prompt, their number decided after `probes` of them (by default as in TTSPM, arXiv 2505.20522, or,
     without a verifier, by the probes' agreement).
 
@@ -58,65 +57,38 @@ class Adaptive(Planner):
     stream: bool = False
     """Send the samples' text while the model writes it."""
 
-    def start(self, brief: Brief) -> Plan:
-        """Return the probes, `sample-1` … `sample-k`, and the join `allocation`, which expands into the rest."""
-        count = min(self.probes, self.most)
-        samples = [self._sample(brief, i, BranchSpec()) for i in range(1, count + 1)]
-        names = tuple(sample.name for sample in samples)
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Sample the probes, ask the allocation, sample what it says, and vote over all."""
+        samples = [self._sample(ctx, i, BranchSpec()) for i in range(1, min(self.probes, self.most) + 1)]
         options: dict[str, JsonValue] = {"most": self.most, **self.allocate.options}
-        if brief.request.budget.tokens is not None:
-            options.setdefault("tokens", brief.request.budget.tokens)
-        op = Join(merge=Plugin(name=self.allocate.name, options=options), tolerate="any-end")
-        join = Step(name="allocation", op=op, needs=names, expands=True, label=self.allocate.name)
-        return Plan(steps=(*samples, join), output="allocation")
+        if ctx.brief.request.budget.tokens is not None:
+            options.setdefault("tokens", ctx.brief.request.budget.tokens)
+        name = self.allocate.name
+        allocate = Plugin(name=name, options=options)
+        said = await ctx.join(samples, allocate, tolerate="any-end", name="allocation", label=name)
+        try:
+            allocation = Allocation.model_validate(said.value)
+        except ValidationError:
+            raise PlannerError(f"{name!r} gave no allocation: `allocate` must name an Allocator") from None
+        samples += [self._sample(ctx, i, share) for i, share in enumerate(allocation.branches, len(samples) + 1)]
+        label = f"{self.merge.name} of {len(samples)}"
+        return ctx.join(samples, self.merge, tolerate="best-effort", early=self.early, name="vote", label=label)
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
-        """Return the reader of `allocation`."""
-        if step.name != "allocation":
-            return super().reader(step, brief)
-        return _Rest(self, step.needs, brief)
-
-    def rest(self, allocation: Allocation, probes: tuple[str, ...], brief: Brief) -> Plan:
-        """Return the samples that were allocated, and the vote over them and the probes."""
-        first = len(probes) + 1
-        samples = [self._sample(brief, i, share) for i, share in enumerate(allocation.branches, first)]
-        names = (*probes, *(sample.name for sample in samples))
-        op = Join(merge=self.merge, tolerate="best-effort", early=self.early)
-        vote = Step(name="vote", op=op, needs=names, label=f"{self.merge.name} of {len(names)}")
-        return Plan(steps=(*samples, vote), output="vote")
-
-    def _sample(self, brief: Brief, index: int, share: BranchSpec) -> Step:
+    def _sample(self, ctx: Context, index: int, share: BranchSpec) -> Line:
         temperature = self.temperature if share.temperature is None else share.temperature
-        prompt = [Text(text=brief.task.render(self.style, self.width))]
+        prompt = [ctx.brief.task.render(self.style, self.width)]
         if share.strategy:
-            prompt.append(Text(text=f"\n\n{share.strategy}"))
-        sampling = Sampling(
+            prompt.append(f"\n\n{share.strategy}")
+        return ctx.think(
+            prompt,
+            name=f"sample-{index}",
+            label=f"sample {index}",
             max_tokens=self.max_tokens,
             temperature=temperature,
             top_p=self.top_p,
-            seed=derive(brief.request.seed, "sample", index) if temperature else None,
+            seed=derive(ctx.brief.request.seed, "sample", index) if temperature else None,
             logprobs=self.logprobs,
             window=self.window,
+            stream=self.stream,
+            model=share.model,
         )
-        op = Think(
-            prompt=tuple(prompt), chat=brief.task.chat(), sampling=sampling, stream=self.stream, model=share.model
-        )
-        return Step(name=f"sample-{index}", op=op, label=f"sample {index}")
-
-
-class _Rest:
-    """Reads an allocation."""
-
-    def __init__(self, planner: Adaptive, probes: tuple[str, ...], brief: Brief) -> None:
-        self.planner, self.probes, self.brief = planner, probes, brief
-
-    def feed(self, delta: str) -> Sequence[Plan]:
-        return ()
-
-    def close(self, result: Result) -> Plan:
-        try:
-            allocation = Allocation.model_validate(result.value)
-        except ValidationError:
-            name = self.planner.allocate.name
-            raise PlannerError(f"{name!r} gave no allocation: `allocate` must name an Allocator") from None
-        return self.planner.rest(allocation, self.probes, self.brief)

@@ -15,19 +15,18 @@ from plait.core.events import (
     Dispatch,
     Event,
     Expand,
-    Expanded,
     Failed,
     Finish,
     Job,
     Stopped,
-    Submitted,
     Succeeded,
     WorkerUp,
 )
-from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.interfaces import Brief, Planner
 from plait.core.plan import Request, Text, Think, Tokens
 from plait.core.result import Failure, Result, Usage
 from plait.machine.machine import Machine
+from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins
 
 Model = Callable[[list[str], Job], str | Failure]
@@ -79,24 +78,12 @@ def drive(
     machine = Machine(plugins)
     brief = Brief(request, plugins.task(request.task, request.text))
     running: list[Job] = []
-    readers: dict[tuple[str, int], Reader] = {}
     outcome = Outcome(Finish(run="r", status="failed"))
-    steps = planner.start(brief)
-    known = {step.name: step for step in steps.steps}
+    expander = Expander()
     events: list[Event] = [
         WorkerUp(at=0, worker="w", slots=slots, serves=("think",)),
-        Submitted(at=0, run="r", request=request, plan=steps),
+        expander.start("r", planner, brief, 0),
     ]
-
-    def expand(action: Expand) -> None:
-        key = (action.step, action.attempt)
-        assert action.result is not None, "nothing here streams"
-        patch = action.result.patch
-        if patch is None and key not in readers:
-            readers[key] = planner.reader(known[action.step.replace(":", "/").rsplit("/", 1)[1]], brief)
-        patch = patch or readers[key].close(action.result)
-        known.update({step.name: step for step in patch.steps} if patch else {})
-        events.append(Expanded(at=0, step=action.step, attempt=action.attempt, patch=patch, closed=True))
 
     def act(action: Action) -> None:
         match action:
@@ -109,9 +96,10 @@ def drive(
                     running[:] = [job for job in running if job.attempt != attempt]
                     events.append(Stopped(at=0, attempt=attempt))
             case Expand():
-                expand(action)
+                events.extend(expander.expand(action, machine, 0))
             case Finish():
                 outcome.finish = action
+                expander.forget("r")
             case _:
                 pass
 
@@ -119,6 +107,7 @@ def drive(
         if events:
             for action in machine.handle(events.pop(0)):
                 act(action)
+            events.extend(expander.heard(machine, 0))
         elif running:
             job = running.pop(pick(running))
             events.append(_answer(job, model, words, outcome, ids))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.events import Job
-from plait.core.interfaces import Allocation, Brief, Planner
-from plait.core.plan import Budget, Request, Think
+from plait.core.interfaces import Planner
+from plait.core.plan import Budget, Plugin, Request, Think
 from plait.core.result import Failure
 from plait.core.states import State
 from plait.planners.adaptive import Adaptive
@@ -120,16 +120,22 @@ def test_the_budget_of_the_run_is_passed_on() -> None:
 
 
 def test_each_branch_is_planned_as_it_was_allocated() -> None:
-    shares = [{"temperature": 0.3, "strategy": "Work backwards.", "model": "big"}, {"temperature": 0.0}, {}]
-    planner = Adaptive(temperature=0.9)
-    brief = Brief(Request(text="q"), LETTERS.model_copy(update={"text": "q"}))
-    plan = planner.rest(Allocation.model_validate({"branches": shares}), ("sample-1",), brief)
-    ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
-    assert [step.name for step in plan.steps] == ["sample-2", "sample-3", "sample-4", "vote"]
-    assert [op.sampling.temperature for op in ops] == [0.3, 0.0, 0.9]
-    assert [op.model for op in ops] == ["big", None, None]
-    assert len(ops[0].prompt) == 2 and len(ops[1].prompt) == 1
-    assert len({op.sampling.seed for op in ops}) == 3 and ops[1].sampling.seed is None
+    ops: dict[str, Think] = {}
+
+    def model(prompt: list[str], job: Job) -> str:
+        assert isinstance(job.op, Think)
+        ops[job.step.rpartition("/")[2]] = job.op
+        return "x"
+
+    shares = BySaturation(temperatures=(0.3, 0.0), strategies=("Work backwards.",))
+    spec = Plugin.of(shares)
+    outcome = drive(Adaptive(temperature=0.9, probes=1, most=3, allocate=spec), Request(text="q"), model)
+    assert outcome.finish.status == "done"
+    assert list(ops) == ["sample-1", "sample-2", "sample-3"]
+    first, second, third = ops.values()
+    assert [op.sampling.temperature for op in (first, second, third)] == [0.9, 0.3, 0.0]
+    assert len(first.prompt) == 1 and len(second.prompt) == 2
+    assert first.sampling.seed != second.sampling.seed and third.sampling.seed is None
 
 
 @pytest.mark.parametrize(
