@@ -44,6 +44,8 @@ class Reviews:
             try:
                 wishes = list(policy.review(event, View(self._records, self._queue, about, run.id)))
                 times = [float(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
+                if any(at != at for at in times):
+                    raise ValueError("it asks to be woken at NaN, which is no time")
             except Exception as error:
                 self._steps.break_run(run, policy, error)
                 break

@@ -138,7 +138,10 @@ def _entries_of(path: Path) -> list[RunEntry]:
 
 def _entry(path: Path, line: RunLine, busy: bool) -> RunEntry:
     status = line.status or ("running" if busy else "interrupted")
-    created = datetime.fromisoformat(line.created)
+    try:
+        created = datetime.fromisoformat(line.created)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{path} is damaged: its index has no date for run {line.run!r}") from None
     return RunEntry(line.run, path, created, status, line.planner, line.tokens, line.text)
 
 

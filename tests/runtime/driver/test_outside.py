@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,9 +13,12 @@ import pytest
 from plait import AsyncOrchestrator, Orchestrator
 from plait.core.errors import UsageError
 from plait.core.events import Job
-from plait.core.interfaces import Progress
+from plait.core.interfaces import Policy, Progress, Wake
+from plait.core.plan import Budget
 from plait.core.result import Failure, Result, Usage
+from plait.core.view import View
 from plait.runtime.driver import checked
+from plait.runtime.journal.directory import entries, journals
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
@@ -140,3 +145,30 @@ def test_a_map_that_is_refused_leaves_nothing_running() -> None:
                 break
             plait._do(asyncio.sleep(0.02))
         assert not runs
+
+
+class Sleepless(Policy):
+    """Asks for a time that is none."""
+
+    def review(self, event: object, view: View) -> list[Wake]:
+        """Ask."""
+        return [Wake(at=float("nan"))]
+
+
+async def test_a_policy_that_asks_for_no_time_ends_its_own_run_alone() -> None:
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine", delay=0.05)])], journal="off") as orchestrator:
+        odd, other = await asyncio.gather(
+            orchestrator.run("go", policies=[Sleepless]), orchestrator.run("go", budget=Budget(seconds=5))
+        )
+    assert odd.status == "failed" and "NaN" in odd.failure.message
+    assert other.value == "fine"
+
+
+async def test_a_damaged_index_hides_its_own_file_alone(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")])], journal=tmp_path) as orchestrator:
+            await orchestrator.run("go")
+    first, second = journals(tmp_path)
+    with contextlib.closing(sqlite3.connect(first)) as db, db:
+        db.execute("UPDATE runs SET created = 'yesterday'")
+    assert [entry.path for entry in entries(tmp_path)] == [second]
