@@ -31,8 +31,7 @@ def chain() -> Plan:
 
 def fan() -> Plan:
     """Return calls side by side, and their join."""
-    op = Think(prompt="go", chat=True, sampling=Sampling(max_tokens=8))
-    steps = [Step(name=f"c{i}", op=op) for i in range(FAN)]
+    steps = [Step(name=f"c{i}", op=Think(prompt="go", chat=True, sampling=Sampling(max_tokens=8))) for i in range(FAN)]
     end = Step(name="end", op=Join(), needs=tuple(step.name for step in steps))
     return Plan(steps=(*steps, end), output="end")
 

@@ -305,7 +305,7 @@ class Running:
 
     def _patch(self, steps: list[Step], group: Group | None) -> Plan:
         if group is None:
-            return self._revise(Plan(steps=tuple(steps)))
+            return self._revise(Plan.model_construct(steps=tuple(steps)))  # the context has checked the names
         budget = None if group.name in self._opened else group.budget
         self._opened.add(group.name)
         return self._revise(Plan(steps=tuple(steps), budget=budget, group=group.name))
