@@ -1,7 +1,7 @@
-"""One measurement of a machine, in a process of its own: `python machine_child.py SIZE`.
+"""One measurement of a machine, in a process of its own: `python machine_child.py SIZE PACKAGE`.
 
 Prints events a second of CPU time spent in `handle`, the submission's included, and the peak of the memory in MiB.
-Runs against whatever checkout stands first on the path, also one from before the package was called `plait`.
+Runs against the checkout that stands first on the path: `PACKAGE` is `plait`, or `orchestrator` for an older one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections import deque
 from typing import Any
 
 
-def _modules() -> tuple[Any, Any, Any, Any]:
+def _modules(name: str) -> tuple[Any, Any, Any, Any]:
     """Return the modules of plans, events, machine and plugins of the checkout."""
-    try:
+    if name == "plait":
         names = ("plait.core", "plait.core.events", "plait.machine.machine", "plait.runtime.plugins.loader")
-        return tuple(map(importlib.import_module, names))  # type: ignore[return-value]
-    except ModuleNotFoundError:
+    else:
         names = ("orchestrator.core.ir", "orchestrator.core.events", "orchestrator.core.machine")
-        return tuple(map(importlib.import_module, (*names, "orchestrator.runtime.plugins")))  # type: ignore[return-value]
+        names = (*names, "orchestrator.runtime.plugins")
+    return tuple(map(importlib.import_module, names))  # type: ignore[return-value]
 
 
-def measure(size: int) -> tuple[float, float]:
+def measure(size: int, name: str) -> tuple[float, float]:
     """Drive one fan 1→size→1 from its submission to its end."""
-    core, events, machines, plugins = _modules()
+    core, events, machines, plugins = _modules(name)
     middle = [f"m{i}" for i in range(size)]
     nothing = core.Call(tool="nothing")
     steps = [core.Step(name=each, op=nothing, needs=("first",)) for each in middle]
@@ -54,4 +54,4 @@ def measure(size: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]))))
+    print(json.dumps(measure(int(sys.argv[1]), sys.argv[2])))

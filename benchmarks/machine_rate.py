@@ -118,7 +118,8 @@ def _row(figures: Rounds, size: int) -> Row:
 def measured_in(folder: Path, size: int) -> tuple[float, float]:
     """Return events a second and peak MiB of a checkout's machine, in a process of its own."""
     path = os.pathsep.join((str(folder / "src"), str(folder)))
-    command = [sys.executable, str(Path(__file__).with_name("machine_child.py")), str(size)]
+    package = "plait" if (folder / "src" / "plait").is_dir() else "orchestrator"  # an installed one must not stand in
+    command = [sys.executable, str(Path(__file__).with_name("machine_child.py")), str(size), package]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
     rate, memory = json.loads(done.stdout)
     return rate, memory
