@@ -1,7 +1,7 @@
 """Questions that tools put to a person: who is asked, how an answer gets back, and what the journal keeps of both.
 
-A question that was answered before its process ended is not put again. How people are asked, on a terminal or anywhere
-else, is the caller's business.
+A question that was answered before its process ended is not put again, unless its text or choices differ. How people
+are asked, on a terminal or anywhere else, is the caller's business.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ OnAsk = Callable[[Question], JsonValue | Awaitable[JsonValue]]
 """Puts a question to a person and returns what they say. An ordinary function is called on a thread of its own."""
 
 Told = Callable[[Question], None]
+Answered = Mapping[str, tuple[JsonValue, JsonValue]]
+"""Questions of earlier sessions, as the journal has them, and what was answered, by the question's id."""
 
 
 @dataclass(slots=True)
@@ -30,8 +32,8 @@ class _Open:
     """A run whose tools may ask."""
 
     recorder: Recorder | None
-    answers: Mapping[str, JsonValue]
-    """What was answered in earlier sessions, by question."""
+    answers: Answered
+    """What was answered in earlier sessions."""
     told: Told | None
     """Hears of each question, so that it can be answered from outside."""
     waiting: dict[str, tuple[Question, asyncio.Future[JsonValue]]] = field(
@@ -50,7 +52,7 @@ class Asker:
         self,
         run: str,
         recorder: Recorder | None,
-        answers: Mapping[str, JsonValue] | None = None,
+        answers: Answered | None = None,
         told: Told | None = None,
     ) -> None:
         """Let a run's tools ask. Without `told` and without `on_ask` nobody can be asked."""
@@ -67,10 +69,12 @@ class Asker:
         opened = self._runs.get(question.run)
         if opened is None:
             raise Unanswered(f"{question.text!r}: its run is over")
-        if question.id in opened.answers:
-            return question.check(opened.answers[question.id])
+        written = question.model_dump(mode="json")
+        before, said = opened.answers.get(question.id, (None, None))
+        if before == written:  # the whole question: its text may differ, as what a tool was given may
+            return question.check(said)
         if opened.recorder is not None:
-            opened.recorder.note(question.run, question.id, "asked", question.model_dump(mode="json"))
+            opened.recorder.note(question.run, question.id, "asked", written)
         value = await self._answered(question, opened)
         if opened.recorder is not None:
             opened.recorder.note(question.run, question.id, "answered", value)

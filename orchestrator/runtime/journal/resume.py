@@ -70,9 +70,20 @@ class Rebuilt:
     """Its records, if it has finished."""
 
     @property
-    def answers(self) -> dict[str, JsonValue]:
-        """What people have answered, by question."""
-        return {note.step: note.note for note in self.notes if note.kind == "answered"}
+    def answers(self) -> dict[str, tuple[JsonValue, JsonValue]]:
+        """What people were asked and have answered, by the question's id. An id under which two different questions
+        were open has none: which of them was answered is unknown."""
+        asked: dict[str, list[JsonValue]] = {}
+        answers: dict[str, tuple[JsonValue, JsonValue]] = {}
+        for note in self.notes:
+            if note.kind == "asked":
+                asked.setdefault(note.step, []).append(note.note)
+            elif note.kind == "answered":
+                answers.pop(note.step, None)
+                first, *others = asked.pop(note.step, [None])
+                if first is not None and all(each == first for each in others):
+                    answers[note.step] = first, note.note
+        return answers
 
     def follow(self, moment: Moment) -> None:
         """Take note of what one event has to do with the run's flow, if its planner is one."""

@@ -193,6 +193,44 @@ async def test_a_resumed_run_does_not_ask_again(tmp_path: Path) -> None:
     assert kinds == ["asked", "answered", "asked", "asked", "answered", "asked", "answered"]
 
 
+@pytest.mark.parametrize("changed", ["text", "choices", None])
+async def test_another_question_does_not_get_an_old_answer(tmp_path: Path, changed: str | None) -> None:
+    """A tool that lists a folder asks of another file after a resume: "yes" was not said to that one."""
+    text, choices = "Delete tmp.log?", ["yes", "no"]
+
+    @tool
+    async def delete(ctx: Context) -> list:
+        """Ask, then wait for something else."""
+        return [await ctx.ask(text, choices=choices), await ctx.ask("Sure?")]
+
+    async with AsyncOrchestrator(workers=[], tools=[delete], journal=tmp_path / "live.plait") as orchestrator:
+        handle = await orchestrator.submit(plan=plan("delete"))
+        while not handle.questions:
+            await asyncio.sleep(0.01)
+        handle.answer(handle.questions[0].id, "yes")
+        while not any(question.text == "Sure?" for question in handle.questions):
+            await asyncio.sleep(0.01)
+        left = tmp_path / "left.plait"
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(tmp_path / f"live.plait{suffix}", f"{left}{suffix}")
+    asked: list[str] = []
+
+    def answer(question: Question) -> str:
+        asked.append(question.text)
+        return "no"
+
+    if changed == "text":
+        text = "Delete thesis.doc?"
+    elif changed == "choices":
+        choices = ["no", "yes", "all"]
+    (entry,) = entries(left)
+    async with AsyncOrchestrator(workers=[], tools=[delete], on_ask=answer, journal=left) as orchestrator:
+        said = await orchestrator.resume(entry.run)
+    assert said.value == ["no" if changed else "yes", "no"]
+    assert asked == ([text, "Sure?"] if changed else ["Sure?"])
+
+
 def test_the_facade_answers(tmp_path: Path) -> None:
     with Orchestrator(workers=[], tools=[confirm], journal=tmp_path) as plait:
         for news in plait.stream(plan=plan("confirm", what="it"), modes=["ask", "answer"]):
