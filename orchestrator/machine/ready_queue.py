@@ -19,6 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..core.interfaces import Policy
 from ..core.plan import Kind
 from ..core.states import State
 from .records import Node, Queued, WorkerState, lane_of, queued
@@ -152,6 +153,10 @@ class _Pool:
         return None
 
 
+Rankers = tuple[type[Policy], ...]
+"""The classes of the policies that rank: two functions of one name are two classes."""
+
+
 class ReadyQueue:
     """The steps that are ready for a slot, and the workers that have slots."""
 
@@ -159,7 +164,7 @@ class ReadyQueue:
         self.workers = workers
         self.serving: dict[str, int] = {}
         """How many workers that are up serve each lane."""
-        self.orders: dict[str, dict[str, Ranked]] = {}
+        self.orders: dict[Rankers, dict[str, Ranked]] = {}
         """By order, then by lane: the steps that policies rank. An order of which nothing waits is not there."""
         self._lanes: dict[str, Unranked] = {"think": Unranked(), "call": Unranked()}
         """By lane: the steps that no policy ranks."""
@@ -253,7 +258,7 @@ class ReadyQueue:
             self._lanes[lane] = Unranked()
             self._see_who_serves()
         if node.rank:
-            order = " ".join(type(policy).__name__ for policy in node.run.rankers)
+            order = tuple(type(policy) for policy in node.run.rankers)
             self.orders.setdefault(order, {}).setdefault(lane, Ranked()).push(node)
         else:
             self._lanes[lane].push(node)
@@ -299,7 +304,7 @@ class ReadyQueue:
                     due, best = turn, found
         return best
 
-    def _of_order(self, order: str) -> _Choice | None:
+    def _of_order(self, order: Rankers) -> _Choice | None:
         """Return the step that may start first among the steps of one order, over all lanes."""
         lanes = self.orders[order]
         found: _Choice | None = None

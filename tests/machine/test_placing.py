@@ -78,6 +78,18 @@ def test_between_runs_that_order_their_steps_and_runs_that_do_not_the_turn_goes_
     assert not world.machine.queue.orders
 
 
+def test_two_policies_of_one_name_are_two_orders() -> None:
+    """As of two users who each hand over a function `rank`: the numbers of one say nothing beside the other's."""
+    high = type("rank", (Policy,), {"rank": lambda self, step, view: (100.0 + ByDigit.rank(self, step, view)[0],)})
+    low = type("rank", (Policy,), {"rank": ByDigit.rank})
+    world = World(slots=0, policies={"alice": high(), "bob": low()})
+    world.down("w", returning=True)
+    submit_all(world, call("a2"), call("a1"), run="alice", policies=["alice"])
+    submit_all(world, call("b2"), call("b1"), run="bob", policies=["bob"])
+    world.up("w", 1)
+    assert [each.partition(":")[2] for each in order(world)] == ["a1", "a2", "b1", "b2"], "bob's do not come first"
+
+
 def test_a_turn_belongs_to_a_step_that_still_waits() -> None:
     """One that was given up does not let others of its order go ahead."""
     world = World(slots=0, policies={"name": ByName()})
