@@ -104,6 +104,8 @@ class Progressed(_Written):
     """Mean confidence of the last full window (`Sampling.window`), in nats."""
     lowest: float | None = None
     """The lowest such mean of the attempt so far."""
+    largest: int = 0
+    """Of several reports that are told as one: the tokens of the largest. 0 for a single report."""
 
 
 @dataclass(slots=True)

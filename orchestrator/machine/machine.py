@@ -31,8 +31,8 @@ The rules, and where they are:
 5. A lost attempt leaves a *checkpoint*, the token ids that it had generated; the next attempt goes on from it. A
    *hedge* is a second attempt beside a live one: the first result wins, the other attempt is stopped. (`slots.py`)
 6. A cancelled step ends at once; its attempt is asked to stop, and keeps slot and token reservation until the worker
-   has answered. If the worker never does, the budget is charged all that the attempt might have generated.
-   (`slots.py`)
+   has answered. If the worker never does, the budget is charged all that the attempt might have generated; if the
+   worker dies, the tokens heard of and one report more. (`slots.py`)
 7. A run finishes once: when its output step has ended and none of its attempts is left. (`outcome.py`)
 8. News of an attempt that is gone is counted in `late` and otherwise ignored, so duplicates do no harm.
 
@@ -292,6 +292,7 @@ class Machine:
         if tokens and not attempt.tokens and node.run.held:
             self._slots.stirred[node.run.id] = node.run
         attempt.tokens += tokens
+        attempt.largest = max(attempt.largest, event.largest or tokens)
         used = min(attempt.left, tokens)
         attempt.left -= used
         attempt.worker.load -= used
@@ -324,7 +325,7 @@ class Machine:
             return None
         live = attempt.state == "live"
         known = event.usage != Usage() or not event.failure.lost
-        self._slots.over(attempt, event.usage if known else None)
+        self._slots.over(attempt, event.usage if known else None, dead=True)
         if not live:
             return None
         self._steps.retry_or_fail(attempt, event.failure)
@@ -347,7 +348,7 @@ class Machine:
         lost = [each for each in self.attempts.values() if each.worker.name == event.worker]
         live = [each for each in lost if each.state == "live"]
         for attempt in lost:
-            self._slots.over(attempt, None)
+            self._slots.over(attempt, None, dead=True)
         for attempt in live:
             if attempt.node.state is State.RUNNING:  # else it ended as part of another that was lost
                 self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from plait.core.errors import Interrupted
 from plait.core.plan import Budget, Retries, Step, Think
-from plait.core.result import Usage
+from plait.core.result import Usage, as_failure
 from tests.machine.kit import World, call, fail_with, join, think
 
 
@@ -87,27 +88,51 @@ def test_a_stopping_attempt_keeps_its_tokens_until_the_worker_has_said_how_many_
     assert (world.finish.usage.completion, world.finish.usage.cancelled) == (100, 30)
 
 
-@pytest.mark.parametrize("how", ["grace", "down", "lost"])
-def test_what_an_attempt_generated_that_never_answered_is_taken_to_be_all_it_might_have(how: str) -> None:
-    world = World(grace=1)
+def lingering(*, grace: float = 1.0) -> World:
+    """A world of two steps that may generate 50 tokens each of 100, for a join that one of them closes."""
+    world = World(grace=grace)
     world.up("v", 4)
     world.submit(*thinks("a", "b"), join("j", "a", "b", quorum=1), think("c", "j"), budget=Budget(tokens=100))
+    return world
+
+
+def test_what_an_attempt_generated_that_never_answered_is_taken_to_be_all_it_might_have() -> None:
+    world = lingering()
     world.progress("b", "x", 7)
-    if how == "lost":
-        world.fail("b", fail_with(lost=True))
-        world.succeed("a", tokens=0)
-        assert world.state("j") == "done"
-        assert world.machine.nodes["r:a"].account is not None
-        assert world.machine.nodes["r:a"].account.tokens == 50
-        return
     world.succeed("a", tokens=0)
-    if how == "grace":
-        world.tick()
-    else:
-        world.down(world.jobs[world.attempt("b")].worker)
+    world.tick()
     assert granted(world, "c") == 50
     world.succeed("c", tokens=50)
     assert (world.finish.usage.completion, world.finish.usage.cancelled) == (57, 7)
+
+
+@pytest.mark.parametrize(("told", "charge"), [([], 50), ([7], 14), ([4, 7, 3], 21), ([20, 20], 50), ([1, 50], 51)])
+@pytest.mark.parametrize("how", ["down", "lost", "stopping"])
+def test_an_attempt_whose_worker_died_is_charged_what_was_told_and_one_report_more(
+    how: str, told: list[int], charge: int
+) -> None:
+    world = lingering()
+    for tokens in told:
+        world.progress("b", "x", tokens)
+    account = world.node("b").account
+    assert account is not None
+    if how == "lost":
+        world.fail("b", fail_with(lost=True))
+    elif how == "stopping":
+        world.succeed("a", tokens=0)
+    if how != "lost":
+        world.down(world.jobs[world.attempt("b")].worker)
+    assert account.tokens == charge
+
+
+def test_an_interrupted_attempt_is_charged_what_was_told_and_one_report_more() -> None:
+    world = World()
+    world.submit(think("a", tokens=500), budget=Budget(tokens=560))
+    world.progress("a", ids=range(16))
+    world.progress("a", ids=range(16, 40))
+    world.fail("a", as_failure(Interrupted("our own process ended")))
+    assert world.job("a").generated == tuple(range(40))
+    assert granted(world, "a") == 500, "40 of them are there, and 560 - 64 are enough for the rest"
 
 
 def test_tokens_heard_of_count_where_the_answer_has_none() -> None:

@@ -106,7 +106,7 @@ def test_a_budget_is_asked_only_for_what_is_left_to_generate() -> None:
     world = two_workers()
     world.submit(think("a", tokens=10), think("b", tokens=3), join("j", "a", "b"), budget=Budget(tokens=20))
     world.progress("a", ids=[1, 2, 3, 4, 5, 6])
-    world.down(world.jobs[world.attempt("a")].worker)  # charged all 10 that it might have generated
+    world.down(world.jobs[world.attempt("a")].worker)  # charged 10: 6 told, 6 more, and no more than it might generate
     world.succeed("b", tokens=3)
     op = world.job("a").op
     assert isinstance(op, Think)
@@ -123,7 +123,7 @@ def test_a_budget_that_is_nearly_used_up_cuts_what_is_new() -> None:
     world.down(world.jobs[world.attempt("a")].worker)
     op = world.job("a").op
     assert isinstance(op, Think)
-    assert op.sampling.max_tokens == 3 + 2
+    assert op.sampling.max_tokens == 3 + 6, "3 were told, and as many again are taken to be lost"
     world.succeed("a", "x", token_ids=[1, 2, 3, 4, 5], tokens=2, finish="length")
     assert world.finish.status == "partial"
 

@@ -227,7 +227,7 @@ class Chaos(World):
         self.rng = rng
         self.generated: dict[int, int] = {}
         self.spent: dict[Account, int] = {}
-        """What was truly generated under each account."""
+        """What was truly generated under each account, as far as anybody can know of it."""
         self.silent: set[int] = set()
         """Attempts whose worker has forgotten them."""
         self.readers: list[Expand] = []
@@ -457,7 +457,18 @@ class Chaos(World):
         for attempt in [number for number, each in self.jobs.items() if each.worker == worker]:
             if attempt not in self.silent:
                 self.generate(attempt, self.rng.randint(0, 20))
+            self.bury(attempt)
         self.down(worker, returning=self.rng.random() < 0.7)
+
+    def bury(self, attempt: int) -> None:
+        """An attempt dies with its worker. A machine that has heard of it expects one report more, and no budget knows
+        of tokens beyond that."""
+        record = self.machine.attempts.get(attempt)
+        if record is None or record.node.account is None or not record.tokens:
+            return
+        unheard = max(0, self.generated[attempt] - record.tokens - record.largest)
+        for account in record.node.account.chain():
+            self.spent[account] = self.spent.get(account, 0) - unheard
 
     def do_cancel(self) -> None:
         if self.machine.runs:

@@ -499,7 +499,12 @@ def _merged(first: Progressed, then: Progressed) -> Progressed:
         ids=(*first.ids, *then.ids),
         group=first.group if then.group is None else then.group,
         lowest=min(lows) if lows else None,
+        largest=max(first.largest or _size(first), then.largest or _size(then)),
     )
+
+
+def _size(news: Progressed) -> int:
+    return max(news.tokens, len(news.ids))
 
 
 def _joined(before: Sequence[Action], then: Sequence[Action]) -> list[Action]:

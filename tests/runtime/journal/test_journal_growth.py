@@ -47,6 +47,7 @@ async def test_news_of_text_is_merged_and_replays(tmp_path: Path) -> None:
     assert kinds(path).count("progressed") <= 4 * 6, "for each step: the first, and once before each event that decides"
     texts = [row.load() for row in Journal(path).rows() if row.kind == "progressed"]
     assert sum(event.tokens for event in texts) == 2400
+    assert {event.largest for event in texts} == {0, 1}, "of those told as one, the largest is still known"
     report = replay(path, Plugins(), check=True)
     assert report.divergence is None and report.recomputed == 0
     assert path.stat().st_size < 2400 * 60
