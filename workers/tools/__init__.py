@@ -75,6 +75,8 @@ class Tools(Worker):
         self.on_ask: Callable[[Question], Awaitable[JsonValue]] | None = None
         """Puts the questions of tools to a person; without it they are not answered."""
         self._tools: dict[str, AnyTool] = {}
+        self._of_runs: dict[str, dict[str, AnyTool]] = {}
+        """By run: the tools that it alone may call."""
         self.add((*tools, *(load_tools(file) if file is not None else ())))
         self._servers = [each if isinstance(each, McpServer) else McpServer(each) for each in mcp]
         self._running: dict[int, _Running] = {}
@@ -87,12 +89,27 @@ class Tools(Worker):
 
         Raises `ToolSchemaError` for another tool of the same name or a function that cannot be a tool.
         """
+        self._tools = self._with(tools)
+
+    def lend(self, run: str, tools: Iterable[AnyTool | Callable[..., Any]]) -> Callable[[], None]:
+        """Let one run call some tools besides those that all may call; return what takes them back. Raises what `add`
+        raises."""
+        own = {name: each for name, each in self._with(tools).items() if name not in self._tools}
+        if not own or self._of_runs.setdefault(run, own) is not own:
+            return lambda: None
+        return lambda: cast("None", self._of_runs.pop(run, None))
+
+    def specs_with(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> tuple[ToolSpec, ...]:
+        """Return what the planner of a run that has some tools of its own is told. Raises what `add` raises."""
+        return tuple(each.spec for each in self._with(tools).values())
+
+    def _with(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
         known = dict(self._tools)
         for each in tools:
             made = cast("AnyTool", each if isinstance(each, Tool) else tool(each))
             if known.setdefault(made.name, made).fn is not made.fn:
                 raise ToolSchemaError(f"two tools are named {made.name!r}: give one another name with @tool(name=…)")
-        self._tools = known
+        return known
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -113,7 +130,7 @@ class Tools(Worker):
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Call the tool of `job.op` and yield its value, or why there is none."""
         call = job.op
-        prepared = self._prepare(call)
+        prepared = self._prepare(call, job.run)
         if isinstance(prepared, Failure):
             yield prepared
             return
@@ -161,16 +178,17 @@ class Tools(Worker):
         for server in self._servers:
             await server.close()
 
-    def _prepare(self, call: object) -> tuple[AnyTool, dict[str, object]] | Failure:
+    def _prepare(self, call: object, run: str) -> tuple[AnyTool, dict[str, object]] | Failure:
         if not isinstance(call, Call):
             return as_failure(ToolError(f"worker {self.name!r} runs tools, not a {type(call).__name__.lower()} step"))
         if self._closed.is_set():
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
-        the_tool = self._tools.get(call.tool) or _HIDDEN.get(call.tool)
+        known = self._tools | self._of_runs.get(run, {})
+        the_tool = known.get(call.tool) or _HIDDEN.get(call.tool)
         if the_tool is None:
-            near = difflib.get_close_matches(call.tool, self._tools, n=2)
+            near = difflib.get_close_matches(call.tool, known, n=2)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            there = ", ".join(self._tools) or "none: pass tools=[…] or --tools FILE.py"
+            there = ", ".join(known) or "none: pass tools=[…] or --tools FILE.py"
             return as_failure(ToolError(f"there is no tool {call.tool!r}{hint} (there are: {there})"))
         try:
             return the_tool, the_tool.bind(call.args)

@@ -82,7 +82,7 @@ class Options(TypedDict, total=False):
     seconds: float | None
     """That limit alone."""
     tools: Iterable[ToolLike]
-    """Functions that this and later requests may call, besides the orchestrator's own."""
+    """Functions that this request alone may call, besides the orchestrator's own."""
     seed: int | None
     """Of all sampling."""
 
@@ -151,7 +151,7 @@ class AsyncOrchestrator:
         if hasattr(self._tools, "on_ask"):
             self._tools.on_ask = self._asker.ask
         self._driver: Driver | None = None
-        self._expander = Expander(self._marked)
+        self._expander = Expander(_marked)
         self._records = Records(self.config)
         self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
         self._cache: ResultCache | None = None
@@ -213,9 +213,6 @@ class AsyncOrchestrator:
         telemetry.watch(driver, self.config)
         await driver.start()
         self._driver = driver
-
-    def _marked(self, plan: Plan) -> Plan:
-        return marked(plan, self._tools.specs)
 
     async def close(self) -> None:
         """Give up what still runs and free engine, actors and journal. May be called twice."""
@@ -291,6 +288,7 @@ class AsyncOrchestrator:
             if perf_counter() - self._turn > SLICE:  # thousands at once do not stall the event loop
                 await asyncio.sleep(0)
                 self._turn = perf_counter()
+            tools = options["tools"] = tuple(options.get("tools") or ())
             brief = self.brief(text, planned=plan is not None, **options)
             await self.start()
             driver = await self._started()
@@ -299,7 +297,7 @@ class AsyncOrchestrator:
                 event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
             else:
                 trust(plan)
-                event = Submitted(at=at, run=run, request=brief.request, plan=self._marked(plan))
+                event = Submitted(at=at, run=run, request=brief.request, plan=_marked(plan, brief))
             try:
                 if len(event.plan.steps) < LARGE:
                     self._check(event.plan, brief)
@@ -309,7 +307,9 @@ class AsyncOrchestrator:
                 self._expander.forget(run)
                 raise
             self._records.open(driver.recorder)
+            take_back = self._tools.lend(run, tools)
             handle = Handle(driver, event, brief.task, watch, asker=self._asker)
+            handle.finished.add_done_callback(lambda _: take_back())
             self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
             return handle
 
@@ -382,13 +382,18 @@ class AsyncOrchestrator:
         path: str | Path | None,
         answerable: bool,
     ) -> Handle:
-        self._tools.add(tools)
+        tools = tuple(tools)
         entry: RunEntry = self._resumer.find(run, Path(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
         told = questions.told if answerable else None
         unknown = on_unknown or self.config.on_unknown
-        taken = await self._resumer.take_up(entry, driver, self._tools.specs, unknown, told)
+        take_back = self._tools.lend(entry.run, tools)
+        try:
+            taken = await self._resumer.take_up(entry, driver, self._tools.specs_with(tools), unknown, told)
+        except BaseException:
+            take_back()
+            raise
         submitted = taken.rebuilt.submitted
         handle = Handle(
             driver,
@@ -401,6 +406,7 @@ class AsyncOrchestrator:
             began=taken.began,
             ended=taken.ended,
         )
+        handle.finished.add_done_callback(lambda _: take_back())
         questions.handle(handle)
         return handle
 
@@ -427,7 +433,7 @@ class AsyncOrchestrator:
         """
         config = self.config
         text = _checked(text, options)
-        self._tools.add(options.get("tools", ()))
+        tools = self._tools.specs_with(options.get("tools") or ())
         planner = self._spec("planner", options.get("planner") or config.planner)
         trust(planner)
         if not planned:
@@ -449,7 +455,7 @@ class AsyncOrchestrator:
         task = self.plugins.task(request.task, text)
         for spec in request.policies:
             self.plugins.policy(spec)  # said now rather than when the run has begun
-        return Brief(request=request, task=task, tools=tuple(self._tools.specs))
+        return Brief(request=request, task=task, tools=tools)
 
     def _check(self, plan: Plan, brief: Brief) -> None:
         unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open
@@ -497,6 +503,10 @@ class AsyncOrchestrator:
         cls = verified(cast("type[Task]", self.plugins.class_of("task", task.name)), verify)
         cls = self._judged.setdefault((task.name, verify), cls)
         return Plugin(name=self.plugins.register("task", f"{task.name}+{address(verify)}", cls), options=task.options)
+
+
+def _marked(plan: Plan, brief: Brief) -> Plan:
+    return marked(plan, brief.tools)
 
 
 def _first(given: T | None, default: T | None) -> T | None:

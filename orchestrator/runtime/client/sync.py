@@ -79,6 +79,7 @@ class Orchestrator:
     def map(self, texts: list[str], **options: Unpack[Options]) -> list[Answer]:
         """Run many requests side by side and return their answers in order."""
         handles: list[Handle] = []
+        options["tools"] = tuple(options.get("tools") or ())
         try:
             for text in texts:
                 handles.append(self._submitted(text, None, options))

@@ -63,9 +63,10 @@ class _Open:
 
 
 class Expander:
-    """The planners of all runs under way. `revise` is applied to every plan and patch before it becomes an event."""
+    """The planners of all runs under way. `revise` is applied to every plan and patch, with the brief
+    of its run, before it becomes an event."""
 
-    def __init__(self, revise: Callable[[Plan], Plan] | None = None) -> None:
+    def __init__(self, revise: Callable[[Plan, Brief], Plan] | None = None) -> None:
         self._revise = revise or _as_it_is
         self._runs: dict[str, _Open] = {}
         self.flows: dict[str, Running] = {}
@@ -87,7 +88,7 @@ class Expander:
         except Exception as error:
             raise _of_planner(planner, "start", error) from error
         self._runs[run] = _Open(planner, brief)
-        return Submitted(at=at, run=run, request=brief.request, plan=self._revise(plan))
+        return Submitted(at=at, run=run, request=brief.request, plan=self._revise(plan, brief))
 
     def heard(self, machine: Machine, at: float) -> list[Event]:
         """Tell flows which of their steps ended in the last `Machine.handle`, and return what they want."""
@@ -156,7 +157,7 @@ class Expander:
             if reading is None or reading.attempt != action.attempt:
                 reading = _Reading(action.attempt, opened.planner.reader(step.plan, opened.brief))
                 opened.readers[action.step] = reading
-            said: list[Event] = [*self._read(reading, action, step, at)]
+            said: list[Event] = [*self._read(reading, opened.brief, action, step, at)]
         except Exception as error:
             opened.readers[action.step] = _Reading(action.attempt, None)
             return [_failed(action, at, _of_planner(opened.planner, f"reader of {step.plan.name!r}", error))]
@@ -164,12 +165,12 @@ class Expander:
             del opened.readers[action.step]
         return said
 
-    def _read(self, reading: _Reading, action: Expand, step: StepView, at: float) -> list[Expanded]:
+    def _read(self, reading: _Reading, brief: Brief, action: Expand, step: StepView, at: float) -> list[Expanded]:
         assert reading.reader is not None
         patches: list[Plan] = []
         if action.delta is not None:
             fed: Sequence[Plan] = reading.reader.feed(action.delta)
-            patches += reading.ready([self._revise(_plan(patch)) for patch in fed])
+            patches += reading.ready([self._revise(_plan(patch), brief) for patch in fed])
         last: Plan | None = None
         if action.result is not None:
             merged = getattr(reading.reader, "merged", None)
@@ -177,7 +178,7 @@ class Expander:
                 made: Plan | None = merged(action.result, step.branches())
             else:
                 made = reading.reader.close(action.result)
-            last = None if made is None else self._revise(_plan(made))
+            last = None if made is None else self._revise(_plan(made), brief)
             patches += reading.held
         said = [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch) for patch in patches]
         if action.result is not None:
@@ -209,7 +210,7 @@ def end_of(machine: Machine, step: str) -> End:
     return End(step, node.result, node.failure or Failure(kind="Cancelled", message=reason))
 
 
-def _as_it_is(plan: Plan) -> Plan:
+def _as_it_is(plan: Plan, brief: Brief) -> Plan:
     return plan
 
 

@@ -63,7 +63,9 @@ class End:
 class Running:
     """One flow of one run. `root` is the id of the step that stands for it, `attempt` the machine's number for that."""
 
-    def __init__(self, flow: Flow, brief: Brief, root: str, attempt: int, revise: Callable[[Plan], Plan]) -> None:
+    def __init__(
+        self, flow: Flow, brief: Brief, root: str, attempt: int, revise: Callable[[Plan, Brief], Plan]
+    ) -> None:
         self._flow, self.brief, self.root, self._attempt = flow, brief, root, attempt
         self._revise = revise
         self._began = self._now = 0.0
@@ -305,10 +307,12 @@ class Running:
 
     def _patch(self, steps: list[Step], group: Group | None) -> Plan:
         if group is None:
-            return self._revise(Plan.model_construct(steps=tuple(steps)))  # the context has checked the names
+            return self._revise(
+                Plan.model_construct(steps=tuple(steps)), self.brief
+            )  # the context has checked the names
         budget = None if group.name in self._opened else group.budget
         self._opened.add(group.name)
-        return self._revise(Plan(steps=tuple(steps), budget=budget, group=group.name))
+        return self._revise(Plan(steps=tuple(steps), budget=budget, group=group.name), self.brief)
 
     def _said(self, patches: list[Plan], at: float) -> list[Event]:
         said: list[Event] = [Expanded(at=at, step=self.root, attempt=self._attempt, patch=patch) for patch in patches]
@@ -340,7 +344,7 @@ def _explained(error: BaseException) -> BaseException:
 
 def first_patch(flow: Flow, brief: Brief) -> Plan:
     """Return the steps that a flow makes before it waits for the first time. Raises what it raises."""
-    running = Running(flow, brief, ROOT, 0, lambda plan: plan)
+    running = Running(flow, brief, ROOT, 0, lambda plan, brief: plan)
     said = [each for each in running.begin(0.0, 0.0) if isinstance(each, Expanded)]
     running.close()
     for each in said:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,45 @@ async def test_tools_run_side_by_side_and_values_are_typed(make: Make) -> None:
     total = Step(name="sum", op=Call(tool="add", args={"a": Ref(step="l"), "b": Ref(step="r")}))
     answer = await make(tools=(add,)).run(plan=Plan(steps=(left, right, total), output="sum"), tools=[meet])
     assert answer.unwrap() == 3
+
+
+async def test_tools_of_a_request_are_its_own(make: Make) -> None:
+    gate = asyncio.Event()
+
+    def reader(whose: str) -> object:
+        @tool(side_effects=whose == "alice")
+        async def read_mail() -> str:
+            """Read the mail of one user."""
+            if whose == "alice":
+                await gate.wait()
+            return f"mail of {whose}"
+
+        return read_mail
+
+    orchestrator, plan = make(), Plan(steps=(Step(name="r", op=Call(tool="read_mail")),), output="r")
+    alice = await orchestrator.submit(plan=plan, tools=[reader("alice")])
+    with pytest.raises(PlanError, match="read_mail"):
+        await asyncio.wait_for(orchestrator.run(plan=plan), 5)
+    hidden = await orchestrator.run("?", planner=_later(plan))
+    assert hidden.failure is not None and "no tool 'read_mail'" in hidden.failure.message
+    bob = await orchestrator.submit(plan=plan, tools=(each for each in [reader("bob")]))
+    assert (await bob).value == "mail of bob", "while alice's of that name runs"
+    gate.set()
+    said = await alice
+    assert said.value == "mail of alice"
+    assert [spec.name for spec in orchestrator.brief("?").tools] == []
+    with pytest.raises(PlanError, match="read_mail"):
+        await orchestrator.run(plan=plan)
+    assert orchestrator._tools._of_runs == {}, "nothing is kept of a run that is over"
+
+
+def _later(plan: Plan) -> Callable[..., object]:
+    """A planner that calls the tool of a plan in a step that it makes when its run has begun."""
+
+    async def flow(ctx: Any, question: str) -> object:
+        return await ctx.call(plan.steps[0].op.tool)
+
+    return flow
 
 
 async def test_a_failed_run_is_an_answer_and_only_unwrap_raises(make: Make) -> None:

@@ -123,6 +123,14 @@ async def test_what_is_done_is_not_done_again(work: Work, crash: Crash) -> None:
     assert replay(path, Plugins(), check=True).divergence is None
 
 
+async def test_tools_may_be_given_to_the_resumed_run_alone(work: Work, crash: Crash) -> None:
+    path = await crash(chain("look", "put", "look"), lambda: "put 2" in work.made)
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")])], journal=path) as orchestrator:
+        answer = await orchestrator.resume(run_of(path), tools=(each for each in work.tools))
+        assert (answer.status, answer.value) == ("done", 3)
+        assert orchestrator.brief("another").tools == ()
+
+
 class Models(Scripted):
     """Serves one model."""
 
