@@ -137,6 +137,8 @@ class Sampling(Frozen):
     repetition_penalty: float = Field(default=1.0, gt=0.0)
     """Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858); 1 changes nothing."""
     seed: int | None = None
+    """Of the random numbers of a sampled answer. An attempt that goes on from tokens of another gets one made of this
+    seed and the number of those tokens."""
     stop: tuple[str, ...] = ()
     """Texts that end the generation."""
     stop_ids: tuple[int, ...] = ()

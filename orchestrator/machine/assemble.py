@@ -9,15 +9,25 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from ..core.plan import Call, Ref, Text, Think, Tokens
+from ..core.planning import derive
 from ..core.values import as_text, substitute
 from .records import Node
 
 
-def resolve(node: Node, tokens: int) -> Think | Call:
-    """Return a step's operation with all that its needs gave, generating at most `tokens` if it is a think step."""
+def resolve(node: Node, tokens: int, known: int = 0) -> Think | Call:
+    """Return a step's operation with all that its needs gave. A think step goes on from `known` tokens and generates at
+    most `tokens` more.
+
+    A sampled one that goes on has a seed of its own, made of its step's seed and `known`: a seed starts afresh with
+    each attempt, so the same one would give the first new token the random number of the first token of all.
+    """
     op = node.step.op
     if op.kind == "think":
-        return _think(node, op, tokens)
+        sampling = op.sampling
+        if known and sampling.seed is not None and sampling.temperature:
+            sampling = sampling.model_copy(update={"seed": derive(sampling.seed, "after", known)})
+            op = op.model_copy(update={"sampling": sampling})
+        return _think(node, op, tokens + known)
     assert op.kind == "call"
     if not op.args:
         return op

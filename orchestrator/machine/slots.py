@@ -43,7 +43,7 @@ class Slots:
         """Send a step to a worker, to go on from a checkpoint if there is one."""
         records, run, tokens = self._records, node.run, grant.tokens
         records.last_attempt = number = records.last_attempt + 1
-        op = resolve(node, tokens if checkpoint is None else tokens + len(checkpoint.ids))
+        op = resolve(node, tokens, 0 if checkpoint is None else len(checkpoint.ids))
         attempt = Attempt(number, node, worker, tokens, grant.truncated, records.now, records.now, priority, tokens)
         records.attempts[number] = attempt
         run.live += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from plait.core.events import Dispatch, Expand
-from plait.core.plan import Budget, Step, Think
+from plait.core.plan import Budget, Retries, Sampling, Step, Think
+from plait.core.planning import derive
 from plait.core.result import Result, Usage
 from plait.machine.views import StepView
 from plait.policies.merge.majority import Majority
@@ -139,6 +140,52 @@ def test_an_attempt_lost_after_its_last_token_leaves_nothing_to_generate() -> No
     assert job.op.sampling.max_tokens == 3
     world.succeed("a", "abc", token_ids=[1, 2, 3], tokens=0, finish="length")
     assert world.finish.usage == Usage(completion=3)
+
+
+def sampled(name: str, temperature: float = 1.0, seed: int | None = 7) -> Step:
+    return Step(name=name, op=Think(prompt="p", sampling=Sampling(max_tokens=100, temperature=temperature, seed=seed)))
+
+
+def seed_of(world: World, step: str) -> int | None:
+    op = world.job(step).op
+    assert isinstance(op, Think)
+    return op.sampling.seed
+
+
+def lose(world: World, step: str, ids: list[int]) -> None:
+    if ids:
+        world.progress(step, ids=ids)
+    world.fail(step, fail_with(lost=True))
+
+
+def test_a_sampled_attempt_that_goes_on_has_a_seed_of_its_own_made_of_how_far_the_text_was() -> None:
+    world, other = two_workers(), two_workers()
+    for each in (world, other):
+        each.submit(sampled("a"), retries=Retries(lost=9))
+    seeds = [seed_of(world, "a")]
+    for ids in ([1, 2], [3], [4, 5, 6]):
+        lose(world, "a", ids)
+        seeds.append(seed_of(world, "a"))
+    assert seeds[0] == 7, "an attempt that begins at the start has the seed of the plan"
+    assert len(set(seeds)) == 4
+    lose(other, "a", [8, 9, 10])
+    assert seed_of(other, "a") == seeds[2], "the seed depends on the plan's and on the number of tokens alone"
+    assert seeds[2] == derive(7, "after", 3), "and is the same in every process"
+
+
+def test_a_sampled_attempt_that_was_lost_before_its_first_token_begins_with_its_own_seed() -> None:
+    world = two_workers()
+    world.submit(sampled("a"))
+    lose(world, "a", [])
+    assert (generated(world, "a"), seed_of(world, "a")) == ((), 7)
+
+
+def test_a_greedy_attempt_and_one_without_a_seed_keep_what_they_have() -> None:
+    world = two_workers()
+    world.submit(sampled("a", temperature=0.0), sampled("b", seed=None), join("j", "a", "b"))
+    for step, seed in (("a", 7), ("b", None)):
+        lose(world, step, [1, 2])
+        assert (generated(world, step), seed_of(world, step)) == ((1, 2), seed)
 
 
 def test_the_reader_of_the_new_attempt_gets_the_earlier_text_first() -> None:

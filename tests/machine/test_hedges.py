@@ -8,7 +8,8 @@ import pytest
 
 from plait.core.events import Cancel, Dispatch, Event, Expand
 from plait.core.interfaces import Hedge, Policy, Stop, Wake
-from plait.core.plan import Budget, Step
+from plait.core.plan import Budget, Sampling, Step, Think
+from plait.core.planning import derive
 from plait.core.result import Usage
 from plait.machine.views import View
 from tests.machine.kit import World, call, fail_with, join, think
@@ -85,6 +86,17 @@ def test_the_second_attempt_goes_on_from_the_first_ones_ids_on_another_worker_an
     assert second.job.generated == (1, 2)
     assert second.reason == f"slow on {first.worker}"
     assert world.state("a") == "running"
+
+
+def test_the_second_attempt_at_a_sampled_step_does_not_repeat_the_firsts_seed() -> None:
+    sampling = Sampling(max_tokens=10, temperature=1.0, seed=7)
+    world = hedging(Step(name="a", op=Think(prompt="p", sampling=sampling)))
+    world.progress("a", ids=[1, 2])
+    hedge(world)
+    first, second = (each.job.op for each in both(world))
+    assert isinstance(first, Think) and isinstance(second, Think)
+    assert first.sampling.seed == 7
+    assert second.sampling.seed == derive(7, "after", 2)
 
 
 def test_the_first_result_wins_and_the_other_attempt_is_stopped_for_real() -> None:

@@ -42,7 +42,7 @@ class Engine(Worker):
     that prompt and output concatenate.
 
     A job with `generated` ids goes on after them and tells what is new, with its ids. Greedy, the result is the one of
-    an undisturbed run; sampled, it is another draw of the same distribution, for a seed starts afresh with the attempt.
+    an undisturbed run; sampled, it is another draw of the same distribution, for the attempt has a seed of its own.
     `logprob` and `signals` are those of the new tokens. A job with a form (`Sampling.structured`) starts from the
     beginning, for a form's state cannot be taken up in its middle.
 
