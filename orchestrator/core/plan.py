@@ -276,7 +276,7 @@ class Budget(Frozen):
     tokens: int | None = Field(default=None, ge=0)
     """Generated tokens, those of cancelled attempts included. Kept by reservation, so it is never exceeded."""
     seconds: float | None = Field(default=None, ge=0)
-    """Wall-clock from when the budget's owner entered the plan."""
+    """Wall-clock from when the budget's owner entered the plan. A join whose time is up closes as at its `deadline`."""
     attempts: int | None = Field(default=None, ge=0)
     """Dispatches to a worker, retries included."""
     width: int | None = Field(default=None, ge=1)

@@ -115,6 +115,11 @@ def enter(account: Account | None, steps: int) -> str | None:
     return None
 
 
+def covers(account: Account, inner: Account | None) -> bool:
+    """Return whether `inner` is `account` or an account inside it."""
+    return inner is not None and any(each is account for each in inner.chain())
+
+
 def seconds_left(account: Account | None, now: float) -> float | None:
     """Return the time until the nearest deadline, or `None` if there is none."""
     if account is None:

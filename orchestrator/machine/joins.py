@@ -49,13 +49,16 @@ def judge(node: Node, arrived: bool) -> Ruling:
     return WAIT
 
 
-def judge_at_deadline(node: Node) -> Ruling:
-    """Say what a join whose deadline has come does with the branches that are done."""
+def judge_at_deadline(node: Node, failure: Failure | None = None) -> Ruling:
+    """Say what a join whose time is up does with the branches that are done: it closes over them, or fails when they
+    are too few, with `failure` or as at its `deadline`."""
     op = node.step.op
     assert op.kind == "join"
     enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1, "any-end": 0}[op.tolerate]
     if node.branches_done >= enough:
         return CLOSE
+    if failure is not None:
+        return Ruling("fail", failure)
     message = f"{node.id}: after {op.deadline:g} s {node.branches_done} branches are done, {enough} are needed"
     return Ruling("fail", Failure(kind=DeadlineExceeded.__name__, message=message))
 

@@ -472,12 +472,29 @@ class Machine:
         self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     def _seconds_over(self, account: Account) -> None:
-        """Fail the work under an account whose time is up; joins that wait make what they can of what is done."""
+        """Fail the work under an account whose time is up; joins that wait make what they can of what is done.
+
+        A join of which all branches are under the account too ends by their ends. Any other is judged here, as at its
+        `deadline`, unless it would expand: that needs time.
+        """
         message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
+        failure = Failure(kind=BudgetExceeded.__name__, message=message)
+        joins: list[Node] = []
         for node in account.timed:
-            if node.ended or node.state is State.EXPANDED or (node.merge is not None and node.state is State.WAITING):
+            if node.ended or node.state is State.EXPANDED:
                 continue
-            self._steps.fail(node, Failure(kind=BudgetExceeded.__name__, message=message))
+            if node.merge is not None and node.state is State.WAITING:
+                joins.append(node)
+            else:
+                self._steps.fail(node, failure)
+        for node in joins:
+            if not node.ended and any(not dep.ended and not budgets.covers(account, dep.account) for dep in node.deps):
+                node.limited = True
+                if node.step.expands:
+                    self._steps.fail(node, failure)
+                else:
+                    self._steps.obey(node, judge_at_deadline(node, failure))
+                self._steps.spread()
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 

@@ -350,6 +350,67 @@ def test_seconds_end_a_join_whose_planner_does_not_answer() -> None:
     assert world.finish.status == "partial"
 
 
+@pytest.mark.parametrize("how", [{"best_effort": True}, {"any_end": True}])
+def test_seconds_of_a_join_close_it_over_the_branches_that_are_done(how: dict[str, bool]) -> None:
+    world = World()
+    world.submit(*map(call, "abc"), join("j", "a", "b", "c", **how, budget=Budget(seconds=5)))
+    world.now = 1
+    world.succeed("a", 1)
+    world.tick()
+    assert world.now == 5
+    world.stop_all()
+    assert world.finish.status == "partial"
+    assert world.finish.result is not None
+    assert (world.finish.result.value, world.finish.result.partial) == ([1], True)
+
+
+@pytest.mark.parametrize("how", [{}, {"quorum": 2}, {"best_effort": True, "expands": True}])
+def test_seconds_of_a_join_that_cannot_close_fail_it(how: dict[str, bool]) -> None:
+    world = World()
+    world.submit(*map(call, "abc"), join("j", "a", "b", "c", **how, budget=Budget(seconds=5)))
+    world.succeed("a", 1)
+    world.tick()
+    assert world.now == 5
+    world.stop_all()
+    assert message(world) == "BudgetExceeded: r:j: all 5 seconds are used up; raise `seconds`"
+    assert world.finish.status == "partial"
+
+
+def test_seconds_of_a_join_leave_its_branches_to_others_that_need_them() -> None:
+    world = World()
+    timed = join("j", "a", "b", best_effort=True, budget=Budget(seconds=5))
+    world.submit(call("a"), call("b"), timed, join("k", "j", "b"))
+    world.succeed("a", 1)
+    world.tick()
+    assert world.states("j", "b", "k") == ["done", "running", "waiting"]
+    world.succeed("b", 2)
+    assert world.finish.result is not None
+    assert world.finish.result.value == [[1], 2]
+
+
+def test_seconds_of_an_expander_hold_for_a_join_over_branches_outside_of_it() -> None:
+    world = World()
+    world.submit(call("b"), think("e", expands=True, budget=Budget(seconds=5)), join("j", "e", "b", best_effort=True))
+    world.succeed("e", "x")
+    world.expand("e", call("s"), join("k", "s", "b"), join("l", "k", best_effort=True))
+    world.tick()
+    assert world.now == 5
+    assert world.states("e/s", "e/k", "e/l", "e", "b") == ["failed", "failed", "failed", "failed", "running"]
+    world.succeed("b", 1)
+    world.stop_all()
+    assert (world.finish.status, world.finish.result.value) == ("partial", [1])
+
+
+def test_a_join_that_ends_in_time_is_left_alone_by_its_seconds() -> None:
+    world = World()
+    world.submit(call("a"), join("j", "a", budget=Budget(seconds=5)), call("c", "j"))
+    world.succeed("a", 1)
+    world.tick()
+    assert world.now == 5
+    world.succeed("c", 2)
+    assert world.finish.status == "done"
+
+
 def test_a_worker_that_generates_more_than_it_was_granted_uses_up_the_budget() -> None:
     world = World()
     world.submit(think("a", tokens=10), think("b", "a"), budget=Budget(tokens=40))
