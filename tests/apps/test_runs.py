@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -130,6 +132,47 @@ def test_gc_spares_what_can_still_be_resumed(plait, process, script, root, tools
     assert [entry["status"] for entry in left] == ["done", "interrupted"]
     assert plait("runs", "gc", "--keep", 0, "--interrupted").out.startswith("2 journals deleted")
     assert plait("runs", "list", "--json").json["runs"] == []
+
+
+@pytest.mark.parametrize(("version", "says"), [(99, "upgrade plait"), (1, "no index of its runs")])
+def test_a_journal_of_another_format_is_named(plait, script, tmp_path, version, says):
+    plait("run", "q", "--script", script("x"))
+    (path,) = (tmp_path / "state/plait/runs").glob("*.plait")
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {version}")
+        if version == 1:
+            db.executescript("DROP TABLE runs; DROP TABLE notes;")
+    for words in ((), ("--from", path)):
+        done = plait("runs", "list", *words)
+        assert path.name in done.out and says in done.out
+    (problem,) = plait("runs", "list", "--json").json["unread"]
+    assert path.name in problem and says in problem
+    assert says in plait("runs", "show", "abc").err
+    assert plait("runs", "gc", "--keep", 0).out.startswith("0 journals"), "its runs may be wanted"
+
+
+def test_empty_journals_are_collected(plait, script, tmp_path):
+    plait("run", "q", "--script", script("x"))
+    folder = tmp_path / "state/plait/runs"
+    (folder / "20200101T000000-000000-aaaa.plait").touch()
+    (folder / "20200101T000000-000000-bbbb.plait").touch()
+    os.utime(folder / "20200101T000000-000000-aaaa.plait", (0, 0))
+    assert "aaaa" not in plait("runs", "list").out, "nothing was written there"
+    (gone,) = plait("runs", "gc", "--keep", 100, "--json").json["deleted"]
+    assert gone.endswith("aaaa.plait"), "the other may be one that is just being made"
+
+
+def test_a_pipe_is_no_journal(process, script, tmp_path):
+    pipe = tmp_path / "pipe.plait"
+    os.mkfifo(pipe)
+    for words in (
+        ("runs", "list", "--from", pipe, "--json"),
+        ("runs", "gc", "--keep", 0, "--from", pipe, "--json"),
+        ("run", "q", "--script", script("x"), "--journal", pipe, "--json"),
+    ):
+        out, err = process(*words).communicate(timeout=60)
+        assert "gc" in words or "pipe or a device" in out, err
+    assert pipe.exists()
 
 
 def test_it_can_be_switched_off_and_put_elsewhere(plait, script, tmp_path, monkeypatch):

@@ -59,14 +59,17 @@ def listing(
     where = _place(place)
     with opened(as_json) as output:
         found: list[RunEntry] = []
-        for entry in entries(where):
+        unread: list[str] = []
+        for entry in entries(where, unread):
             if status is None or entry.status == status:
                 found.append(entry)
             if len(found) == limit:
                 break
         if as_json:
-            output.result({"runs": [_plain(entry) for entry in found]})
+            output.result({"runs": [_plain(entry) for entry in found], "unread": unread})
             return
+        for problem in unread:
+            output.people.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
         if not found:
             output.people.print(f"no runs in {where}", markup=False)
             return

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...core.errors import ConfigError, UsageError
+from ...core.messages import counted
 from .journal import Journal, RunLine
 from .sqlite import claimed
 
@@ -25,6 +26,8 @@ KEEP_BYTES = 1 << 30
 KEEP_DAYS_INTERRUPTED = 30.0
 """What the folder may hold before the oldest are thrown away by themselves: files, bytes; and how long an interrupted
 run is spared."""
+_BEING_MADE = 60.0
+"""Seconds for which an empty file may be one that is just being made."""
 
 RunStatus = Literal["done", "partial", "failed", "cancelled", "running", "interrupted"]
 
@@ -73,11 +76,17 @@ def journals(place: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 
-def entries(place: Path) -> Iterator[RunEntry]:
-    """Yield the runs of a folder or a file, the newest first. Files that cannot be read are passed over."""
+def entries(place: Path, unread: list[str] | None = None) -> Iterator[RunEntry]:
+    """Yield the runs of a folder or a file, the newest first. Files that cannot be read are passed over; why is added
+    to `unread`, except of empty ones in a folder, in which nothing was ever written."""
     for path in journals(place):
-        with contextlib.suppress(ConfigError):
-            yield from reversed(_entries_of(path))
+        try:
+            found = _entries_of(path)
+        except ConfigError as error:
+            if unread is not None and (path == place or not _empty(path)):
+                unread.append(str(error))
+            continue
+        yield from reversed(found)
 
 
 def find(place: Path, run: str) -> RunEntry:
@@ -92,7 +101,11 @@ def find(place: Path, run: str) -> RunEntry:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise UsageError(f"there is no run {run!r} in {place}: `plait runs list` shows those that are there")
+        unread: list[str] = []
+        for _ in entries(place, unread):
+            pass
+        beside = f"; {counted(len(unread), 'journal')} there cannot be read: {unread[0]}" if unread else ""
+        raise UsageError(f"there is no run {run!r} in {place}: `plait runs list` shows those that are there{beside}")
     several = ", ".join(entry.run for entry in found[:5])
     raise UsageError(f"{run!r} begins the ids of {len(found)} runs ({several}): write more of it")
 
@@ -101,7 +114,7 @@ def sweep(
     folder: Path, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
 ) -> tuple[list[Path], int]:
     """Delete journals nobody works on: all but the newest `keep` files, and those that nobody has written for
-    `older_than` seconds. Those with an interrupted run are spared unless `interrupted`.
+    `older_than` seconds. Those with an interrupted run are spared unless `interrupted`; empty ones always go.
 
     Return the files deleted and the bytes freed.
     """
@@ -111,7 +124,7 @@ def sweep(
     for place, path in enumerate(journals(folder)):
         many = keep is not None and place >= keep
         old = older_than is not None and now - _written(path) > older_than
-        if (many or old) and _may_go(path, interrupted):
+        if (many or old or _empty(path)) and _may_go(path, interrupted):
             freed += _delete(path)
             gone.append(path)
     return gone, freed
@@ -152,9 +165,18 @@ def _written(path: Path) -> float:
         return 0.0
 
 
-def _may_go(path: Path, interrupted: bool) -> bool:
-    if claimed(path):
+def _empty(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == 0
+    except OSError:
         return False
+
+
+def _may_go(path: Path, interrupted: bool) -> bool:
+    if not path.is_file() or claimed(path):
+        return False
+    if _empty(path):
+        return datetime.now(UTC).timestamp() - _written(path) > _BEING_MADE
     try:
         return interrupted or all(line.status is not None for line in Journal(path).runs())
     except ConfigError:

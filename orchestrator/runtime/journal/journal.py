@@ -397,22 +397,28 @@ class Journal:
     def notes(self, run: str) -> list[Note]:
         """Return the notes of a run, oldest first."""
         select = "SELECT run, step, attempt, kind, note FROM notes WHERE run = ? ORDER BY id"
-        lines = self._select("notes", select, run)
+        lines = self._select("notes", select, run) or ()
         return [Note(run, step, attempt, kind, json.loads(unpacked(note))) for run, step, attempt, kind, note in lines]
 
     def runs(self) -> list[RunLine]:
-        """Return the index of the runs, in the order of their submission."""
+        """Return the index of the runs, in the order of their submission. Raises `ConfigError` for a file of format 1,
+        which has none."""
         select = "SELECT run, first, created, text, planner, status, tokens, ended FROM runs ORDER BY first"
-        return [RunLine(*line) for line in self._select("runs", select)]
+        lines = self._select("runs", select)
+        if lines is None:
+            raise ConfigError(
+                f"{self.path} has journal format 1, which has no index of its runs: `plait replay` reads it"
+            )
+        return [RunLine(*line) for line in lines]
 
-    def _select(self, table: str, select: str, *values: object) -> list[tuple[Any, ...]]:
-        """Read a table that files of format 1 do not have."""
+    def _select(self, table: str, select: str, *values: object) -> list[tuple[Any, ...]] | None:
+        """Read a table; return `None` for a file of format 1, which does not have it."""
         if self._db is not None:
             self.flush()
         with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):
             check_format(db, self.path)
             if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]:
-                return []
+                return None
             return db.execute(select, values).fetchall()
 
     def sessions(self) -> list[tuple[int, Header]]:

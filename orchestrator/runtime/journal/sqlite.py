@@ -60,6 +60,7 @@ def claim(path: Path) -> int:
 
     Return a file descriptor: the claim lasts until it is closed.
     """
+    _demand_file(path)
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -81,6 +82,8 @@ def claim(path: Path) -> int:
 
 def claimed(path: Path) -> bool:
     """Return whether a process is writing the file now."""
+    if not path.is_file():  # opening a pipe would wait for its other end
+        return False
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -126,6 +129,7 @@ def unpacked(kept: str | bytes) -> str:
 
 def connect(path: Path, write: bool) -> sqlite3.Connection:
     """Open a file that is there, for writing or reading."""
+    _demand_file(path)
     try:
         with path.open("rb") as file:
             start = file.read(len(_MAGIC))
@@ -149,6 +153,12 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
             db.close()
             raise
     return db
+
+
+def _demand_file(path: Path) -> None:
+    """Raise `ConfigError` for a pipe or a device, which would be waited for without an end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ConfigError(f"{path} is not a journal: it is a pipe or a device; name an ordinary file")
 
 
 def check_format(db: sqlite3.Connection, path: Path) -> None:
