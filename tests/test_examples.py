@@ -28,7 +28,7 @@ PROMISES = {
     "sampling.py": [
         "single: 36, 1 calls",
         "sample: 42, 5 calls",
-        "adaptive: 42, 5 calls",
+        "adaptive: 42, 16 calls",
         "deepprune: 42, 9 calls",
         "fixed: 42, 2 calls",
     ],

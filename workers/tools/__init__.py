@@ -106,6 +106,8 @@ class Tools(Worker):
     def _with(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
         known = dict(self._tools)
         for each in tools:
+            if not callable(each) and not isinstance(each, Tool):
+                raise ToolSchemaError(f"{each!r:.80} is no tool: give functions, such as tools=[search]")
             made = cast("AnyTool", each if isinstance(each, Tool) else tool(each))
             if known.setdefault(made.name, made).fn is not made.fn:
                 raise ToolSchemaError(f"two tools are named {made.name!r}: give one another name with @tool(name=…)")

@@ -22,7 +22,6 @@ from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
-from ...core.messages import did_you_mean
 from ...core.plan import Budget, Join, Plan, Plugin, Request
 from ...core.task import Task
 from ...core.tools.tool import Tool
@@ -40,6 +39,7 @@ from ..journal.writer import Recorder
 from ..plugins.inline import Kind, address, handed_over, verified
 from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
+from . import kinds
 from .answer import Answer, Mode, News
 from .config import Config
 from .flow import LiveFlow, Program
@@ -63,7 +63,7 @@ that can import it and allows it (`Orchestrator(allow=["pkg.mod:name"])`)."""
 class Options(TypedDict, total=False):
     """What a request may say besides its text. What it leaves out, or gives as `None`, is the configuration's."""
 
-    task: Name | None
+    task: Name | Task | type[Task] | None
     """What the text means; `plain` by default."""
     verify: Own | None
     """Judges answers in place of the task."""
@@ -135,6 +135,8 @@ class AsyncOrchestrator:
         config: Config | None = None,
         **settings: Any,
     ) -> None:
+        if config is not None:
+            kinds.instance("config", config, Config, "config=Config.load(…)")
         named = {"model": model, "worker": worker} | settings
         if config is not None and (doubled := [name for name, value in named.items() if value is not None]):
             raise ConfigError(
@@ -145,7 +147,7 @@ class AsyncOrchestrator:
         allow(*self.config.allow)
         trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
         self.plugins = Plugins()
-        self._given = list(workers) if workers is not None else None
+        self._given = kinds.workers(workers)
         self._tools: Any = build_tools(self.config, self.plugins, tools)
         self._asker = Asker(on_ask)
         if hasattr(self._tools, "on_ask"):
@@ -282,6 +284,8 @@ class AsyncOrchestrator:
         answerable: bool,
         planner: Planner | None = None,
     ) -> Handle:
+        if plan is not None:
+            kinds.instance("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
         async with self._submitting:
@@ -382,7 +386,10 @@ class AsyncOrchestrator:
         path: str | Path | None,
         answerable: bool,
     ) -> Handle:
-        tools = tuple(tools)
+        kinds.instance("run", run, str, "its id, as `plait runs list` shows it")
+        if path is not None:
+            kinds.instance("path", path, str | Path, "the path of a journal or a folder")
+        tools = tuple(kinds.iterable("tools", tools, "tools=[function]"))
         entry: RunEntry = self._resumer.find(run, Path(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
@@ -437,7 +444,7 @@ class AsyncOrchestrator:
         planner = self._spec("planner", options.get("planner") or config.planner)
         trust(planner)
         if not planned:
-            general = self._general(planner, options.get("n") or config.n, options.get("merge") or config.merge)
+            general = self._general(planner, _first(options.get("n"), config.n), options.get("merge") or config.merge)
             planner = Plugin(name=planner.name, options={**planner.options, **general})
             self.plugins.planner(planner)
         policies = options.get("policies")
@@ -469,8 +476,8 @@ class AsyncOrchestrator:
             "tokens": _first(options.get("tokens"), self.config.tokens),
             "seconds": _first(options.get("seconds"), self.config.seconds),
         }
-        given = (options.get("budget") or Budget()).model_dump()
-        return Budget.model_validate(given | {key: value for key, value in limits.items() if value is not None})
+        given = kinds.instance("budget", options.get("budget") or Budget(), Budget, "budget=Budget(tokens=500)")
+        return Budget(**given.model_dump() | {key: value for key, value in limits.items() if value is not None})
 
     def _general(self, spec: Plugin, n: int | None, merge: Name | Merge | Own | None) -> dict[str, JsonValue]:
         """Return `n` and `merge` as options of a planner; raise `UsageError` where it has no such option."""
@@ -494,7 +501,7 @@ class AsyncOrchestrator:
         return handed_over(kind, given, self.plugins.register)
 
     def _task(self, options: Options) -> Plugin:
-        task, verify = _spec(options.get("task") or "plain"), options.get("verify")
+        task, verify = self._spec("task", options.get("task") or "plain"), options.get("verify")
         trust(task)
         if verify is None:
             return task
@@ -517,13 +524,11 @@ def _checked(text: object, options: Mapping[str, object]) -> str:
     """Return the text of a request as it may be written down. Raises `UsageError` for options that are not known."""
     if not isinstance(text, str):
         raise UsageError(f"a request is a text, and this is a {type(text).__name__}: give its messages as one text")
-    for name in options:
-        if name not in Options.__annotations__:
-            near = did_you_mean(name, Options.__annotations__)
-            known = ", ".join(Options.__annotations__)
-            raise UsageError(f"a request has no option {name!r}{near}; there are: {known}")
-    if isinstance(options.get("policies"), str):
-        raise UsageError(f"policies are a list of names: write policies=[{options['policies']!r}]")
+    kinds.known("a request", options, Options.__annotations__)
+    if (policies := options.get("policies")) is not None:
+        kinds.iterable("policies", policies, f"policies=[{policies if isinstance(policies, str) else 'fifo'!r}]")
+    if (tools := options.get("tools")) is not None:
+        kinds.iterable("tools", tools, "tools=[function]")
     return checked.text(text)
 
 

@@ -19,7 +19,7 @@ from ...core.plan import Plan, Plugin
 from ...core.task import Task
 from ...core.view import Branch, StepView, View
 
-Kind = Literal["planner", "policy", "merge"]
+Kind = Literal["planner", "policy", "merge", "task"]
 
 
 def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
@@ -74,17 +74,20 @@ def address(thing: Callable[..., Any]) -> str:
 def handed_over(kind: Kind, thing: object, register: Callable[[str, str, type], str]) -> Plugin:
     """Return the spec of an instance, a class or a function. `register` makes a class known under a name and returns
     the name that it got. Raises `PluginError` for anything else."""
-    base = {"planner": Planner, "policy": Policy, "merge": Merge}[kind]
+    base = {"planner": Planner, "policy": Policy, "merge": Merge, "task": Task}[kind]
     if isinstance(thing, base):
         options = cast("dict[str, JsonValue]", cast("BaseModel", thing).model_dump(mode="json", exclude_unset=True))
+        if kind == "task":
+            options.pop("text", None)  # a task is made anew for each request's text
         return Plugin(name=register(kind, address(type(thing)), type(thing)), options=options)
     if isinstance(thing, type) and issubclass(thing, base):
         return Plugin(name=register(kind, address(thing), thing))
     fn = cast("Callable[..., Any]", thing)
     cls = made_of(kind, fn) if inspect.isroutine(fn) else None
     if cls is None:
+        function = "" if kind == "task" else "a function, or "
         raise PluginError(
-            f"{thing!r} is no {kind}: give a name, a function, or a subclass or instance of plait.core.{base.__name__}"
+            f"{thing!r:.80} is no {kind}: give a name, {function}a subclass or instance of plait.core.{base.__name__}"
         )
     return Plugin(name=register(kind, address(fn), cls))
 

@@ -49,7 +49,7 @@ def test_a_model_over_several_gpus_reserves_as_many(monkeypatch: pytest.MonkeyPa
     assert [each._options["tensor_parallel_size"] for each in made] == [4, 4]
     assert {each._placement._strategy for each in made} == {"STRICT_SPREAD"}
     (engine,) = worker_factory.workers(Config(worker="engine", tensor_parallel=2), Plugins())
-    assert engine.tensor_parallel_size == 2
+    assert engine.options.tensor_parallel_size == 2
 
 
 def test_fewer_gpus_than_the_model_is_spread_over_are_refused() -> None:

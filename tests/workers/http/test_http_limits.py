@@ -298,10 +298,12 @@ async def test_a_server_without_choices_is_told_of_at_once(body: bytes) -> None:
 
 
 async def test_an_answer_given_up_unseen_is_estimated_by_the_pace_of_the_others() -> None:
-    async with serving(FakeServer(delay=0.02, reply=lambda prompt: "w " * 400), whole=512) as (server, worker):
+    words = [10]
+    async with serving(FakeServer(delay=0.02, reply=lambda prompt: "w " * words[-1]), whole=512) as (server, worker):
         for attempt in range(3):
             await ask(worker, max_tokens=10, attempt=attempt)
         assert worker._sender is not None and 10 < worker._sender.pace.rate < 52
+        words.append(400)
         running = asyncio.create_task(items(worker, job(max_tokens=400, attempt=9)))
         await eventually(lambda: server.running == 1)
         await asyncio.sleep(0.5)
