@@ -185,3 +185,8 @@ class ReplayDiverged(InvariantError):
 
     def __str__(self) -> str:
         return f"first divergence at event {self.index}:\n  recorded {self.recorded}\n  replayed {self.replayed}"
+
+
+RAISED = (Exception, SystemExit, GeneratorExit, BaseExceptionGroup)
+"""What the code of a plugin may raise that ends its own run and no other. Ctrl-C and the cancellation of a task are not
+among them."""

@@ -6,6 +6,7 @@ Decides the wording only. It does not know what was being read or which exceptio
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -61,5 +62,5 @@ def explain(subject: str, detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden":
         return f"{subject} is not known here"
     expected = message.removeprefix("Input ") if message.startswith("Input ") else f"is wrong: {message}"
-    got = repr(detail["input"])
+    got = reprlib.repr(detail["input"])  # of any depth
     return f"{subject} {expected} (got {got if len(got) <= 80 else got[:77] + '...'})"

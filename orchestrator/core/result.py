@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from .errors import WorkerLost
 from .plan import Plan
-from .values import Frozen, as_text
+from .values import Frozen, as_text, writable
 
 Finish = Literal["stop", "length", "error", "cancelled"]
 
@@ -132,6 +132,6 @@ class Result(Frozen):
 
 def as_failure(error: BaseException) -> Failure:
     """Turn an exception into the data that a failed step carries."""
-    message = str(error) or repr(error)
+    message = writable(str(error) or repr(error))
     lost = isinstance(error, WorkerLost)
     return Failure(kind=type(error).__name__, message=message, retryable=getattr(error, "retryable", False), lost=lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
@@ -12,6 +12,12 @@ from .errors import FieldError
 from .messages import did_you_mean, explain, first_of_each, json_path
 
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
+
+
+DEEPEST = 100
+"""Levels of lists and objects in a value."""
+LONGEST = 4000
+"""Bits of an integer: Python reads no more than 4300 digits."""
 
 
 class _Worded(type(BaseModel)):
@@ -25,6 +31,8 @@ class _Worded(type(BaseModel)):
                 return super().__call__(*args, **fields)
             except ValidationError as error:
                 raise FieldError(_complaints(cls, error)) from None
+            except RecursionError:
+                raise FieldError(f"{cls.__name__}: a value is nested too deep: {DEEPEST} levels are the most") from None
 
 
 def _complaints(cls: type[BaseModel], error: ValidationError) -> str:
@@ -51,6 +59,55 @@ def as_text(value: JsonValue) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def writable(text: str) -> str:
+    """Return a text in which each half of a surrogate pair, which is no character, is replaced by U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def json_value(given: object, depth: int = 0) -> JsonValue:
+    """Return a JSON value that can be written down and read again; the same object if it is one already.
+
+    Raises `ValueError` for an object that is no JSON, an integer that is too long, and what is nested too deep.
+    """
+    match given:
+        case str():
+            return writable(given)
+        case None | bool() | float():
+            return given
+        case int():
+            if given.bit_length() > LONGEST:
+                raise ValueError(f"an integer of {given.bit_length()} bits, and {LONGEST} are the most")
+            return given
+        case list() | tuple() | dict() if depth == DEEPEST:
+            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+        case dict():
+            fields = cast("dict[object, object]", given)
+            made = {_key(key): json_value(item, depth + 1) for key, item in fields.items()}
+            same = all(
+                key is name and made[name] is item for (key, item), name in zip(fields.items(), made, strict=False)
+            )
+            return cast("JsonValue", given) if same and len(made) == len(fields) else made
+        case list() | tuple():
+            items = cast("list[object]", given)
+            listed = [json_value(item, depth + 1) for item in items]
+            same = isinstance(given, list) and all(a is b for a, b in zip(items, listed, strict=True))
+            return cast("JsonValue", given) if same else listed
+        case _:
+            raise ValueError(f"{type(given).__name__} is no JSON value")
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise ValueError(f"the key {key!r} of an object is no string")
+    return writable(key)
 
 
 def json_references(value: JsonValue) -> Iterator[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from ..core.errors import NoWorker, PluginError
+from ..core.errors import RAISED, NoWorker, PluginError
 from ..core.events import PRIORITY_STEP
 from ..core.interfaces import Hedge, Hold, Place
 from ..core.result import Failure, as_failure
@@ -166,7 +166,7 @@ class Dispatcher:
                 if name is not None and worker is None:
                     there = ", ".join(workers) or "none"
                     raise PluginError(f"it places a step on {name!r}, and there is no such worker (there are: {there})")
-            except Exception as error:
+            except RAISED as error:
                 failure = raised(policy, error)
                 self.refused.append((len(self._records.actions), Refused(node.id, failure, run.id)))
                 self._steps.break_with(run, failure)

@@ -10,6 +10,7 @@ from ..core.errors import DeadlineExceeded, DependencyFailed
 from ..core.interfaces import Verdict
 from ..core.result import Failure, Result
 from ..core.states import State
+from ..core.values import json_value, writable
 from ..core.view import Branch
 from .records import Node
 from .views import branches_of
@@ -69,10 +70,12 @@ def conclude(node: Node) -> Result:
     branches = branches_of(node)
     node.seen = None
     verdict = node.merge.merge(branches, node.run.task)
+    if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"it returned a {type(verdict).__name__}, which is no Verdict")
     limited = node.limited or any(dep.limited for dep in node.deps)
     return Result(
-        value=verdict.value,
-        why=verdict.why,
+        value=json_value(verdict.value),
+        why=writable(verdict.why),
         partial=limited,
         extracted=verdict.extracted,
         patch=verdict.patch,

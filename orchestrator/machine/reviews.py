@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..core.errors import PluginError
+from ..core.errors import RAISED, PluginError
 from ..core.events import Event
 from ..core.interfaces import Hedge, Stop
+from ..core.values import writable
 from .ready_queue import ReadyQueue
 from .records import Node, Records, Run
 from .slots import Slots
@@ -30,8 +31,9 @@ class Reviews:
         """Ask a new run's policies when they want to look at it first."""
         for policy in run.reviewers:
             try:
-                after = policy.first_look()
-            except Exception as error:
+                asked = policy.first_look()
+                after = None if asked is None else _time(asked)
+            except RAISED as error:
                 self._steps.break_run(run, policy, error)
                 return
             if after is not None:
@@ -43,10 +45,8 @@ class Reviews:
         for policy in run.reviewers:
             try:
                 wishes = list(policy.review(event, View(self._records, self._queue, about, run.id)))
-                times = [float(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
-                if any(at != at for at in times):
-                    raise ValueError("it asks to be woken at NaN, which is no time")
-            except Exception as error:
+                times = [_time(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
+            except RAISED as error:
                 self._steps.break_run(run, policy, error)
                 break
             for wish in wishes:
@@ -60,7 +60,7 @@ class Reviews:
                     self.hedges.append((run, wish))
                 elif not node.ended:
                     node.merged_into = wish.merged_into
-                    self._steps.cancel(node, wish.reason)
+                    self._steps.cancel(node, writable(str(wish.reason)))
             if times:
                 self._wake(run, min(times))
             self._steps.spread()
@@ -71,6 +71,14 @@ class Reviews:
         if run.wake is None or at < run.wake:
             run.wake = at
             self._slots.timers.add(at, "review", run)
+
+
+def _time(asked: float) -> float:
+    """Return the time that a policy asks for, in seconds. Raises `ValueError` for NaN."""
+    at = float(asked)
+    if at != at:
+        raise ValueError("it asks to be woken at NaN, which is no time")
+    return at
 
 
 def _no_step(given: str, run: Run) -> str:

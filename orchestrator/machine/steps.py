@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..core.errors import Interrupted, PluginError
+from ..core.errors import RAISED, Interrupted, PluginError
 from ..core.events import Cancel, Expand
 from ..core.interfaces import Merge, Policy
 from ..core.result import Failure, Result
 from ..core.states import State
+from ..core.values import writable
 from .joins import WAIT, Ruling, conclude, dependency_failed, judge
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, Scope
@@ -67,7 +68,7 @@ class Steps:
                 subject = StepView(node)
                 rank = policy.rank(subject, View(self._records, self._queue, subject, run.id))
                 node.rank += tuple(map(float, rank))
-            except Exception as error:
+            except RAISED as error:
                 self.break_run(run, policy, error)
                 return False
         return True
@@ -212,7 +213,7 @@ class Steps:
         """End a join if it can end, now that a branch has; `arrived` is whether the branch brought a value."""
         try:
             ruling = judge(node, arrived)
-        except Exception as error:
+        except RAISED as error:
             self.fail(node, raised(node.merge, error))
             return
         if ruling is not WAIT:
@@ -235,7 +236,7 @@ class Steps:
     def _close_join(self, node: Node) -> None:
         try:
             result = conclude(node)
-        except Exception as error:
+        except RAISED as error:
             self.fail(node, raised(node.merge, error))
             return
         node.own, node.limited = result, result.partial
@@ -251,7 +252,7 @@ class Steps:
 
     # -- whole runs ----------------------------------------------------------------------------------------------------
 
-    def break_run(self, run: Run, plugin: Policy, error: Exception) -> None:
+    def break_run(self, run: Run, plugin: Policy, error: BaseException) -> None:
         """End a run whose policy raised."""
         self.break_with(run, raised(plugin, error))
 
@@ -267,6 +268,8 @@ class Steps:
             self.cancel(node, reason)
 
 
-def raised(plugin: Policy | Merge | None, error: Exception) -> Failure:
+def raised(plugin: Policy | Merge | None, error: BaseException) -> Failure:
     """Return the failure of a step or run whose plugin raised."""
-    return Failure(kind=PluginError.__name__, message=f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
+    return Failure(
+        kind=PluginError.__name__, message=writable(f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
+    )

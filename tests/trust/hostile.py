@@ -341,7 +341,7 @@ def requests() -> list[dict[str, Any]]:
             {"temperature": 1}, {"budget": 5}, {"budget": {"tokens": "many"}}, {"tools": [object()]}, {"tools": 5},
             {"plan": "x"}, {"plan": raw(Plan, steps=(), output="a", budget=None)},
             {"plan": Plan(steps=(Step(name="a", op=Think(prompt=SURROGATE)),), output="a")},
-            {"plan": Plan(steps=(Step(name="a", op=Call(tool="double", args={"x": deep(900)})),), output="a")},
+            {"plan": Plan(steps=(Step(name="a", op=Call(tool="double", args={"x": deep(60)})),), output="a")},
             {"plan": Plan(steps=(Step(name="a", op=Think(prompt="DO:hang x",
                                                          sampling=Sampling(max_tokens=HUGE))),), output="a")},
             ]  # fmt: skip

@@ -62,9 +62,8 @@ async def apart(cases: range, folder: Path) -> None:
             done = await asyncio.gather(*together, return_exceptions=True)
             errors = [error for error in done if error is not None]
             assert not errors, f"{len(errors)} of seeds {seeds}: {errors[:5]}"
-    with Journal.read(path) as journal:
-        for row in journal.rows():
-            row.load()
+    for row in Journal(path).rows():
+        row.load()
 
 
 @pytest.mark.timeout(300)

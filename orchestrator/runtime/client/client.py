@@ -25,9 +25,9 @@ from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
 from ...core.plan import Budget, Join, Plan, Plugin, Request
 from ...core.task import Task
 from ...core.tools.tool import Tool
+from ...core.values import writable
 from ...machine import Machine
 from .. import telemetry
-from ..driver import checked
 from ..driver.cache import Cached, ResultCache, default_file, identity
 from ..driver.driver import LARGE, SLICE, Driver
 from ..driver.effects import marked
@@ -529,7 +529,7 @@ def _checked(text: object, options: Mapping[str, object]) -> str:
         kinds.iterable("policies", policies, f"policies=[{policies if isinstance(policies, str) else 'fifo'!r}]")
     if (tools := options.get("tools")) is not None:
         kinds.iterable("tools", tools, "tools=[function]")
-    return checked.text(text)
+    return writable(text)
 
 
 def _spec(name: Name) -> Plugin:

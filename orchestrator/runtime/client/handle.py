@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ...core.errors import TaskError, UsageError
+from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
 from ...core.plan import Plan
 from ...core.result import as_failure
@@ -199,7 +199,7 @@ def read_answer(
             as_it_is = result.extracted or not isinstance(result.value, str)
             answer = result.value if as_it_is else task.extract(result.line)
             verified = task.verify(answer) if answer is not None else None
-        except Exception as error:
+        except RAISED as error:
             failure = as_failure(TaskError(f"{type(task).__name__} could not read the output: {error}"))
     return Answer(
         run=finish.run,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any, TypeVar, cast
@@ -16,14 +17,15 @@ T = TypeVar("T")
 def instance(name: str, given: object, kind: type[T] | UnionType, example: str) -> T:
     """Return an argument that is of a kind. Raises `UsageError` with an example."""
     if not isinstance(given, kind):
-        raise UsageError(f"{name}={given!r:.80} is no {getattr(kind, '__name__', kind)}: write {example}")
+        raise UsageError(f"{name}={reprlib.repr(given)} is no {getattr(kind, '__name__', kind)}: write {example}")
     return cast("T", given)
 
 
 def iterable(name: str, given: object, example: str) -> Iterable[Any]:
     """Return an argument that holds several things, unread. Raises `UsageError` with an example."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise UsageError(f"{name}={given!r:.80} is no list: write {example}")
+        said = reprlib.repr(cast("object", given))
+        raise UsageError(f"{name}={said} is no list: write {example}")
     return cast("Iterable[Any]", given)
 
 
@@ -37,7 +39,9 @@ def workers(given: object) -> list[Worker] | None:
     found = list(iterable("workers", given, "workers=[Scripted([…])]"))
     for each in found:
         if isinstance(each, type) or not isinstance(each, Worker):
-            raise UsageError(f"workers: {each!r:.80} is no worker: give instances, such as workers=[Scripted([…])]")
+            raise UsageError(
+                f"workers: {reprlib.repr(each)} is no worker: give instances, such as workers=[Scripted([…])]"
+            )
     return found
 
 

@@ -6,95 +6,105 @@ UTF-8 cannot say would otherwise stop the journal, and with it every run.
 
 from __future__ import annotations
 
+import math
+import reprlib
 from dataclasses import replace
-from typing import cast
+from typing import cast, get_args
 
-from pydantic import JsonValue
+from pydantic import ValidationError
 
+from ...core.errors import PlannerError
 from ...core.interfaces import Progress
-from ...core.result import Failure, Result, Usage
+from ...core.plan import Plan, Step
+from ...core.result import Failure, Finish, Result, Signals, Usage
+from ...core.values import json_value, writable
+
+_FINISHES = get_args(Finish)
 
 MOST = 1 << 40
 """More tokens than any attempt has. A larger count is a fault of whoever reported it."""
-DEEPEST = 100
-"""Levels of lists and objects in a value."""
-LONGEST = 4000
-"""Bits of an integer: Python reads no more than 4300 digits."""
-
-
-def text(given: str) -> str:
-    """Return a text in which each half of a surrogate pair, which is no character, is replaced by U+FFFD."""
-    if given.isascii():
-        return given
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        return given.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return given
-
-
-def value(given: object, depth: int = 0) -> JsonValue:
-    """Return a JSON value that can be written down and read again; the same object if it is one already.
-
-    Raises `ValueError` for an object that is no JSON, an integer that is too long, and what is nested too deep.
-    """
-    match given:
-        case str():
-            return text(given)
-        case None | bool() | float():
-            return given
-        case int():
-            if given.bit_length() > LONGEST:
-                raise ValueError(f"an integer of {given.bit_length()} bits, and {LONGEST} are the most")
-            return given
-        case list() | tuple() | dict() if depth == DEEPEST:
-            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-        case dict():
-            fields = cast("dict[object, object]", given)
-            made = {_key(key): value(item, depth + 1) for key, item in fields.items()}
-            same = all(
-                key is name and made[name] is item for (key, item), name in zip(fields.items(), made, strict=False)
-            )
-            return cast("JsonValue", given) if same and len(made) == len(fields) else made
-        case list() | tuple():
-            items = cast("list[object]", given)
-            listed = [value(item, depth + 1) for item in items]
-            same = isinstance(given, list) and all(a is b for a, b in zip(items, listed, strict=True))
-            return cast("JsonValue", given) if same else listed
-        case _:
-            raise ValueError(f"{type(given).__name__} is no JSON value")
-
-
-def _key(key: object) -> str:
-    if not isinstance(key, str):
-        raise ValueError(f"the key {key!r} of an object is no string")
-    return text(key)
 
 
 def news(item: Progress) -> Progress:
-    """Return a worker's news with a text that can be written and a count that can be true."""
-    said, counts = text(item.text), type(item.tokens) is int and 0 <= item.tokens < MOST
-    return item if counts and said is item.text else replace(item, text=said, tokens=item.tokens if counts else 0)
+    """Return a worker's news with a text that can be written, and counts and ids that can be true."""
+    said = writable(item.text) if isinstance(item.text, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    tokens = item.tokens if type(item.tokens) is int and 0 <= item.tokens < MOST else 0
+    ids = item.ids if _are_ids(item.ids) else ()
+    numbers = {name: None for name in ("logprob", "group", "lowest") if not _is_number(getattr(item, name))}
+    if said is item.text and tokens is item.tokens and ids is item.ids and not numbers:
+        return item
+    return replace(item, text=said, tokens=tokens, ids=ids, **numbers)
 
 
 def end(item: Result | Failure, worker: str) -> Result | Failure:
-    """Return the end of a job as it may be written; a result whose value cannot be is a failure."""
-    usage = sane(item.usage)
+    """Return the end of a job as it may be written. A result that cannot be, or whose fields are of no kind that they
+    may have, is a failure."""
+    usage = sane(item.usage) if isinstance(item.usage, Usage) else Usage()  # pyright: ignore[reportUnnecessaryIsInstance]
     changed: dict[str, object] = {} if usage is item.usage else {"usage": usage}
     if isinstance(item, Failure):
-        message = text(item.message)
-        if message is not item.message:
-            changed["message"] = message
-    else:
-        try:
-            made = value(item.value)
-        except ValueError as error:
-            message = f"{worker} returned a value that cannot be written down: {error}"
-            return Failure(kind="WorkerError", message=message, usage=usage)
-        why = text(item.why)
-        changed |= {} if made is item.value else {"value": made}
-        changed |= {} if why is item.why else {"why": why}
+        for name in ("kind", "message"):
+            given = getattr(item, name)
+            made = writable(given) if isinstance(given, str) else f"no text: {reprlib.repr(given)}"
+            changed |= {} if made is given else {name: made}
+        return item.model_copy(update=changed) if changed else item
+    try:
+        made = json_value(item.value)
+        wrong = _wrong_field(item)
+    except ValueError as error:
+        wrong, made = f"a value that cannot be written down: {error}", None
+    if wrong:
+        return Failure(kind="WorkerError", message=f"{worker} returned {wrong}", usage=usage)
+    why = writable(item.why)
+    changed |= {} if made is item.value else {"value": made}
+    changed |= {} if why is item.why else {"why": why}
     return item.model_copy(update=changed) if changed else item
+
+
+def _wrong_field(item: Result) -> str:
+    """Return what is wrong with a result whose fields nobody checked when it was made, or nothing."""
+    if not (_are_ids(item.prompt_ids) and _are_ids(item.token_ids)):
+        return "token ids that are no tuple of integers"
+    if item.finish not in _FINISHES:
+        return f"finish={reprlib.repr(item.finish)}, which is none of {', '.join(_FINISHES)}"
+    if not _is_number(item.logprob) or not isinstance(item.why, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return "a `logprob` that is no number, or a `why` that is no text"
+    if item.signals is not None:
+        try:
+            Signals.model_validate(item.signals.__dict__)
+        except (ValidationError, AttributeError):
+            return "signals whose numbers are none"
+    return ""
+
+
+def _are_ids(given: object) -> bool:
+    if not given and given is not None and isinstance(given, tuple):
+        return True
+    return isinstance(given, tuple) and all(
+        type(each) is int and 0 <= each < MOST for each in cast("list[object]", given)
+    )
+
+
+def _is_number(given: object) -> bool:
+    return given is None or (type(given) in (int, float) and math.isfinite(cast("float", given)))
+
+
+def plan(given: object, planner: str) -> Plan:
+    """Return a planner's plan whose parts are of the right kinds. Raises `PlannerError`."""
+    if not isinstance(given, Plan):
+        raise PlannerError(f"{planner} planned a {type(given).__name__}, which is no Plan")
+    for step in given.steps:
+        if not isinstance(step, Step):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise PlannerError(f"{planner} planned a {type(step).__name__} as a step, which is no Step")
+        if step.op.kind == "call":
+            try:
+                json_value(step.op.args)
+            except ValueError as error:
+                raise PlannerError(f"{planner}: arguments of the call {step.name!r}: {error}") from None
+    if not isinstance(given.output, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PlannerError(
+            f"{planner}: the output of a plan is the name of a step, and not a {type(given.output).__name__}"
+        )
+    return given
 
 
 def sane(usage: Usage) -> Usage:
@@ -102,6 +112,6 @@ def sane(usage: Usage) -> Usage:
     wrong = {
         name: 0
         for name, count in usage
-        if not 0 <= count < MOST  # false for NaN too
+        if type(count) not in (int, float) or not 0 <= count < MOST  # false for NaN too
     }
     return usage.model_copy(update=wrong) if wrong else usage

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from time import perf_counter
 from typing import Any, NamedTuple, assert_never
 
-from ...core.errors import WorkerError
+from ...core.errors import RAISED, WorkerError
 from ...core.events import (
     Action,
     Cancel,
@@ -425,7 +425,7 @@ class Driver:
     async def _cancel(self, worker: Worker, attempt: int) -> None:
         try:
             await worker.cancel(attempt)
-        except Exception as error:  # the machine's grace for this attempt covers it
+        except RAISED as error:  # the machine's timeout for this cancel covers it
             log.warning("%s could not cancel attempt %d: %s", worker.name, attempt, error)
 
     async def _follow(self, worker: Worker) -> None:
@@ -438,7 +438,7 @@ class Driver:
                 elif up and not healthy:
                     self._post(WorkerDown(at=self.now(), worker=worker.name, returning=True))
                 up = healthy
-        except Exception as error:
+        except RAISED as error:
             log.warning("%s lost: %s", worker.name, error)
         self._post(WorkerDown(at=self.now(), worker=worker.name))
 

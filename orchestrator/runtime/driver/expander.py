@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...core.errors import PlaitError, PlannerError
+from ...core.errors import RAISED, PlaitError, PlannerError
 from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
 from ...core.flow import Flow, is_root
 from ...core.interfaces import Brief, Planner, Reader
@@ -18,6 +18,7 @@ from ...core.result import Failure, as_failure
 from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
+from . import checked
 from .flows import End, Heard, Running, again
 
 ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
@@ -82,10 +83,8 @@ class Expander:
         Raises what the planner raised if that is a `PlaitError`, else `PlannerError`. Nothing is kept of such a run.
         """
         try:
-            plan = planner.start(brief)
-            if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise PlannerError(f"{type(planner).__name__} planned a {type(plan).__name__}, which is no Plan")
-        except Exception as error:
+            plan = checked.plan(planner.start(brief), type(planner).__name__)
+        except RAISED as error:
             raise _of_planner(planner, "start", error) from error
         self._runs[run] = _Open(planner, brief)
         return Submitted(at=at, run=run, request=brief.request, plan=self._revise(plan, brief))
@@ -158,7 +157,7 @@ class Expander:
                 reading = _Reading(action.attempt, opened.planner.reader(step.plan, opened.brief))
                 opened.readers[action.step] = reading
             said: list[Event] = [*self._read(reading, opened.brief, action, step, at)]
-        except Exception as error:
+        except RAISED as error:
             opened.readers[action.step] = _Reading(action.attempt, None)
             return [_failed(action, at, _of_planner(opened.planner, f"reader of {step.plan.name!r}", error))]
         if action.result is not None:
@@ -170,7 +169,7 @@ class Expander:
         patches: list[Plan] = []
         if action.delta is not None:
             fed: Sequence[Plan] = reading.reader.feed(action.delta)
-            patches += reading.ready([self._revise(_plan(patch), brief) for patch in fed])
+            patches += reading.ready([self._revise(checked.plan(patch, "its reader"), brief) for patch in fed])
         last: Plan | None = None
         if action.result is not None:
             merged = getattr(reading.reader, "merged", None)
@@ -178,7 +177,7 @@ class Expander:
                 made: Plan | None = merged(action.result, step.branches())
             else:
                 made = reading.reader.close(action.result)
-            last = None if made is None else self._revise(_plan(made), brief)
+            last = None if made is None else self._revise(checked.plan(made, "its reader"), brief)
             patches += reading.held
         said = [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch) for patch in patches]
         if action.result is not None:
@@ -223,17 +222,11 @@ def _mentioned(patch: Plan) -> Iterator[str]:
         yield patch.output
 
 
-def _plan(patch: object) -> Plan:
-    if not isinstance(patch, Plan):
-        raise PlannerError(f"its reader returned a {type(patch).__name__}, which is no Plan")
-    return patch
-
-
 def _failed(action: Expand, at: float, error: PlaitError) -> Expanded:
     return Expanded(at=at, step=action.step, attempt=action.attempt, failure=as_failure(error))
 
 
-def _of_planner(planner: Planner, what: str, error: Exception) -> PlaitError:
+def _of_planner(planner: Planner, what: str, error: BaseException) -> PlaitError:
     """Return an error of the tree for what a planner's code raised."""
     if isinstance(error, PlaitError):
         return error

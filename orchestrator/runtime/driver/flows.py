@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
 from ...core.awaited import Awaited, Group, Made, Place, StepFailed
-from ...core.errors import ConfigError, FlowError, PlaitError, PlannerError
+from ...core.errors import RAISED, ConfigError, FlowError, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
 from ...core.interfaces import Brief
@@ -172,7 +172,7 @@ class Running:
             coroutine = self._flow.run(self.context, question)
             if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise FlowError("its `run` is no coroutine: write `async def run(self, ctx, question)`")
-        except Exception as error:
+        except RAISED as error:
             self._over = True
             return [self._failed(error, at)]
         self._main = Task(self, coroutine, self._outside)

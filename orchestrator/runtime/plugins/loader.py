@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
 
 from ...core.addresses import allow, check, found_in, is_allowed
-from ...core.errors import PlaitError, PluginError, TaskError
+from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
 from ...core.plan import HANDED_OVER, Plugin
@@ -86,7 +86,7 @@ class Plugins:
             raise _bad_options("task", spec.name, cls, error) from None
         except PlaitError:
             raise
-        except Exception as error:
+        except RAISED as error:
             raise _broken("task", spec.name, error) from error
 
     def worker(self, name: str, **options: object) -> Worker:
@@ -99,7 +99,7 @@ class Plugins:
             raise
         except ValidationError as error:  # of an iterable that is checked while it is read
             raise _complaint("worker", name, [], error) from None
-        except Exception as error:
+        except RAISED as error:
             raise _broken("worker", name, error) from error
 
     def worker_class(self, name: str) -> Callable[..., Worker]:
@@ -179,7 +179,7 @@ class Plugins:
             raise _bad_options(kind, spec.name, cls, error) from None
         except PlaitError:
             raise
-        except Exception as error:
+        except RAISED as error:
             raise _broken(kind, spec.name, error) from error
 
 
@@ -349,5 +349,5 @@ def _constructor_options(name: str, cls: Callable[..., object], options: Mapping
     return {key: values.get(key, value) for key, value in options.items()}
 
 
-def _broken(kind: PluginKind, name: str, error: Exception) -> PluginError:
+def _broken(kind: PluginKind, name: str, error: BaseException) -> PluginError:
     return PluginError(f"{kind} {name!r} cannot be made: {type(error).__name__}: {first_line(error)}")

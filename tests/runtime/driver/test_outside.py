@@ -16,6 +16,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Policy, Progress, Wake
 from plait.core.plan import Budget
 from plait.core.result import Failure, Result, Usage
+from plait.core.values import json_value
 from plait.core.view import View
 from plait.runtime.driver import checked
 from plait.runtime.journal.directory import entries, journals
@@ -81,7 +82,7 @@ async def test_a_request_with_half_a_character_is_run(tmp_path: Path) -> None:
 
 def test_what_is_in_order_is_not_copied() -> None:
     value = {"a": [1, "é", None, 0.5, {"b": True}]}
-    assert checked.value(value) is value
+    assert json_value(value) is value
     result = Result(value=value)
     assert checked.end(result, "w") is result
 
