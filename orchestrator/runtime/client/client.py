@@ -292,7 +292,7 @@ class AsyncOrchestrator:
             if perf_counter() - self._turn > SLICE:  # thousands at once do not stall the event loop
                 await asyncio.sleep(0)
                 self._turn = perf_counter()
-            tools = options["tools"] = tuple(options.get("tools") or ())
+            tools = options["tools"] = kinds.tools(options.get("tools"))
             brief = self.brief(text, planned=plan is not None, **options)
             await self.start()
             driver = await self._started()
@@ -389,7 +389,7 @@ class AsyncOrchestrator:
         kinds.instance("run", run, str, "its id, as `plait runs list` shows it")
         if path is not None:
             kinds.instance("path", path, str | Path, "the path of a journal or a folder")
-        tools = tuple(kinds.iterable("tools", tools, "tools=[function]"))
+        tools = kinds.tools(tools)
         entry: RunEntry = self._resumer.find(run, Path(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()

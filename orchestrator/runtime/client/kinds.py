@@ -29,6 +29,11 @@ def iterable(name: str, given: object, example: str) -> Iterable[Any]:
     return cast("Iterable[Any]", given)
 
 
+def tools(given: object) -> tuple[Any, ...]:
+    """Return tools as a tuple. Raises `UsageError`."""
+    return () if given is None else tuple(iterable("tools", given, "tools=[function]"))
+
+
 def workers(given: object) -> list[Worker] | None:
     """Return ready-made workers as a list; `None` if they are left out. An empty list leaves an orchestrator for tools.
 

@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from ...core.errors import UsageError
 from ...core.plan import Plan
 from ..journal.resume import OnUnknown
+from . import kinds
 from .answer import Answer, Mode, News
 from .client import AsyncOrchestrator, Handle, Options, ToolLike
 
@@ -79,7 +80,7 @@ class Orchestrator:
     def map(self, texts: list[str], **options: Unpack[Options]) -> list[Answer]:
         """Run many requests side by side and return their answers in order."""
         handles: list[Handle] = []
-        options["tools"] = tuple(options.get("tools") or ())
+        options["tools"] = kinds.tools(options.get("tools"))
         try:
             for text in texts:
                 handles.append(self._submitted(text, None, options))
