@@ -127,6 +127,9 @@ class Policy(Frozen):
     of any of them holds, else the first that names a worker with room places; all that their reviews wish is done.
     """
 
+    needs_stream: ClassVar[bool] = False
+    """Whether it judges the branches of a vote while they are written, so that they have to stream."""
+
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""
         return ()

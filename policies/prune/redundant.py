@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 from pydantic import Field, field_validator
 
@@ -40,6 +40,8 @@ class Redundant(Policy):
     without a step is its own cluster, and clusters are not capped. Needs branches that stream (`stream=true` of the
     planner).
     """
+
+    needs_stream: ClassVar[bool] = True
 
     steps: int = Field(default=25, ge=1)
     """Steps at which to compare."""

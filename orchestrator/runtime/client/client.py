@@ -45,6 +45,7 @@ from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
 from .questions import Asker, OnAsk
+from .streaming import check_plan, check_planner
 from .worker_factory import tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "Options", "ToolLike", "read_answer"]
@@ -443,10 +444,11 @@ class AsyncOrchestrator:
         tools = self._tools.specs_with(options.get("tools") or ())
         planner = self._spec("planner", options.get("planner") or config.planner)
         trust(planner)
+        made: Planner | None = None
         if not planned:
             general = self._general(planner, _first(options.get("n"), config.n), options.get("merge") or config.merge)
             planner = Plugin(name=planner.name, options={**planner.options, **general})
-            self.plugins.planner(planner)
+            made = self.plugins.planner(planner)
         policies = options.get("policies")
         request = Request(
             text=text,
@@ -462,6 +464,8 @@ class AsyncOrchestrator:
         task = self.plugins.task(request.task, text)
         for spec in request.policies:
             self.plugins.policy(spec)  # said now rather than when the run has begun
+        if made is not None:
+            check_planner(planner, made, request.policies, self.plugins)
         return Brief(request=request, task=task, tools=tools)
 
     def _check(self, plan: Plan, brief: Brief) -> None:
@@ -470,6 +474,7 @@ class AsyncOrchestrator:
         for step in plan.steps:
             if isinstance(step.op, Join):
                 self.plugins.merge(step.op.merge)
+        check_plan(plan, brief.request.policies, self.plugins)
 
     def _budget(self, options: Options) -> Budget:
         limits = {
