@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import re
+import reprlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -409,6 +410,9 @@ class Journal:
             raise ConfigError(
                 f"{self.path} has journal format 1, which has no index of its runs: `plait replay` reads it"
             )
+        for line in lines:
+            if not _is_index(line):
+                raise ConfigError(f"{self.path} is damaged: its index of runs holds {reprlib.repr(line)}")
         return [RunLine(*line) for line in lines]
 
     def _select(self, table: str, select: str, *values: object) -> list[tuple[Any, ...]] | None:
@@ -426,12 +430,23 @@ class Journal:
         with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):
             check_format(db, self.path)
             lines = db.execute("SELECT first, header FROM sessions ORDER BY first").fetchall()
+        if not all(type(first) is int for first, _ in lines):
+            raise ConfigError(f"{self.path} is damaged: a session of it begins nowhere")
         try:
             return [(first, Header.model_validate_json(header)) for first, header in lines]
         except ValidationError as error:
             raise ConfigError(
                 f"{self.path} is damaged: its header cannot be read ({error.errors()[0]['msg']})"
             ) from None
+
+
+def _is_index(line: tuple[Any, ...]) -> bool:
+    """Whether the columns of a line of the index are of the kinds and sizes that a journal writes."""
+    run, first, created, text, planner, status, tokens, ended = line
+    texts = [(run, 64), (created, 64), (text, _HEAD + 8), (planner, 4096)]
+    sized = all(isinstance(each, str) and len(each) <= most for each, most in texts)
+    ends = all(each is None or (isinstance(each, str) and len(each) <= 64) for each in (status, ended))
+    return sized and ends and all(type(each) is int and each >= 0 for each in (first, tokens))
 
 
 def dump(

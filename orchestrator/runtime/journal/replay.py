@@ -153,8 +153,12 @@ def _goes_on(header: Header, first: int) -> bool:
 
 def _spans(headers: dict[int, Header], last: int) -> list[tuple[int, int]]:
     """Return the stretches of events, oldest first, that lead from a new machine to event `last`."""
-    first = max(each for each in headers if each <= last)
+    first = max((each for each in headers if each <= last), default=None)
+    if first is None:
+        raise ConfigError(f"the journal is damaged: no session of it holds event {last}")
     base = headers[first].base
+    if base is not None and base >= first:
+        raise ConfigError(f"the journal is damaged: the session of event {first} goes on from a later one")
     return [*([] if base is None else _spans(headers, base)), (first, last)]
 
 

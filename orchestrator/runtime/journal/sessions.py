@@ -192,6 +192,8 @@ def settings_of(entry: RunEntry) -> Mapping[str, JsonValue]:
     """Return the settings of the session that a run was submitted in, as far as its journal remembers them."""
     journal = Journal(entry.path)
     first = next(line.first for line in journal.runs() if line.run == entry.run)
-    header = [header for begins, header in journal.sessions() if begins <= first][-1]
-    settings = header.meta.get("settings")
+    before = [header for begins, header in journal.sessions() if begins <= first]
+    if not before:
+        raise ConfigError(f"{entry.path} is damaged: no session of it holds the beginning of run {entry.run}")
+    settings = before[-1].meta.get("settings")
     return settings if isinstance(settings, dict) else {}

@@ -51,7 +51,7 @@ def explained(path: Path) -> Generator[None]:
         if "locked" in str(error) or "busy" in str(error):
             raise ConfigError(f"{path} is locked by another program; close it, or write to another file") from None
         raise ConfigError(f"{path} cannot be used: {error}; check space and permissions there") from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a journal, or is damaged: {error}") from None
 
 
