@@ -2,7 +2,7 @@
 
 An account exists only where a budget sets a limit; each knows the account around it, and what is charged to one is
 charged to all around it. Tokens are kept by reservation: an attempt reserves the most it may generate and gives back
-the rest when it ends, so a token budget is never exceeded. Example: of a budget of 100 tokens, two attempts that may
+the rest when it ends, so live attempts cannot exceed a token budget. Example: of a budget of 100 tokens, two attempts that may
 generate 60 each get 60 and then, when the first has ended after 20 tokens, 60 again.
 """
 
