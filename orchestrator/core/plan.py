@@ -274,8 +274,8 @@ class Budget(Frozen):
     """
 
     tokens: int | None = Field(default=None, ge=0)
-    """Generated tokens, those of cancelled attempts included. Kept by reservation, so it is not exceeded, except by what
-    an attempt generated that was lost with its worker and never told."""
+    """Generated tokens, those of cancelled attempts included. Kept by reservation: it is exceeded only by what an
+    attempt generated that was lost with its worker and never told."""
     seconds: float | None = Field(default=None, ge=0)
     """Wall-clock from when the budget's owner entered the plan. A join whose time is up closes as at its `deadline`."""
     attempts: int | None = Field(default=None, ge=0)

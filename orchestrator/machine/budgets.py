@@ -2,8 +2,8 @@
 
 An account exists only where a budget sets a limit; each knows the account around it, and what is charged to one is
 charged to all around it. Tokens are kept by reservation: an attempt reserves the most it may generate and gives back
-the rest when it ends, so live attempts cannot exceed a token budget. Example: of a budget of 100 tokens, two attempts that may
-generate 60 each get 60 and then, when the first has ended after 20 tokens, 60 again.
+the rest when it ends, so live attempts cannot exceed a token budget. Example: of a budget of 100 tokens, two attempts
+that may generate 60 each get 60 and then, when the first has ended after 20 tokens, 60 again.
 """
 
 from __future__ import annotations
