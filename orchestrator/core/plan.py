@@ -391,3 +391,7 @@ class Request(Frozen):
     budget: Budget = Budget()
     retries: Retries = Retries()
     seed: int = 0
+    model: str | None = Field(default=None, exclude_if=lambda model: model is None)
+    """Name of the model that answers where a step names none (`Think.model`)."""
+    salt: str = Field(default="", exclude_if=lambda salt: not salt)
+    """Of the cached prefixes of all steps that have none of their own (`Think.salt`)."""

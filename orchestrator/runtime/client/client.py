@@ -30,7 +30,7 @@ from ...machine import Machine
 from .. import telemetry
 from ..driver.cache import Cached, ResultCache, default_file, identity
 from ..driver.driver import LARGE, SLICE, Driver
-from ..driver.effects import marked
+from ..driver.effects import revised
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
 from ..journal.resume import OnUnknown
@@ -86,6 +86,10 @@ class Options(TypedDict, total=False):
     """Functions that this request alone may call, besides the orchestrator's own."""
     seed: int | None
     """Of all sampling."""
+    model: str | None
+    """Name of the model that answers where the plan names none, among those that the workers serve."""
+    salt: str | None
+    """Cached prefixes are shared only with requests of the same salt: what keeps tenants apart."""
 
 
 class AsyncOrchestrator:
@@ -154,7 +158,7 @@ class AsyncOrchestrator:
         if hasattr(self._tools, "on_ask"):
             self._tools.on_ask = self._asker.ask
         self._driver: Driver | None = None
-        self._expander = Expander(_marked)
+        self._expander = Expander(revised)
         self._records = Records(self.config)
         self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
         self._cache: ResultCache | None = None
@@ -302,7 +306,7 @@ class AsyncOrchestrator:
                 event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
             else:
                 trust(plan)
-                event = Submitted(at=at, run=run, request=brief.request, plan=_marked(plan, brief))
+                event = Submitted(at=at, run=run, request=brief.request, plan=revised(plan, brief))
             try:
                 if len(event.plan.steps) < LARGE:
                     self._check(event.plan, brief)
@@ -459,6 +463,8 @@ class AsyncOrchestrator:
             ),
             budget=self._budget(options),
             seed=_first(options.get("seed"), config.seed) or 0,
+            model=options.get("model"),
+            salt=options.get("salt") or "",
         )
         trust(request.planner, *request.policies)
         task = self.plugins.task(request.task, text)
@@ -515,10 +521,6 @@ class AsyncOrchestrator:
         cls = verified(cast("type[Task]", self.plugins.class_of("task", task.name)), verify)
         cls = self._judged.setdefault((task.name, verify), cls)
         return Plugin(name=self.plugins.register("task", f"{task.name}+{address(verify)}", cls), options=task.options)
-
-
-def _marked(plan: Plan, brief: Brief) -> Plan:
-    return marked(plan, brief.tools)
 
 
 def _first(given: T | None, default: T | None) -> T | None:

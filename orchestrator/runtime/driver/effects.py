@@ -1,11 +1,33 @@
-"""Which calls of a plan must not be made twice, as the tools themselves say. Knows no planner and no worker."""
+"""What a plan's steps get from elsewhere: from the tools, which calls must not be made twice; from the request, which
+model answers, and with whom cached prefixes are shared. Knows no planner and no worker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...core.plan import Call, Plan, Step
+from ...core.interfaces import Brief
+from ...core.plan import Call, Plan, Request, Step, Think
 from ...core.tools.tool import ToolSpec
+
+
+def revised(plan: Plan, brief: Brief) -> Plan:
+    """Return a plan with all that the tools and the request of its run say of its steps."""
+    return marked(with_defaults(plan, brief.request), brief.tools)
+
+
+def with_defaults(plan: Plan, request: Request) -> Plan:
+    """Return a plan in which the model calls that name no model, or no salt, have those of the request."""
+    if request.model is None and not request.salt:
+        return plan
+
+    def completed(step: Step) -> Step:
+        op = step.op
+        if not isinstance(op, Think):
+            return step
+        update = {"model": op.model or request.model, "salt": op.salt or request.salt}
+        return step.model_copy(update={"op": op.model_copy(update=update)})
+
+    return plan.model_copy(update={"steps": tuple(map(completed, plan.steps))})
 
 
 def marked(plan: Plan, tools: Iterable[ToolSpec]) -> Plan:

@@ -135,7 +135,9 @@ class Expander:
         if step is None:
             return []
         if action.result is not None and action.result.patch is not None:  # what a merge wants, no planner is asked
+            asking = self._runs.get(step.run)
             patch = action.result.patch
+            patch = patch if asking is None else self._revise(patch, asking.brief)
             return [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch, closed=True)]
         opened = self._runs.get(step.run)
         if opened is None:

@@ -327,3 +327,24 @@ def test_settings_beside_a_configuration_are_refused() -> None:
     """They would else be dropped without a word."""
     with pytest.raises(ConfigError, match="engines beside `config`"):
         AsyncOrchestrator(config=Config(journal="off"), engines=2)
+
+
+async def test_the_requests_model_and_salt_reach_every_call_that_names_none():
+    class Seen(Scripted):
+        jobs: list[Think] = []
+
+        async def run(self, job):
+            self.jobs.append(job.op)
+            async for item in super().run(job):
+                yield item
+
+    worker = Seen(replies=[Reply(when="pick|best|choose", text="1"), Reply(text="answer: 4")])
+    own = Plan(steps=(Step(name="a", op=Think(prompt="?", model="mine", salt="own")),), output="a")
+    async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
+        await plait.run("2 + 2?", planner="sample:n=2", merge="judged", model="qwen", salt="tenant")
+        assert len(worker.jobs) >= 2  # the samples; the merge's own question too, if it asks
+        assert {(op.model, op.salt) for op in worker.jobs} == {("qwen", "tenant")}
+        worker.jobs.clear()
+        await plait.run("?", plan=own, model="qwen", salt="tenant")
+        await plait.run("2 + 2?")
+    assert [(op.model, op.salt) for op in worker.jobs] == [("mine", "own"), (None, "")]
