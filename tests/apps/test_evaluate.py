@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from plait.apps.commands.eval import wilson
-from plait.apps.common.problems import Problem, draw, is_held_out, is_right, is_solvable, read_problems
+from plait.apps.common.problems import Problem, draw, is_held_out, is_right, is_solvable, read_puzzles
 from plait.core.errors import ConfigError
 
 LINES = ['{"numbers": [3, 5, 7, 11], "target": 26}', '{"numbers": [1, 2, 3, 4], "target": 24}', ""]
@@ -134,7 +134,7 @@ def test_the_check_is_exact(answer, right):
 def test_an_empty_file_has_no_problems(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(ConfigError, match="no problems"):
-        read_problems(tmp_path / "empty.jsonl")
+        read_puzzles(tmp_path / "empty.jsonl")
 
 
 def test_wilson_interval():
@@ -233,12 +233,15 @@ def test_a_task_in_a_file_and_questions_in_csv(plait, tmp_path, script, own):
 
 
 def test_what_cannot_be_evaluated_is_said_before_anything_is_run(plait, tmp_path, script, own):
-    (tmp_path / "q.jsonl").write_text('{"text": "one"}\nnonsense\n')
+    (tmp_path / "q.jsonl").write_text('{"text": "one"}\nnonsense\n{"question": "two"}\n')
+    (tmp_path / "q.csv").write_text("text,want\none, two and three,4\n")
     for words, said in (
         (["eval", "plain"], "give --problems FILE"),
         (["eval", "plain", "--problems", "none.jsonl"], "none.jsonl cannot be read"),
         (["eval", "plain", "--problems", "q.jsonl"], "line 1: has no 'want', and the task 'plain' cannot tell"),
-        (["eval", f"{own}:Judge", "--problems", "q.jsonl"], "line 2: has no text in the field 'text'"),
+        (["eval", f"{own}:Judge", "--problems", "q.jsonl"], "line 2: not JSON (Expecting value); write {"),
+        (["eval", f"{own}:Judge", "--problems", "q.jsonl"], "line 3: has no text in the field 'text'"),
+        (["eval", f"{own}:Judge", "--problems", "q.csv"], "line 2: more cells than there are columns"),
         (["eval", f"{own}:Half", "--problems", "q.jsonl"], "lacks extract, key"),
         (["eval", f"{own}:Nope", "--problems", "q.jsonl"], "there is no 'Nope'"),
         (["eval", "folder/nothing.py:Class", "--problems", "q.jsonl"], "there is no file folder/nothing.py"),

@@ -21,7 +21,7 @@ from ...runtime.plugins.trust import untrusted
 from ..commands.plan import asked
 from ..common.concurrently import for_each
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import Common, Count, Json, Merge, Planner, Policies, Seconds, Task, Tokens, common_options
+from ..common.options import Common, Json, RequestOptions, common_options
 from ..common.output import Output, opened
 from ..common.session import opened_session
 from .rows import FIELDS, Log, Row, count_rows, other_columns, read_rows, write_output
@@ -41,17 +41,11 @@ def batch(
     out: Annotated[
         Path, typer.Option(metavar="OUT.jsonl|parquet", help="Where the outcomes go, in the input's order.")
     ],
-    task: Task = "plain",
-    planner: Planner = None,
-    policies: Policies = None,
-    merge: Merge = None,
-    n: Count = None,
-    tokens: Tokens = None,
-    seconds: Seconds = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time.")] = 64,
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what an earlier try left and begin anew.")] = False,
     as_json: Json = False,
     *,
+    request: RequestOptions,
     common: Common,
 ) -> None:
     """Run every row of a file; killed, it goes on where it was."""
@@ -63,18 +57,9 @@ def batch(
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
     count, digest = count_rows(rows)
-    _check(config, rows, task=task, planner=planner, policies=policies or None, merge=merge, n=n)
-    options: dict[str, Any] = {
-        "task": task,
-        "planner": planner,
-        "policies": policies or None,
-        "merge": merge,
-        "n": n,
-        "tokens": tokens,
-        "seconds": seconds,
-    }
-    asked = {name: value for name, value in options.items() if value is not None}
-    header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed, "options": asked}
+    options = {name: value for name, value in request.options().items() if value is not None}
+    _check(config, rows, options)
+    header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed, "options": options}
     began = time.monotonic()
     with opened(as_json) as output:
         if others := other_columns(rows):
@@ -87,7 +72,7 @@ def batch(
         found = log.done
         try:
             stopped = found < count and run_stoppable(
-                lambda stopper: _run(config, rows, count, asked, concurrency, log, output, stopper)
+                lambda stopper: _run(config, rows, count, options, concurrency, log, output, stopper)
             )
             finished = log.done == count
             if finished:
@@ -112,7 +97,7 @@ def batch(
         raise typer.Exit(1)
 
 
-def _check(config: Config, rows: Path, **options: Any) -> None:
+def _check(config: Config, rows: Path, options: dict[str, Any]) -> None:
     """Raise what is wrong with the command's own options, which would make every row invalid."""
     text = next((row.fields["text"] for row in read_rows(rows) if not row.fault), "")
     with contextlib.suppress(TaskError):  # that is about the row

@@ -8,7 +8,6 @@ texts: of a finished row only its number and its place in the log are held.
 from __future__ import annotations
 
 import contextlib
-import csv
 import fcntl
 import hashlib
 import json
@@ -22,6 +21,7 @@ from typing import Any, BinaryIO
 from ...core.errors import ConfigError
 from ...core.messages import did_you_mean
 from ..common.files import written
+from ..common.rows import is_csv, raw_rows
 
 __all__ = ["COLUMNS", "Log", "Row", "count_rows", "other_columns", "read_rows", "write_output"]
 
@@ -48,7 +48,6 @@ COLUMNS: dict[str, str] = {
 """Columns of the output and their types. `status` is that of an answer, or `invalid` for a row that cannot be run."""
 _EXAMPLE = '{"text": "What is asked"}'
 _NUMBERS = ("n", "seed", "tokens", "seconds")
-_MOST_OF_A_CELL = 1 << 24
 _BATCH = 512
 """Rows of a group in a Parquet file, and the most that are held at once."""
 
@@ -75,59 +74,32 @@ def count_rows(path: Path) -> tuple[int, str]:
             for line in file:
                 digest.update(line)
                 lines += bool(line.strip())
-        rows = sum(1 for _ in read_rows(path)) if _is_csv(path) else lines
+        rows = sum(1 for _ in read_rows(path)) if is_csv(path) else lines
     except OSError as error:
         raise ConfigError(f"the batch {path} cannot be read: {error.strerror or error}") from None
     if not rows:
-        like = "a line of column names (text, …) and one for each row" if _is_csv(path) else _EXAMPLE
+        like = "a line of column names (text, …) and one for each row" if is_csv(path) else _EXAMPLE
         raise ConfigError(f"{path} has no rows: write {like}")
     return rows, digest.hexdigest()
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file as they are asked for, of CSV where its name ends so; a row that makes no sense says
-    why. Raises `ConfigError` for a CSV file without a column `text`."""
-    if _is_csv(path):
-        yield from _read_csv(path)
-        return
-    with path.open("rb") as file:
-        number = 0
-        for line in file:
-            if line.strip():
-                yield _row(number, line)
-                number += 1
+    """Yield the rows of a file as they are asked for; a row that makes no sense says why.
+
+    Raises `ConfigError` for a CSV file without a column `text`.
+    """
+    text = is_csv(path)
+    for number, raw in enumerate(raw_rows(path, "text")):
+        if raw.fault:
+            yield Row(number, {}, raw.fault if text else f"{raw.fault}; write {_EXAMPLE}")
+        else:
+            fields = {name: _of_text(name, cell) for name, cell in raw.fields.items()} if text else raw.fields
+            yield _checked(number, fields)
 
 
 def other_columns(path: Path) -> list[str]:
     """Return the columns of the first row that mean nothing to a batch."""
     return [name for name in next(read_rows(path)).fields if name not in FIELDS]
-
-
-def _is_csv(path: Path) -> bool:
-    return path.suffix.lower() == ".csv"
-
-
-def _read_csv(path: Path) -> Iterator[Row]:
-    csv.field_size_limit(_MOST_OF_A_CELL)
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.DictReader(file)
-        if reader.fieldnames and "text" not in reader.fieldnames:
-            raise ConfigError(f"{path} has no column `text` (it has {', '.join(reader.fieldnames)}): name it in line 1")
-        number = 0
-        while True:
-            try:
-                cells = next(reader, None)
-            except csv.Error as error:
-                yield Row(number, {}, f"not CSV ({error})")
-                number += 1
-                continue
-            if cells is None:
-                return
-            if cells.pop(None, None) is not None:  # pyright: ignore[reportArgumentType, reportCallIssue]
-                yield Row(number, {}, "more cells than there are columns: put texts with commas into quotes")
-            else:
-                yield _checked(number, {name: _of_text(name, cell) for name, cell in cells.items() if cell})
-            number += 1
 
 
 def _of_text(name: str, cell: str) -> Any:
@@ -138,14 +110,6 @@ def _of_text(name: str, cell: str) -> Any:
         except ValueError:
             return cell
     return [cell] if name == "policies" else cell
-
-
-def _row(number: int, line: bytes) -> Row:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return Row(number, {}, f"not JSON ({getattr(error, 'msg', None) or type(error).__name__}); write {_EXAMPLE}")
-    return _checked(number, fields)
 
 
 def _checked(number: int, fields: object) -> Row:

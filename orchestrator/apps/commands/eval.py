@@ -25,10 +25,10 @@ from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
 from ..common.dataset import Question, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import Common, Count, Json, Merge, Planner, Policies, Seconds, Tokens, common_options
+from ..common.options import Common, Json, RequestOptions, common_options
 from ..common.output import Output, opened
 from ..common.own_code import local
-from ..common.problems import Problem, draw, read_problems
+from ..common.problems import Problem, draw, read_puzzles
 from ..common.session import opened_session
 from .run import model_warnings
 
@@ -157,14 +157,9 @@ def evaluate(
         Path | None, typer.Option(metavar="OUT.jsonl", help="Write what was claimed for each problem.")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
-    planner: Planner = None,
-    policies: Policies = None,
-    merge: Merge = None,
-    n: Count = None,
-    tokens: Tokens = None,
-    seconds: Seconds = None,
     as_json: Json = False,
     *,
+    request: RequestOptions,
     common: Common,
 ) -> None:
     """Solve many problems and count how many are right."""
@@ -179,27 +174,19 @@ def evaluate(
     if problems is None:
         given = draw(count, config.seed)
     elif task == "countdown":
-        given = read_problems(problems)
+        given = read_puzzles(problems)
     else:
         trust(task)
         given = read_questions(problems, parse_plugin(task), text, want)
     given = given[:limit]
-    request: dict[str, Any] = {
-        "task": task,
-        "planner": planner,
-        "policies": policies or None,
-        "merge": merge,
-        "n": n,
-        "tokens": tokens,
-        "seconds": seconds,
-    }
-    warnings = model_warnings(config, given[0].text, request)
+    options = request.options(task=task)
+    warnings = model_warnings(config, given[0].text, options)
     with opened(as_json) as output, _writable(answers) as file:
         for warning in warnings or ():
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         tally = Tally()
         cancelled, start = run_stoppable(
-            lambda stopper: _evaluate(config, given, request, concurrency, tally, output, stopper)
+            lambda stopper: _evaluate(config, given, options, concurrency, tally, output, stopper)
         )
         if file is not None:
             file.writelines(json.dumps(tally.records[place]) + "\n" for place in sorted(tally.records))
@@ -207,7 +194,7 @@ def evaluate(
             **tally.summary(),
             "status": "cancelled" if cancelled else "done",
             "task": task,
-            "planner": planner or _spelled(config.planner),
+            "planner": request.planner or _spelled(config.planner),
             "problems": len(given),
             "start_seconds": round(start, 3),
             "warnings": list(warnings or ()),

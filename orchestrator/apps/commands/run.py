@@ -16,19 +16,7 @@ from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.loader import Plugins, parse_plugin
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import (
-    Common,
-    Count,
-    Dialect,
-    Json,
-    Merge,
-    Planner,
-    Policies,
-    Seconds,
-    Task,
-    Tokens,
-    common_options,
-)
+from ..common.options import Common, Dialect, Json, RequestOptions, common_options
 from ..common.output import Output, opened
 from ..common.preflight import preflight
 from ..common.session import opened_session
@@ -41,45 +29,31 @@ __all__ = ["run"]
 @common_options
 def run(
     text: Annotated[str, typer.Argument(help="What is asked; `-` reads it from standard input.")] = "",
-    task: Task = "plain",
-    planner: Planner = None,
     dialect: Dialect = None,
     plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Run this plan (planner `fixed`).")] = None,
-    policies: Policies = None,
-    merge: Merge = None,
-    n: Count = None,
-    tokens: Tokens = None,
-    seconds: Seconds = None,
     stream: Annotated[bool, typer.Option("--stream", help="Show the steps while they run.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the answer came about, step by step.")] = False,
     as_json: Json = False,
     *,
+    request: RequestOptions,
     common: Common,
 ) -> None:
     """Solve one request: plan it, run it, print the answer and what it took."""
-    request: dict[str, Any] = {
-        "task": task,
-        "planner": planned(planner, plan, dialect),
-        "policies": policies or None,
-        "merge": merge,
-        "n": n,
-        "tokens": tokens,
-        "seconds": seconds,
-    }
+    options = request.options(planner=planned(request.planner, plan, dialect))
     config = common.load()
     question = sys.stdin.read().strip() if text == "-" else text
-    alone = runs_without_model(config, question, **request)
-    warnings = model_warnings(config, question, request)
+    alone = runs_without_model(config, question, **options)
+    warnings = model_warnings(config, question, options)
     with opened(as_json) as output:
         for warning in warnings or ():
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-        answer = run_stoppable(lambda stopper: _run(config, question, request, alone, stream, output, stopper))
+        answer = run_stoppable(lambda stopper: _run(config, question, options, alone, stream, output, stopper))
         if as_json:
             said = {"explain": answer.explain().splitlines()} if explain else {}
             output.result({**answer.summary(), **_spawning(answer, warnings), **said})
         else:
-            show(answer, question, task, output, verbose and not stream)
+            show(answer, question, request.task, output, verbose and not stream)
             if explain:
                 output.people.print(answer.explain(), markup=False, highlight=False, soft_wrap=True)
     code = exit_code(answer)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import ConfigError, PlaitError, UsageError
+from ...core.errors import UsageError
 from ...core.plan import Plugin
 from ...core.task import Task
 from ...runtime.plugins.loader import Plugins
+from .rows import read_problems
 
 __all__ = ["Question", "read_questions"]
-
-_SHOWN_FAULTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +49,8 @@ def read_questions(path: Path, spec: Plugin, text: str = "text", want: str = "wa
     if missing := [name for name in ("render", "extract", "key") if getattr(cls, name) is getattr(Task, name)]:
         raise UsageError(f"the task {spec.name!r} lacks {', '.join(missing)}: an answer has to be found and compared")
     verifies = cls.verify is not Task.verify
-    questions: list[Question] = []
-    faults: list[str] = []
-    try:
-        for number, fields in _rows(path):
-            try:
-                questions.append(_question(plugins, spec, fields, text, want, verifies))
-            except (PlaitError, ValueError, TypeError) as error:
-                faults.append(f"line {number}: {error}")
-    except OSError as error:
-        raise ConfigError(f"the problems {path} cannot be read: {error.strerror or error}") from None
-    if faults:
-        more = f"; and {len(faults) - _SHOWN_FAULTS} more lines" if len(faults) > _SHOWN_FAULTS else ""
-        raise ConfigError(f"{path}: {'; '.join(faults[:_SHOWN_FAULTS])}{more}")
-    if not questions:
-        raise ConfigError(f'{path} has no problems: write lines like {{"{text}": "6 times 7?", "{want}": "42"}}')
-    return questions
+    example = f'{{"{text}": "6 times 7?", "{want}": "42"}}'
+    return read_problems(path, lambda fields: _question(plugins, spec, fields, text, want, verifies), example)
 
 
 def _question(plugins: Plugins, spec: Plugin, fields: Any, text: str, want: str, verifies: bool) -> Question:
@@ -82,23 +64,3 @@ def _question(plugins: Plugins, spec: Plugin, fields: Any, text: str, want: str,
     if wanted is not None:
         question.task.key(wanted)  # said now rather than when the tokens are spent
     return question
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield each row with the number of its (last) line."""
-    if path.suffix.lower() == ".csv":
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.DictReader(file)
-            try:
-                for cells in reader:
-                    yield reader.line_num, {name: cell for name, cell in cells.items() if cell}
-            except csv.Error as error:
-                raise ConfigError(f"{path}: line {reader.line_num} is not CSV ({error})") from None
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                try:
-                    yield number, json.loads(line)
-                except (ValueError, RecursionError):
-                    yield number, line[:40].decode(errors="replace")

@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,8 +25,7 @@ __all__ = [
     "Json",
     "Merge",
     "Planner",
-    "Policies",
-    "Seconds",
+    "RequestOptions",
     "Task",
     "Tokens",
     "common_options",
@@ -73,6 +72,24 @@ Allow = Annotated[
 Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
 Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens a run may generate.", rich_help_panel=_WHAT)]
 Seconds = Annotated[float | None, typer.Option(min=0.001, help="Most seconds a run may take.", rich_help_panel=_WHAT)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """How requests are solved, and what they may take."""
+
+    task: Task = "plain"
+    planner: Planner = None
+    policies: Policies = None
+    merge: Merge = None
+    n: Count = None
+    tokens: Tokens = None
+    seconds: Seconds = None
+
+    def options(self, **instead: Any) -> dict[str, Any]:
+        """Return the options of `AsyncOrchestrator.submit`; those of `instead` take the place of the flags."""
+        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {**given, "policies": self.policies or None, **instead}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,26 +166,33 @@ class Common:
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Common`; they arrive together as its keyword argument `common`. An option of the
-    command's own takes the place of one with the same name."""
+    """Give a command the options of its parameters `common` (`Common`) and `request` (`RequestOptions`).
+
+    Each arrives as one keyword argument. An option of the command's own takes the place of one with the same name.
+    """
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
-    own = [each.replace(annotation=hints[each.name]) for each in parameters if each.name != "common"]
-    their_hints = typing.get_type_hints(Common, include_extras=True)
-    theirs = [
-        inspect.Parameter(
-            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=their_hints[each.name]
-        )
-        for each in dataclasses.fields(Common)
-        if each.name not in hints
-    ]
+    own = [each.replace(annotation=hints[each.name]) for each in parameters if hints[each.name] not in _GROUPS]
+    groups = {each.name: _spread(hints[each.name], hints) for each in parameters if hints[each.name] in _GROUPS}
+    every = [*own, *(option for options in groups.values() for option in options)]
 
     @functools.wraps(command)
     def with_common(**given: Any) -> None:
-        common = Common(**{each.name: given.pop(each.name) for each in theirs})
-        command(**given, common=common)
+        for name, options in groups.items():
+            given[name] = hints[name](**{each.name: given.pop(each.name) for each in options})
+        command(**given)
 
     del with_common.__wrapped__
-    with_common.__signature__ = inspect.Signature([*own, *theirs])  # pyright: ignore[reportAttributeAccessIssue]
-    with_common.__annotations__ = {each.name: each.annotation for each in (*own, *theirs)}
+    with_common.__signature__ = inspect.Signature(every)  # pyright: ignore[reportAttributeAccessIssue]
+    with_common.__annotations__ = {each.name: each.annotation for each in every}
     return with_common
+
+
+_GROUPS = (Common, RequestOptions)
+
+
+def _spread(group: type, but: Container[str]) -> list[inspect.Parameter]:
+    """Return the fields of a group of options as parameters, `but` those of a command's own."""
+    hints, keyword = typing.get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    fields = [each for each in dataclasses.fields(group) if each.name not in but]
+    return [inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name]) for each in fields]

@@ -11,11 +11,11 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ...core.errors import ConfigError
+from .rows import read_problems
 
-__all__ = ["Problem", "draw", "held_out", "is_held_out", "is_right", "is_solvable", "read_problems"]
+__all__ = ["Problem", "draw", "held_out", "is_held_out", "is_right", "is_solvable", "read_puzzles"]
 
 NUMBERS = (1, 25)
 TARGETS = (10, 100)
@@ -23,7 +23,7 @@ LIMIT = 127
 """Largest intermediate result of a problem that is drawn."""
 
 _STEP = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*=\s*(\d{1,9})\s*", re.ASCII)
-_SHOWN_FAULTS = 5
+_EXAMPLE = '{"numbers": [3, 5, 7, 11], "target": 24}'
 
 
 class Problem(NamedTuple):
@@ -128,45 +128,18 @@ def is_right(problem: Problem, answer: object) -> bool:
     return left == [problem.target]
 
 
-def read_problems(path: Path) -> list[Problem]:
+def read_puzzles(path: Path) -> list[Problem]:
     """Read a file with a line `{"numbers": [3, 5, 7, 11], "target": 24}` a problem; empty lines are passed over.
 
     Raises `ConfigError` that names the lines that are no problems.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"the problems {path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the problems {path} are not UTF-8 text ({error.reason} at byte {error.start})") from None
-    problems: list[Problem] = []
-    faults: list[str] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            problems.append(_problem(line))
-        except ValueError as error:
-            faults.append(f"line {number}: {error}")
-    if faults:
-        more = f"; and {len(faults) - _SHOWN_FAULTS} more lines" if len(faults) > _SHOWN_FAULTS else ""
-        raise ConfigError(f"{path}: {'; '.join(faults[:_SHOWN_FAULTS])}{more}")
-    if not problems:
-        raise ConfigError(f'{path} has no problems: write lines like {{"numbers": [3, 5, 7, 11], "target": 24}}')
-    return problems
+    return read_problems(path, _problem, _EXAMPLE)
 
 
-def _problem(line: str) -> Problem:
-    """Read one line. Raises `ValueError` with what is wrong."""
-    example = 'write {"numbers": [3, 5, 7, 11], "target": 24}'
-    try:
-        fields = json.loads(line)
-    except RecursionError:
-        raise ValueError(f"is not JSON that anyone would write; {example}") from None
-    except ValueError as error:
-        raise ValueError(f"is not JSON ({getattr(error, 'msg', error)}); {example}") from None
+def _problem(fields: Any) -> Problem:
+    """Return the problem of a line. Raises `ValueError` with what is wrong."""
     if not isinstance(fields, dict) or not {"numbers", "target"} <= set(fields):
-        raise ValueError(f"has no `numbers` and `target`; {example}")
+        raise ValueError(f"has no `numbers` and `target`; write {_EXAMPLE}")
     numbers, target = fields["numbers"], fields["target"]
     if not isinstance(numbers, list) or len(numbers) != 4 or not all(_is_int(each, NUMBERS) for each in numbers):
         raise ValueError(f"`numbers` must be four whole numbers {NUMBERS[0]}..{NUMBERS[1]}, not {json.dumps(numbers)}")

@@ -12,7 +12,7 @@ from ...core.plan import Budget
 from ...runtime.plugins.loader import Plugins, parse_plugin
 from ...runtime.plugins.trust import trust
 from ..commands.plan import planned
-from ..common.options import Common, Count, Dialect, Merge, Planner, Policies, Seconds, Task, Tokens, common_options
+from ..common.options import Common, Dialect, RequestOptions, common_options
 from .commands import COMMANDS  # enters the commands in the table
 from .plain import converse_plainly
 from .state import Asked
@@ -22,25 +22,18 @@ __all__ = ["COMMANDS", "repl"]
 
 @common_options
 def repl(
-    task: Task = "plain",
-    planner: Planner = None,
     dialect: Dialect = None,
-    policies: Policies = None,
-    merge: Merge = None,
-    n: Count = None,
-    tokens: Tokens = None,
-    seconds: Seconds = None,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, as for a pipe.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Leave with 1 if anything went wrong.")] = False,
     *,
+    request: RequestOptions,
     common: Common,
 ) -> None:
     """Talk to a model and a planner, and watch the branches: questions, /commands and !python cells.
 
     Reads a terminal, or lines from a pipe: printf '6 times 7?\\n/branches\\n' | plait repl
     """
-    given = {"task": task, "planner": planner, "policies": policies, "merge": merge, "n": n}
-    asked = _asked(**given, dialect=dialect, tokens=tokens, seconds=seconds)
+    asked = _asked(request, dialect)
     config = common.load()
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
         code = converse_plainly(config, asked)
@@ -56,28 +49,25 @@ def repl(
         raise typer.Exit(code)
 
 
-def _asked(
-    *, task: str, planner: str | None, dialect: str | None, policies: list[str] | None, merge: str | None,
-    n: int | None, tokens: int | None, seconds: float | None,
-) -> Asked:  # fmt: skip
+def _asked(request: RequestOptions, dialect: str | None) -> Asked:
     """Return how requests are made at first. Raises `UsageError` for plugins that are not there."""
     plugins = Plugins()
-    trust(task, planner, merge, *(policies or ()))
-    chosen: Any = planned(planner, None, dialect)
-    asked = Asked(n=n)
-    if task != "plain":
-        asked.task = parse_plugin(task)
+    trust(request.task, request.planner, request.merge, *(request.policies or ()))
+    chosen: Any = planned(request.planner, None, dialect)
+    asked = Asked(n=request.n)
+    if request.task != "plain":
+        asked.task = parse_plugin(request.task)
         plugins.class_of("task", asked.task.name)
     if chosen is not None:
         spec = asked.planner = parse_plugin(chosen) if isinstance(chosen, str) else chosen
         plugins.planner(spec)
-    if policies:
-        asked.policies = tuple(map(parse_plugin, policies))
+    if request.policies:
+        asked.policies = tuple(map(parse_plugin, request.policies))
         for each in asked.policies:
             plugins.policy(each)
-    if merge is not None:
-        asked.merge = parse_plugin(merge)
+    if request.merge is not None:
+        asked.merge = parse_plugin(request.merge)
         plugins.merge(asked.merge)
-    if tokens is not None or seconds is not None:
-        asked.budget = Budget(tokens=tokens, seconds=seconds)
+    if request.tokens is not None or request.seconds is not None:
+        asked.budget = Budget(tokens=request.tokens, seconds=request.seconds)
     return asked

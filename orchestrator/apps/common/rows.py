@@ -1,0 +1,99 @@
+"""Rows of a file of the user's own: CSV where its name ends so, else JSON lines, read one at a time."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...core.errors import ConfigError, PlaitError
+
+__all__ = ["RawRow", "is_csv", "raw_rows", "read_problems"]
+
+_MOST_OF_A_CELL = 1 << 24
+_SHOWN_FAULTS = 5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """A row as it stands in the file."""
+
+    line: int
+    """The line at which it ends, from 1."""
+    fields: Any = None
+    """By column without the empty cells, or the JSON value; `None` if it cannot be read."""
+    fault: str = ""
+    """Why it cannot be read."""
+
+
+def is_csv(path: Path) -> bool:
+    """Return whether a file is read as CSV."""
+    return path.suffix.lower() == ".csv"
+
+
+def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
+    """Yield the rows of a file; empty lines are none.
+
+    Raises `ConfigError` for a CSV file without this column, and `OSError` for a file that cannot be read.
+    """
+    if is_csv(path):
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            reader = csv.DictReader(file)
+            if column and reader.fieldnames and column not in reader.fieldnames:
+                there = ", ".join(reader.fieldnames)
+                raise ConfigError(f"{path} has no column `{column}` (it has {there}): name it in line 1")
+            yield from _of_csv(reader)
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    yield RawRow(number, json.loads(line))
+                except (ValueError, RecursionError) as error:
+                    yield RawRow(number, fault=f"not JSON ({getattr(error, 'msg', None) or type(error).__name__})")
+
+
+def _of_csv(reader: csv.DictReader[str]) -> Iterator[RawRow]:
+    csv.field_size_limit(_MOST_OF_A_CELL)
+    while True:
+        try:
+            cells: dict[Any, Any] | None = next(reader, None)
+        except csv.Error as error:
+            yield RawRow(reader.line_num, fault=f"not CSV ({error})")
+            continue
+        if cells is None:
+            return
+        fault = ""
+        if cells.pop(None, None) is not None:
+            fault = "more cells than there are columns: put texts with commas into quotes"
+        yield RawRow(reader.line_num, {name: cell for name, cell in cells.items() if cell}, fault)
+
+
+def read_problems(path: Path, problem: Callable[[Any], T], example: str) -> list[T]:
+    """Return what `problem` makes of the fields of each row; it raises `ValueError` for a row that makes no sense.
+
+    Raises `ConfigError` for a file that cannot be read or has no rows, and one that names the lines at fault.
+    """
+    problems: list[T] = []
+    faults: list[str] = []
+    try:
+        for row in raw_rows(path):
+            try:
+                if row.fault:
+                    raise ValueError(row.fault if is_csv(path) else f"{row.fault}; write {example}")
+                problems.append(problem(row.fields))
+            except (PlaitError, ValueError, TypeError) as error:
+                faults.append(f"line {row.line}: {error}")
+    except OSError as error:
+        raise ConfigError(f"the problems {path} cannot be read: {error.strerror or error}") from None
+    if faults:
+        more = f"; and {len(faults) - _SHOWN_FAULTS} more lines" if len(faults) > _SHOWN_FAULTS else ""
+        raise ConfigError(f"{path}: {'; '.join(faults[:_SHOWN_FAULTS])}{more}")
+    if not problems:
+        raise ConfigError(f"{path} has no problems: write lines like {example}")
+    return problems
