@@ -131,7 +131,7 @@ def test_simulated_policies_stand_side_by_side(plait, tmp_path):
     ]
     join = {"name": "end", "op": {"kind": "join"}, "needs": ["s0", "s1", "s2", "s3", "c2"]}
     (tmp_path / "p.json").write_text(json.dumps({"steps": [*short, *chain, join], "output": "end"}))
-    words = ["simulate", "--plan", "p.json", "--hosts", 1, "--slots", 2, "--rate", 100, "--policy", "fifo"]
+    words = ["simulate", "--plan", "p.json", "--hosts", 1, "--slots", 2, "--decode-rate", 100, "--policy", "fifo"]
     said = plait(*words, "--policy", "critical-path", "--json").json
     fifo, critical = said["policies"]["fifo"], said["policies"]["critical-path"]
     assert critical["makespan_seconds"] == pytest.approx(4.0, abs=0.05)
@@ -168,7 +168,26 @@ def test_an_engine_that_dies_loses_no_tokens_and_a_slow_one_is_hedged(plait):
     assert said["hedge"]["makespan_seconds"] < said["fifo"]["makespan_seconds"] / 2
     done = plait("simulate", "q", "--die", 0.1, "--json")
     assert done.code == 2
-    assert "--hosts 2" in done.json["error"]
+    assert "--engines 2" in done.json["error"]
+
+
+def test_a_workload_of_many_runs_is_simulated(plait, tmp_path):
+    words = ["simulate", "Why?", "--planner", "sample", "--n", 4, "--engines", 2, "--slots", 4, "--policy", "fifo"]
+    said = plait(*words, "--runs", 50, "--rate", 2, "--json").json["policies"]["fifo"]
+    assert said["done"] == said["runs"] == 50 and said["attempts"] == 200
+    assert 0 < said["latency_p50_seconds"] <= said["latency_p99_seconds"] < said["makespan_seconds"]
+    assert plait(*words, "--runs", 50, "--rate", 2, "--json").json["policies"]["fifo"] == said
+    (tmp_path / "trace.txt").write_text("0\n0.5\n7\n")
+    table = plait(*words, "--arrivals", "trace.txt").out
+    assert table.startswith("3 runs on 2 × 4 slots")
+    assert "…" not in table
+    for wrong, why in (
+        (["--rate", 2], "`--decode-rate`"),
+        (["--arrivals", "trace.txt", "--rate", 2], "leave `--rate`"),
+        (["--arrivals", "none.txt"], "cannot be read"),
+    ):
+        done = plait(*words, *wrong, "--json")
+        assert done.code == 2 and why in done.json["error"]
 
 
 def test_replay_says_where_it_diverges(plait, script, tmp_path):

@@ -1,4 +1,4 @@
-"""`plait simulate`: the time and tokens of a plan on a simulated cluster, one policy beside another."""
+"""`plait simulate`: time and tokens of a plan, or of many runs, on a simulated cluster; one policy beside another."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...core.messages import counted
 from ...runtime.plugins.loader import parse_plugin
 from ...runtime.simulation.latency import Fault, Host, LatencyModel, Throttle
 from ...runtime.simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
+from ...runtime.simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
 from ..common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from ..common.output import Output, opened
 from .plan import asked, planned
@@ -22,6 +23,7 @@ from .plan import asked, planned
 __all__ = ["simulate"]
 
 _CLUSTER = "The cluster"
+_WORKLOAD = "Many runs"
 _DEFAULT = ("fifo", "critical-path")
 
 
@@ -38,11 +40,37 @@ def simulate(
         list[str] | None,
         typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to compare; `+` puts several into one run."),
     ] = None,
-    hosts: Annotated[int, typer.Option(min=1, help="Engines.", rich_help_panel=_CLUSTER)] = 1,
+    runs: Annotated[
+        int | None,
+        typer.Option(min=1, help="So many runs of it share the engines.", rich_help_panel=_WORKLOAD),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.000001, metavar="R", help="Runs that arrive a second; left out, all arrive at once.",
+            rich_help_panel=_WORKLOAD,
+        ),
+    ] = None,
+    burstiness: Annotated[
+        float,
+        typer.Option(
+            min=0.001, metavar="K", rich_help_panel=_WORKLOAD,
+            help="1: a Poisson process; less comes in bursts, more is more even (gamma intervals of this shape).",
+        ),
+    ] = 1.0,
+    arrivals: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=_WORKLOAD,
+            help="Runs arrive as here: a number of seconds a line, JSON lines with `at` (or `timestamp`, in ms), or "
+            "CSV with a column `at` or `TIMESTAMP`.",
+        ),
+    ] = None,
+    engines: Annotated[int, typer.Option("--engines", "--hosts", min=1, help="Engines.", rich_help_panel=_CLUSTER)] = 1,
     slots: Annotated[
         int, typer.Option(min=1, help="Requests an engine decodes together.", rich_help_panel=_CLUSTER)
     ] = 64,
-    rate: Annotated[
+    decode_rate: Annotated[
         float | None,
         typer.Option(min=0.001, help="Tokens a second of each, whatever the batch.", rich_help_panel=_CLUSTER),
     ] = None,
@@ -79,38 +107,63 @@ def simulate(
     *,
     common: Common,
 ) -> None:  # fmt: skip
-    """Run a plan in virtual time and compare policies: seconds, waiting, how busy the engines are."""
+    """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
+    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --runs 1000 --rate 20 --engines 16`."""
     brief = asked(common.load(), text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens)
-    rates: dict[str, Any] = {} if rate is None else {"decode_rate": rate}
-    rates |= {"cache_tokens": cache, "block": block, "tells_ids": True}
-    cluster = [Host(f"host-{i}", slots=slots, **rates) for i in range(1, hosts + 1)]
-    if die is not None and hosts == 1:
-        raise UsageError("the only engine would die and nothing would be left: give `--hosts 2` or more with `--die`")
+    times = _times(runs, rate, burstiness, arrivals, brief.request.seed)
+    if die is not None and engines == 1:
+        raise UsageError("the only engine would die and nothing would be left: give `--engines 2` or more with `--die`")
     variants = list(policies or _DEFAULT)
     if len(set(variants)) != len(variants):
         raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
+    rates: dict[str, Any] = {} if decode_rate is None else {"decode_rate": decode_rate}
+    # news of tokens serves nothing but going on after a loss; of many runs it would cost the most
+    rates |= {"cache_tokens": cache, "block": block, "tells_ids": times is None or die is not None}
+    cluster = [Host(f"host-{i}", slots=slots, **rates) for i in range(1, engines + 1)]
+    options: dict[str, Any] = {
+        "hosts": cluster,
+        "latency": LatencyModel(call=call_seconds),
+        "outcome": whole if vary is None else varied(vary),
+        "confidence": synthetic(),
+        "faults": _strikes(cluster, slow, die),
+        "tools": brief.tools,
+        "seed": brief.request.seed,
+    }
     with opened(as_json) as output:
-        reports: dict[str, SimReport] = {}
+        summaries: dict[str, dict[str, Any]] = {}
         for variant in variants:
-            reports[variant] = simulated(
-                brief.request.model_copy(update={"policies": _together(variant)}),
-                hosts=cluster,
-                latency=LatencyModel(call=call_seconds),
-                outcome=whole if vary is None else varied(vary),
-                confidence=synthetic(),
-                faults=_strikes(cluster, slow, die),
-                tools=brief.tools,
-                seed=brief.request.seed,
+            request = brief.request.model_copy(update={"policies": _together(variant)})
+            summaries[variant] = (
+                _summary(simulated(request, **options))
+                if times is None
+                else _of_workload(simulate_workload(request, times, **options))
             )
-        summaries = {name: _summary(report) for name, report in reports.items()}
         if as_json:
-            output.result({"hosts": hosts, "slots": slots, "policies": summaries})
+            output.result({"engines": engines, "slots": slots, "policies": summaries})
         else:
-            _show(summaries, hosts, slots, output)
-    failed = [report.failure for report in reports.values() if report.failure is not None]
-    if failed:
-        output.progress.print(f"error: {failed[0].message} ({failed[0].kind})", markup=False, soft_wrap=True)
+            (_show if times is None else _show_workload)(summaries, engines, slots, output)
+    failed = next((each["error"] for each in summaries.values() if each["error"] is not None), None)
+    if failed is not None:
+        output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _times(
+    runs: int | None, rate: float | None, burstiness: float, trace: Path | None, seed: int
+) -> list[float] | None:
+    """Return when runs arrive; `None` if only one is simulated."""
+    if trace is not None:
+        if rate is not None or burstiness != 1.0:
+            raise UsageError("the file of `--arrivals` says when runs arrive: leave `--rate` and `--burstiness` out")
+        return read_arrivals(trace, runs)
+    if runs is None:
+        if rate is not None:
+            raise UsageError(
+                "`--rate` says how many runs arrive a second, so give `--runs` too; "
+                "tokens a second of an engine are `--decode-rate`"
+            )
+        return None
+    return at_rate(runs, rate, burstiness=burstiness, seed=seed)
 
 
 def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> list[Fault | Throttle]:
@@ -137,7 +190,37 @@ def _summary(report: SimReport) -> dict[str, Any]:
         "attempts": len(report.spans),
         "prompt_computed": report.prompt_computed,
         "prompt_unique": report.prompt_unique,
-        "error": None if report.failure is None else report.failure.message,
+        "error": None if report.failure is None else f"{report.failure.message} ({report.failure.kind})",
+    }
+
+
+def _of_workload(report: WorkloadReport) -> dict[str, Any]:
+    spreads = {"latency": report.latency, "wait": report.wait}
+    return {
+        "runs": report.runs,
+        "done": report.done,
+        "partial": report.partial,
+        "failed": report.failed,
+        "cancelled": report.cancelled,
+        "makespan_seconds": round(report.makespan, 6),
+        **{
+            f"{what}_{name}_seconds": round(value, 6)
+            for what, spread in spreads.items()
+            for name, value in spread.model_dump().items()
+        },
+        "runs_per_second": round(report.throughput, 4),
+        "tokens_per_second": round(report.tokens_per_second, 2),
+        "utilisation": round(report.utilisation, 4),
+        "utilisation_busiest": round(report.busiest, 4),
+        "utilisation_idlest": round(report.idlest, 4),
+        "total_tokens": report.usage.completion,
+        "cancelled_tokens": report.usage.cancelled,
+        "steps": report.steps,
+        "attempts": report.attempts,
+        "events": report.events,
+        "prompt_computed": report.prompt_computed,
+        "prompt_unique": report.prompt_unique,
+        "error": None if report.failure is None else f"{report.failure.message} ({report.failure.kind})",
     }
 
 
@@ -162,3 +245,26 @@ def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: 
             *([f"{summary['prompt_computed'] / max(1, summary['prompt_unique']):.2f}"] if cached else []),
         )
     output.people.print(table)
+
+
+def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output: Output) -> None:
+    some = next(iter(summaries.values()))
+    output.people.print(f"{counted(some['runs'], 'run')} on {engines} × {slots} slots, in virtual time")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("policy")
+    ill = any(summary["runs"] != summary["done"] for summary in summaries.values())
+    columns = ("seconds", "p50", "p90", "p99", "runs/s", "busy", "cancelled")
+    for name in (*columns, "not done") if ill else columns:
+        table.add_column(name, justify="right")
+    for name, summary in summaries.items():
+        table.add_row(
+            name,
+            f"{summary['makespan_seconds']:.3f}",
+            *(f"{summary[f'latency_{each}_seconds']:.3f}" for each in ("p50", "p90", "p99")),
+            f"{summary['runs_per_second']:.2f}",
+            f"{summary['utilisation'] * 100:.0f} %",
+            str(summary["cancelled_tokens"]),
+            *([str(summary["runs"] - summary["done"])] if ill else []),
+        )
+    output.people.print(table)
+    output.people.print("p50, p90, p99: seconds from arrival to end; busy: share of all slots; cancelled: tokens")

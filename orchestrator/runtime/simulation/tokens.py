@@ -16,7 +16,7 @@ from .prefix_cache import PrefixCache
 
 
 class SimTokens:
-    """The tokens of one simulated run."""
+    """The tokens of one simulation."""
 
     def __init__(self, hosts: Iterable[Host]) -> None:
         self.computed = 0
@@ -67,6 +67,11 @@ class SimTokens:
             context = running.prompt + running.ids[running.given : running.given + tokens]
             cache.add(context)
             self._contexts.add(context)
+
+    def over(self, step: str, tries: int) -> None:
+        """A step is over after so many tries: nobody goes on from them."""
+        for number in range(1, tries + 1):
+            self._fates.pop((step, number), None)
 
     def forget(self, host: Host) -> None:
         """A host went away with its cache."""

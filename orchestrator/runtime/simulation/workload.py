@@ -1,0 +1,198 @@
+"""Many runs under virtual time: they arrive one after another and share one machine and one cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import fsum
+from statistics import fmean, quantiles
+
+from ...core.errors import ConfigError
+from ...core.events import Finish
+from ...core.graph import validate
+from ...core.interfaces import Brief, Planner, Plugins
+from ...core.plan import Plan, Request
+from ...core.result import Failure, Usage
+from ...core.tools.tool import ToolSpec
+from ...core.values import Frozen
+from ...machine import Machine, Run
+from ..driver.expander import Expander
+from ..plugins.loader import Plugins as Registry
+from .arrivals import at_rate, read_arrivals
+from .cluster import Cluster
+from .confidence import Confidence
+from .latency import Fault, Host, LatencyModel, Outcome, Running, Throttle, whole
+
+__all__ = ["Spread", "WorkloadReport", "at_rate", "read_arrivals", "simulate_workload"]
+
+
+class Spread(Frozen):
+    """How a quantity is spread over runs or attempts; percentiles with linear interpolation."""
+
+    mean: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+    max: float = 0.0
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of some values; all 0 for none."""
+        if len(values) < 2:
+            (only,) = values or (0.0,)
+            return cls(mean=only, p50=only, p90=only, p99=only, max=only)
+        cuts = quantiles(values, n=100, method="inclusive")
+        return cls(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98], max=max(values))
+
+
+class WorkloadReport(Frozen):
+    """What a simulated workload came to. Times in seconds."""
+
+    runs: int
+    done: int
+    partial: int
+    """Ended with values of some steps, but no answer."""
+    failed: int
+    cancelled: int
+    makespan: float
+    """From the first arrival to the last end."""
+    latency: Spread
+    """Of a run: from its arrival to its end."""
+    wait: Spread
+    """Of an attempt: for a slot or a budget."""
+    throughput: float
+    """Runs that were done, a second."""
+    tokens_per_second: float
+    """Generated, those of cancelled attempts included."""
+    utilisation: float
+    """Share of the time of all slots in which there was a job in them."""
+    busiest: float
+    """The same of the engine that had the most to do."""
+    idlest: float
+    """The same of the engine that had the least to do."""
+    usage: Usage
+    """Tokens of all runs; those of cancelled, failed and lost attempts are `usage.cancelled`."""
+    prompt_computed: int
+    """As in `SimReport`."""
+    prompt_unique: int
+    steps: int
+    attempts: int
+    events: int
+    """Events that the machine took."""
+    failure: Failure | None
+    """Of the first run that failed."""
+
+
+def simulate_workload(
+    requests: Request | Sequence[Request],
+    arrivals: Sequence[float],
+    *,
+    planner: Planner | None = None,
+    hosts: Sequence[Host] = (Host("host"),),
+    latency: LatencyModel | None = None,
+    outcome: Outcome = whole,
+    confidence: Confidence | None = None,
+    faults: Iterable[Fault | Throttle] = (),
+    tools: Sequence[ToolSpec] = (),
+    plugins: Plugins | None = None,
+    seed: int = 0,
+    grace: float = 10.0,
+    lease: float | None = None,
+    check: bool = False,
+) -> WorkloadReport:
+    """Let a run arrive at each of `arrivals` (seconds), all on one machine and one cluster, until the last has ended.
+
+    Several `requests` are taken in turn. Each run has a seed of its own, made of its request's and its number, and so
+    have the random numbers of `outcome`: the same arguments give the same report. Other arguments, and what is raised,
+    as for `simulate`.
+    """
+    given = [requests] if isinstance(requests, Request) else list(requests)
+    if not given or not arrivals:
+        raise ConfigError("a workload needs a request and at least one arrival")
+    source: Plugins = plugins or Registry()
+    machine = Machine(source, cancel_timeout=grace, lease=lease)
+    workload = _Workload(machine, Expander(), hosts, latency or LatencyModel(), outcome, seed)
+    workload.check, workload.confidence = check, confidence
+    briefs = [Brief(each, source.task(each.task, each.text), tuple(tools)) for each in given]
+    planners = [planner or Registry().planner(each.planner) for each in given]
+    return workload.run(list(zip(briefs, planners, strict=True)), sorted(arrivals), faults)
+
+
+class _Workload(Cluster):
+    """A cluster at which runs arrive. Of what is over it keeps numbers alone."""
+
+    def run(
+        self, kinds: Sequence[tuple[Brief, Planner]], arrivals: Sequence[float], faults: Iterable[Fault | Throttle]
+    ) -> WorkloadReport:
+        self._kinds, self._arrivals = kinds, arrivals
+        self._came: dict[str, float] = {}
+        self._latencies: list[float] = []
+        self._waits: list[float] = []
+        self._held = dict.fromkeys(self.batches, 0.0)
+        self._statuses: Counter[str] = Counter()
+        self._usage = Usage()
+        self._steps = 0
+        self._failure: Failure | None = None
+        self._plans: list[Plan | None] = [None] * len(kinds)
+        self.start(faults)
+        self.left = len(arrivals)
+        self.later(arrivals[0], lambda: self._arrive(0))
+        self.play()
+        return self._report()
+
+    def attempt_over(self, running: Running, end_in: str, tokens: int, usage: Usage) -> None:
+        self._held[running.host.name] += self.now - running.start
+        self._waits.append(running.start - running.ready)
+
+    def run_over(self, finish: Finish, run: Run | None) -> None:
+        self._latencies.append(self.now - self._came.pop(finish.run))
+        self._statuses[finish.status] += 1
+        self._usage += finish.usage
+        self._steps += finish.steps
+        self._failure = self._failure or finish.failure
+
+    def _arrive(self, number: int) -> None:
+        following = number + 1
+        if following < len(self._arrivals):
+            self.later(self._arrivals[following], lambda: self._arrive(following))
+        kind = number % len(self._kinds)
+        brief, planner = self._kinds[kind]
+        run, request = f"run-{number}", brief.request
+        own = Brief(request.model_copy(update={"seed": request.seed + number}), brief.task, brief.tools)
+        submitted = self.expander.start(run, planner, own, self.now)
+        if submitted.plan != self._plans[kind]:  # planners most often say the same again
+            validate(submitted.plan)
+            self._plans[kind] = submitted.plan
+        self._came[run] = self.now
+        self.take(submitted)
+
+    def _report(self) -> WorkloadReport:
+        seconds = self.now - self._arrivals[0]
+        shares = {
+            name: held / (seconds * self.batches[name].host.slots) if seconds else 0.0
+            for name, held in self._held.items()
+        }
+        room = seconds * sum(batch.host.slots for batch in self.batches.values())
+        done = self._statuses["done"]
+        return WorkloadReport(
+            runs=len(self._arrivals),
+            done=done,
+            partial=self._statuses["partial"],
+            failed=self._statuses["failed"],
+            cancelled=self._statuses["cancelled"],
+            makespan=seconds,
+            latency=Spread.of(self._latencies),
+            wait=Spread.of(self._waits),
+            throughput=done / seconds if seconds else 0.0,
+            tokens_per_second=self._usage.completion / seconds if seconds else 0.0,
+            utilisation=fsum(self._held.values()) / room if room else 0.0,
+            busiest=max(shares.values()),
+            idlest=min(shares.values()),
+            usage=self._usage,
+            prompt_computed=self.tokens.computed,
+            prompt_unique=self.tokens.unique,
+            steps=self._steps,
+            attempts=len(self._waits),
+            events=self.events,
+            failure=self._failure,
+        )

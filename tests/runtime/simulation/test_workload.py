@@ -1,0 +1,130 @@
+"""Many runs through one machine in virtual time: figures that can be worked out by hand, and what trace files say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from plait.core.errors import ConfigError
+from plait.core.flow import Context, Flow
+from plait.core.plan import Plugin, Request
+from plait.runtime.simulation.latency import Fault, Host, varied
+from plait.runtime.simulation.workload import Spread, at_rate, read_arrivals, simulate_workload
+
+ONE = Host("a", slots=1, decode_rate=100.0, prefill_rate=1e12)
+"""100 tokens a second, one request at a time."""
+HUNDRED = Request(text="q", planner=Plugin(name="single", options={"max_tokens": 100}))
+
+
+def test_runs_wait_for_one_another() -> None:
+    report = simulate_workload(HUNDRED, [0.0, 0.0, 0.5, 10.0], hosts=[ONE], check=True)
+    assert (report.runs, report.done, report.steps, report.attempts) == (4, 4, 4, 4)
+    assert report.makespan == pytest.approx(11.0)
+    # ends: 1, 2, 3 and 11
+    assert report.latency.max == pytest.approx(2.5) and report.latency.mean == pytest.approx((1 + 2 + 2.5 + 1) / 4)
+    assert report.wait.max == pytest.approx(1.5)
+    assert report.utilisation == pytest.approx(4 / 11)
+    assert report.throughput == pytest.approx(4 / 11) and report.tokens_per_second == pytest.approx(400 / 11)
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    request = Request(text="q", planner=Plugin(name="sample", options={"n": 3}))
+    hosts = [Host(f"h{i}", slots=4) for i in range(3)]
+
+    def report(seed: int) -> Any:
+        return simulate_workload(request, at_rate(60, 20.0, seed=seed), hosts=hosts, outcome=varied(), seed=seed)
+
+    assert report(1) == report(1) != report(2)
+
+
+def test_several_requests_are_taken_in_turn_and_runs_are_apart() -> None:
+    short = Request(text="q", planner=Plugin(name="single", options={"max_tokens": 10}))
+    report = simulate_workload([HUNDRED, short], [0.0] * 10, hosts=[ONE])
+    assert report.usage.completion == 5 * 110
+
+
+def test_flows_and_dying_engines_are_part_of_a_workload() -> None:
+    class Two(Flow):
+        async def run(self, ctx: Context, question: str) -> Any:
+            await ctx.first([ctx.think("a", max_tokens=10), ctx.think("b", max_tokens=400)])
+            return await ctx.think("c", max_tokens=10)
+
+    hosts = [Host(f"h{i}", slots=4, decode_rate=100.0) for i in range(2)]
+    faults = [Fault(1.0, "h0", down_for=0.5)]
+    report = simulate_workload(HUNDRED, at_rate(40, 10.0), planner=Two(), hosts=hosts, faults=faults, check=True)
+    assert report.done == 40 and report.attempts > report.steps - 2 * 40
+    assert 0 < report.usage.cancelled < 40 * 400
+
+
+def test_a_workload_without_end_states_what_is_wrong() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        at_rate(0, 1.0)
+    with pytest.raises(ConfigError, match="above 0"):
+        at_rate(2, -1.0)
+    with pytest.raises(ConfigError, match="at least one arrival"):
+        simulate_workload(HUNDRED, [])
+
+
+def test_failed_runs_are_counted_and_the_first_failure_is_kept() -> None:
+    calls = Host("a", serves=("call",))
+    report = simulate_workload(HUNDRED, [0.0, 1.0], hosts=[calls])
+    assert (report.done, report.failed) == (0, 2)
+    assert report.failure is not None and report.failure.kind == "NoWorker"
+
+
+@pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0])
+def test_arrivals_come_at_their_rate(burstiness: float) -> None:
+    times = at_rate(20_000, 8.0, burstiness=burstiness, seed=3)
+    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    mean = fmean(gaps)
+    assert times[0] == 0.0 and mean == pytest.approx(1 / 8, rel=0.05)
+    assert fmean((gap - mean) ** 2 for gap in gaps) == pytest.approx(mean**2 / burstiness, rel=0.15)
+    assert at_rate(3, None) == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5\n6.5\n\n5.5\n",
+        '{"at": 5}\n{"at": 6.5}\n{"at": 5.5}\n',
+        '{"timestamp": 5000, "input_length": 3}\n{"timestamp": 6500}\n{"timestamp": 5500}\n',
+        "TIMESTAMP,ContextTokens\n2023-11-16 18:17:03.5,3\n2023-11-16 18:17:05,4\n2023-11-16 18:17:04,4\n",
+        "n,at\n1,5\n2,6.5\n3,5.5\n",
+    ],
+)
+def test_arrivals_are_read_in_the_forms_that_traces_have(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    assert read_arrivals(path) == [0.0, 0.5, 1.5]
+    assert read_arrivals(path, 2) == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("text", ["", "1\ntwo\n", "at\nnan\n", '{"at": "x"}', "1\n[2]\n", '{"at": null}', "{" * 5000])
+def test_what_is_no_trace_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"no arrival time"):
+        read_arrivals(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_arrivals(tmp_path)
+
+
+@given(st.binary(max_size=200))
+def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("t") / "trace"
+    path.write_bytes(data)
+    try:
+        times = read_arrivals(path)
+    except ConfigError:
+        return
+    assert times and times[0] == 0.0 and times == sorted(times)
+
+
+def test_percentiles_are_those_of_numpy() -> None:
+    spread = Spread.of([float(i) for i in range(101)])
+    assert (spread.p50, spread.p90, spread.p99, spread.max) == (50.0, 90.0, 99.0, 100.0)
+    assert Spread.of([3.0]).p99 == 3.0 and Spread.of([]).max == 0.0
