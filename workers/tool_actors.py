@@ -65,11 +65,6 @@ class ToolActors(Tools):
         """Calls for which no actor is ready: whether one may be now."""
         self._followers: list[asyncio.Task[None]] = []
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of the actors."""
-        return tuple(actor.pid for actor in self._actors if actor.pid is not None)
-
     async def start(self) -> None:
         """Start the actors side by side, and connect to the MCP servers. Raises `WorkerError` and `ToolSchemaError`."""
         if self._followers:

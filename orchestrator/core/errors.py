@@ -25,8 +25,7 @@
     │   ├── DependencyFailed     a step it needs did not end in a value
     │   └── RunFailed            raised by `answer.unwrap()` only: the run has no answer
     └── InvariantError           a bug of ours
-        ├── InvalidTransition    a step was moved where the table of moves does not allow; carries its story
-        └── ReplayDiverged       a journal's actions are not what the machine does now
+        └── InvalidTransition    a step was moved where the table of moves does not allow; carries its story
 
 Inside a run a failed step is data (`plait.core.result.Failure`, whose `kind` is a name from this tree); only
 `answer.unwrap()` raises it. Every exception here is picklable: `args` holds all that `__init__` takes.
@@ -174,17 +173,6 @@ class InvalidTransition(InvariantError):
     def __str__(self) -> str:
         lines = "\n  ".join(self.story)
         return f"step {self.step!r} cannot move from {self.start} to {self.finish}; its story:\n  {lines}"
-
-
-class ReplayDiverged(InvariantError):
-    """Event `index` of a journal led to other actions than were recorded."""
-
-    def __init__(self, index: int, recorded: str, replayed: str) -> None:
-        super().__init__(index, recorded, replayed)
-        self.index, self.recorded, self.replayed = index, recorded, replayed
-
-    def __str__(self) -> str:
-        return f"first divergence at event {self.index}:\n  recorded {self.recorded}\n  replayed {self.replayed}"
 
 
 RAISED = (Exception, SystemExit, GeneratorExit, BaseExceptionGroup)

@@ -105,7 +105,6 @@ def test_ended_means_that_no_move_is_left() -> None:
 EXAMPLES: dict[type[PlaitError], tuple[object, ...]] = {
     errors.RunFailed: (Failure(kind="ToolError", message="it broke"),),
     errors.InvalidTransition: ("r:a", "done", "ready", ("0.0 waiting -> done",)),
-    errors.ReplayDiverged: (3, "one", "another"),
 }
 
 

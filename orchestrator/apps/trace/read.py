@@ -14,8 +14,9 @@ from ...core.errors import ConfigError
 from ...core.events import Action, Event, Finish
 from ...core.interfaces import Plugins
 from ...machine import Machine
-from ...runtime.journal.journal import Header, Journal
+from ...runtime.journal.journal import Journal
 from ...runtime.journal.replay import history
+from ...runtime.journal.tables import Header
 from ...runtime.telemetry import model_name
 from .model import Clock, Trace
 from .record import TraceRecorder

@@ -17,8 +17,9 @@ from typing import Literal
 
 from ...core.errors import ConfigError, UsageError
 from ...core.messages import counted
-from .journal import Journal, RunLine
+from .journal import Journal
 from .sqlite import claimed
+from .tables import RunLine
 
 SUFFIX = ".plait"
 KEEP_FILES = 1000

@@ -1,135 +1,37 @@
 """The journal: every event and the actions that followed, in one SQLite file that only grows.
 
-Events determine the machine's state. Actions stand beside them, long texts abridged: a replay compares them, and where
-the file holds only some of a machine's runs (`Header.told`) it follows the attempts that they name. Notes are for
-resuming alone: which call with side effects was about to be made, what a person was asked and answered.
+Events determine the machine's state. Actions stand beside them, with long texts abridged. A replay compares them. In a
+file that holds only some of a machine's runs (`Header.told`), a replay follows the attempts that the actions name.
+Notes serve resuming alone: calls with side effects that were about to be made, questions to people, their answers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 import os
 import re
 import reprlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, JsonValue, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
-from ...core.events import (
-    Action,
-    Dispatch,
-    Event,
-    Expand,
-    Expanded,
-    Finish,
-    Pruned,
-    Submitted,
-    action_adapter,
-    event_adapter,
-)
-from ...core.result import Failure
-from ...core.values import Frozen
-from ...machine import Order, Refused, Sent
-from .sqlite import FORMAT, check_format, claim, connect, explained, packed, prepare, unpacked
+from ...core.events import Action, Dispatch, Event, Expanded, Finish, Pruned, Submitted, event_adapter
+from ...machine import Refused
+from .recorded import as_json, dump
+from .sqlite import check_format, claim, connect, explained, packed, prepare, unpacked
+from .tables import HEAD, Header, Note, Row, RunLine, is_run_line
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
-_HEAD = 200  # characters of a request that are kept to know it by
-_CHARS = 400  # of JSON; longer values are abridged in actions: events hold them, and a replay makes them again
-_LONG_IN_FINISH = ("result", "partial")
-_MOST = 512  # events that are kept at most
-
-
-class Header(Frozen):
-    """What a machine has to be made with to take the events after it."""
-
-    format: int = FORMAT
-    plait: str
-    """Version of this package that wrote them."""
-    created: str
-    """When, UTC, ISO 8601."""
-    grace: float
-    lease: float | None
-    resumes: str | None = None
-    """The run that this session goes on with. Its machine is not a new one but that of event `base`."""
-    base: int | None = None
-    """The last event of the session that it goes on from."""
-    told: bool = False
-    """The machine had runs that this file does not hold. Actions are those of this file's runs, and a replay follows
-    the attempts that they name; without, the events alone say what was sent where."""
-    meta: dict[str, JsonValue] = {}
-    """Whatever the writer wants to be remembered. What looks like a secret by its name is not kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One event, and the actions that followed."""
-
-    seq: int
-    at: float
-    run: str | None
-    """Which run it concerns, where that can be told."""
-    kind: str
-    event: str
-    """JSON."""
-    actions: str | None
-    """JSON list, as `dump` makes it; `None` if the writer ended before it could write them."""
-
-    def load(self) -> Event:
-        """Return the event. Raises `ConfigError` if it cannot be read."""
-        try:
-            return event_adapter.validate_json(self.event)
-        except ValidationError:
-            try:  # Python's reader takes what pydantic's does not: lone surrogates, as tools and models may write
-                return event_adapter.validate_python(json.loads(self.event))
-            except ValueError as error:
-                detail = str(error).partition("\n")[0]
-                raise ConfigError(
-                    f"event {self.seq} of the journal cannot be read ({detail}): the file is damaged, or another "
-                    "version of plait wrote it"
-                ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that no machine needs to know and a resumed run does."""
-
-    run: str
-    step: str
-    attempt: int | None
-    kind: str
-    """`intent`: a call that changes the world is about to be made. `asked`, `answered`: a question to a person (`step`
-    is its id). `ruled`: what was decided about a call whose outcome is unknown."""
-    note: JsonValue
-
-
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """What the index of a journal says of a run."""
-
-    run: str
-    first: int
-    """Number of the event that submitted it."""
-    created: str
-    """When it was submitted, UTC, ISO 8601."""
-    text: str
-    """The beginning of what was asked."""
-    planner: str
-    status: str | None
-    """How it ended; `None` if it has not, or the writer was killed before it could say so."""
-    tokens: int
-    """Generated, once it has ended."""
-    ended: str | None
+_MOST = 512
+"""Events that are held in memory at most before they are written."""
 
 
 class Journal:
@@ -262,10 +164,10 @@ class Journal:
             self.open()
         first = self._next
         for seq, event in enumerate(events, first):
-            text = packed(self._hidden(_json(event_adapter.dump_python(event))))
+            text = packed(self._hidden(as_json(event_adapter.dump_python(event))))
             self._lines.append((seq, event.at, self._run_of(event), event.kind, text))
             if isinstance(event, Submitted):
-                head = json.loads(self._hidden(json.dumps(" ".join(event.request.text[: 4 * _HEAD].split()))))[:_HEAD]
+                head = json.loads(self._hidden(json.dumps(" ".join(event.request.text[: 4 * HEAD].split()))))[:HEAD]
                 values = (event.run, seq, _now(), head, event.request.planner.name)
                 statement = "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)"
                 self._index.append((statement, values))
@@ -289,7 +191,7 @@ class Journal:
         """Write a note. It and all that was appended before it are on the disk when this returns."""
         if self._db is None:
             self.open()
-        text = packed(self._hidden(_json(note.note)))
+        text = packed(self._hidden(as_json(note.note)))
         statement = "INSERT INTO notes (run, step, attempt, kind, note) VALUES (?, ?, ?, ?, ?)"
         self._index.append((statement, (note.run, note.step, note.attempt, note.kind, text)))
         self._write(sync=True)
@@ -411,7 +313,7 @@ class Journal:
                 f"{self.path} has journal format 1, which has no index of its runs: `plait replay` reads it"
             )
         for line in lines:
-            if not _is_index(line):
+            if not is_run_line(line):
                 raise ConfigError(f"{self.path} is damaged: its index of runs holds {reprlib.repr(line)}")
         return [RunLine(*line) for line in lines]
 
@@ -438,98 +340,6 @@ class Journal:
             raise ConfigError(
                 f"{self.path} is damaged: its header cannot be read ({error.errors()[0]['msg']})"
             ) from None
-
-
-def _is_index(line: tuple[Any, ...]) -> bool:
-    """Whether the columns of a line of the index are of the kinds and sizes that a journal writes."""
-    run, first, created, text, planner, status, tokens, ended = line
-    texts = [(run, 64), (created, 64), (text, _HEAD + 8), (planner, 4096)]
-    sized = all(isinstance(each, str) and len(each) <= most for each, most in texts)
-    ends = all(each is None or (isinstance(each, str) and len(each) <= 64) for each in (status, ended))
-    return sized and ends and all(type(each) is int and each >= 0 for each in (first, tokens))
-
-
-def dump(
-    actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = (), hide: Callable[[str], str] = str
-) -> str:
-    """Return actions, and the refusals among them, as the JSON list that is written and compared.
-
-    Prompts, token ids and results that are long are abridged to their length and hash: prompts of continued contexts
-    would make a journal grow with the square of their length.
-    """
-    said = [_action(action, hide) for action in actions]
-    for index, (step, failure, run) in reversed(refused):
-        said.insert(index, _object(kind='"refused"', step=_json(step), run=_json(run), failure=_json(failure)))
-    return hide(f"[{','.join(said)}]")
-
-
-def _action(action: Action, hide: Callable[[str], str]) -> str:
-    match action:
-        case Dispatch(worker=worker, job=job, reason=reason):
-            what = _object(
-                attempt=str(job.attempt),
-                run=_json(job.run),
-                step=_json(job.step),
-                op=_brief(job.op, hide),
-                seconds=_json(job.seconds),
-                generated=_brief(job.generated, hide),
-                priority=str(job.priority),
-            )
-            return _object(kind='"dispatch"', worker=_json(worker), job=what, reason=_json(reason))
-        case Expand(step=step, attempt=attempt, delta=delta, result=result):
-            return _object(
-                kind='"expand"',
-                step=_json(step),
-                attempt=str(attempt),
-                delta=_brief(delta, hide),
-                result=_brief(result, hide),
-            )
-        case Finish():
-            kept = {
-                each.name: getattr(action, each.name) for each in fields(action) if each.name not in _LONG_IN_FINISH
-            }
-            long = {name: _brief(getattr(action, name), hide) for name in _LONG_IN_FINISH}
-            return _object(**{name: _json(value) for name, value in kept.items()}, **long)
-        case _:
-            return _json(action_adapter.dump_python(action))
-
-
-def _object(**members: str) -> str:
-    return "{" + ",".join([f'"{name}":{text}' for name, text in members.items()]) + "}"
-
-
-def _brief(value: object, hide: Callable[[str], str]) -> str:
-    text = hide(_json(value))
-    if len(text) <= _CHARS:
-        return text
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f'"{len(text)} characters {digest}"'
-
-
-def orders(actions: str | None) -> list[tuple[Order, str]]:
-    """Return the orders in recorded actions, each with the run that it concerns. Raises `ConfigError`."""
-    found: list[tuple[Order, str]] = []
-    try:
-        for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
-            if action["kind"] == "dispatch":
-                job = action["job"]
-                sent = Sent(job["step"], action["worker"], job["attempt"], job.get("priority", 0), action["reason"])
-                found.append((sent, job["run"]))
-            elif action["kind"] == "refused":
-                failure = Failure.model_validate(action["failure"])
-                run = action["run"] or action["step"].rpartition(":")[0]
-                found.append((Refused(action["step"], failure, action["run"]), run))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
-    return found
-
-
-def _json(item: object) -> str:
-    plain = item.model_dump() if isinstance(item, BaseModel) else item  # as a model it would write inf as null
-    try:
-        return to_json(plain, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # a lone surrogate, which UTF-8 cannot say and JSON's escapes can
-        return json.dumps(plain, separators=(",", ":"))
 
 
 def _run_in(event: Expanded | Pruned) -> str:

@@ -9,18 +9,18 @@ Also the history of one run across the sessions in which it was resumed.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
 
-from ...core.errors import ConfigError, ReplayDiverged
+from ...core.errors import ConfigError
 from ...core.events import Action, Event, Finish
 from ...core.interfaces import Plugins
 from ...machine import Machine, check as check_invariants
-from .journal import Header, Journal, Row, dump, orders
+from .journal import Journal
+from .recorded import dump, ordered, orders
 from .sqlite import FORMAT
+from .tables import Header, Row
 from .writer import of_runs
 
 
@@ -52,11 +52,6 @@ class ReplayReport:
     machine: Machine
     """The last session's machine, as it is after the last event replayed."""
     divergence: Divergence | None = None
-
-    def demand(self) -> None:
-        """Raise `ReplayDiverged` if there was a divergence."""
-        if self.divergence is not None:
-            raise ReplayDiverged(self.divergence.index, self.divergence.recorded or "nothing", self.divergence.replayed)
 
 
 def replay(
@@ -207,22 +202,6 @@ def _same(recorded: str | None, said: str, header: Header) -> bool:
     if recorded is None or recorded == said:
         return True
     return header.format < FORMAT and ordered(recorded) == ordered(said)
-
-
-def ordered(actions: str | None) -> list[list[object]]:
-    """Return what of recorded actions the events after them stand on: which attempt is at which step, what is given up,
-    how runs end. The rest (how a job is worded, when to be woken) may differ between versions."""
-    kept = {"dispatch": ("worker",), "cancel": ("step", "attempt"), "finish": ("run", "status")}
-    found: list[list[object]] = []
-    try:
-        for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
-            if action["kind"] in kept:
-                job = cast("dict[str, Any]", action.get("job") or {})
-                fields = [action.get(name) for name in kept[action["kind"]]]
-                found.append([action["kind"], *fields, job.get("attempt"), job.get("step")])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
-    return found
 
 
 def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:

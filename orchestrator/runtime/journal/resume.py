@@ -39,8 +39,10 @@ from ...machine import Machine, Node, Run
 from ..driver.driver import arrival
 from ..driver.expander import Expander, heard_at
 from ..driver.flows import Heard
-from .journal import Header, Journal, Note
-from .replay import Moment, history, ordered
+from .journal import Journal
+from .recorded import ordered
+from .replay import Moment, history
+from .tables import Header, Note
 
 OnUnknown = Literal["fail", "ask", "retry"]
 """What becomes of a call with side effects that was under way when the process ended: its step fails, a person is

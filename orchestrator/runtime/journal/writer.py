@@ -41,7 +41,8 @@ from ...core.events import (
     WorkerUp,
 )
 from ...machine import Machine, Refused
-from .journal import Journal, Note
+from .journal import Journal
+from .tables import Note
 
 log = logging.getLogger("plait.journal")
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import JsonValue
 
-from plait.core.errors import ConfigError, ReplayDiverged
+from plait.core.errors import ConfigError
 from plait.core.events import Cancelled, Event, Failed, Progressed, Submitted, Succeeded, Tick, WorkerUp
 from plait.core.interfaces import Merge, Policy, Verdict
 from plait.core.plan import Call, Join, Plan, Plugin, Request, Sampling, Step, Text, Think
@@ -23,7 +23,8 @@ from plait.core.result import Failure, Result, Usage
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.machine.machine import Machine
-from plait.runtime.journal.journal import Journal, dump
+from plait.runtime.journal.journal import Journal
+from plait.runtime.journal.recorded import dump
 from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins
@@ -175,7 +176,7 @@ def test_a_replay_repeats_every_action(file: Path) -> None:
     assert (report.events, report.sessions, report.recomputed, report.divergence) == (n, 1, 0, None)
     (finish,) = report.finished
     assert finish.run == "sim" and finish.status == "done"
-    report.demand()
+    assert report.divergence is None, report.divergence
 
 
 def test_a_replay_can_stop_in_the_middle_and_show_the_machine(file: Path) -> None:
@@ -191,7 +192,8 @@ def test_hash_seeds_change_no_action(file: Path, root: Path) -> None:
     code = (
         "import sys; from plait.runtime.journal.replay import replay\n"
         "from plait.runtime.plugins.loader import Plugins\n"
-        "report = replay(sys.argv[1], Plugins(), check=True); report.demand(); print(report.events)"
+        "report = replay(sys.argv[1], Plugins(), check=True)\n"
+        "assert report.divergence is None, report.divergence\nprint(report.events)"
     )
     for seed in ("0", "1", "4242"):
         done = subprocess.run(
@@ -216,8 +218,6 @@ def test_the_first_divergence_is_named(file: Path) -> None:
     assert found.recorded is not None
     assert '"fetch"' in found.recorded and '"search"' in found.replayed
     assert report.events == target.seq, "what comes after says nothing"
-    with pytest.raises(ReplayDiverged, match=f"first divergence at event {target.seq}"):
-        report.demand()
 
 
 def test_a_change_of_an_event_shows_in_what_follows(file: Path) -> None:

@@ -23,7 +23,7 @@ def old(tmp_path: Path) -> Path:
 def test_a_machine_of_today_does_what_the_journal_says(old: Path) -> None:
     report = replay(old, Plugins(), check=True)
     assert report.events == 6
-    report.demand()  # raises at the first action that differs
+    assert report.divergence is None, report.divergence
 
 
 def test_its_run_is_listed_and_rebuilt(old: Path) -> None:

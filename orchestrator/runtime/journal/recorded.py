@@ -1,0 +1,121 @@
+"""Actions as a journal holds them: JSON with long values abridged, and what a later reader takes from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json
+
+from ...core.errors import ConfigError
+from ...core.events import Action, Dispatch, Expand, Finish, action_adapter
+from ...core.result import Failure
+from ...machine import Order, Refused, Sent
+
+_CHARS = 400
+"""Characters of JSON above which a value is abridged. Events hold the whole, and a replay makes it again."""
+_LONG_IN_FINISH = ("result", "partial")
+
+
+def dump(
+    actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = (), hide: Callable[[str], str] = str
+) -> str:
+    """Return actions, and the refusals among them, as the JSON list that is written and compared.
+
+    Prompts, token ids and results that are long are abridged to their length and hash: prompts of continued contexts
+    would make a journal grow with the square of their length.
+    """
+    said = [_action(action, hide) for action in actions]
+    for index, (step, failure, run) in reversed(refused):
+        said.insert(index, _object(kind='"refused"', step=as_json(step), run=as_json(run), failure=as_json(failure)))
+    return hide(f"[{','.join(said)}]")
+
+
+def _action(action: Action, hide: Callable[[str], str]) -> str:
+    match action:
+        case Dispatch(worker=worker, job=job, reason=reason):
+            what = _object(
+                attempt=str(job.attempt),
+                run=as_json(job.run),
+                step=as_json(job.step),
+                op=_brief(job.op, hide),
+                seconds=as_json(job.seconds),
+                generated=_brief(job.generated, hide),
+                priority=str(job.priority),
+            )
+            return _object(kind='"dispatch"', worker=as_json(worker), job=what, reason=as_json(reason))
+        case Expand(step=step, attempt=attempt, delta=delta, result=result):
+            return _object(
+                kind='"expand"',
+                step=as_json(step),
+                attempt=str(attempt),
+                delta=_brief(delta, hide),
+                result=_brief(result, hide),
+            )
+        case Finish():
+            kept = {
+                each.name: getattr(action, each.name) for each in fields(action) if each.name not in _LONG_IN_FINISH
+            }
+            long = {name: _brief(getattr(action, name), hide) for name in _LONG_IN_FINISH}
+            return _object(**{name: as_json(value) for name, value in kept.items()}, **long)
+        case _:
+            return as_json(action_adapter.dump_python(action))
+
+
+def _object(**members: str) -> str:
+    return "{" + ",".join([f'"{name}":{text}' for name, text in members.items()]) + "}"
+
+
+def _brief(value: object, hide: Callable[[str], str]) -> str:
+    text = hide(as_json(value))
+    if len(text) <= _CHARS:
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f'"{len(text)} characters {digest}"'
+
+
+def orders(actions: str | None) -> list[tuple[Order, str]]:
+    """Return the orders in recorded actions, each with the run that it concerns. Raises `ConfigError`."""
+    found: list[tuple[Order, str]] = []
+    try:
+        for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
+            if action["kind"] == "dispatch":
+                job = action["job"]
+                sent = Sent(job["step"], action["worker"], job["attempt"], job.get("priority", 0), action["reason"])
+                found.append((sent, job["run"]))
+            elif action["kind"] == "refused":
+                failure = Failure.model_validate(action["failure"])
+                run = action["run"] or action["step"].rpartition(":")[0]
+                found.append((Refused(action["step"], failure, action["run"]), run))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
+    return found
+
+
+def as_json(item: object) -> str:
+    """Return a value as JSON. Infinities and lone surrogates survive."""
+    plain = item.model_dump() if isinstance(item, BaseModel) else item  # as a model it would write inf as null
+    try:
+        return to_json(plain, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # a lone surrogate, which UTF-8 cannot say and JSON's escapes can
+        return json.dumps(plain, separators=(",", ":"))
+
+
+def ordered(actions: str | None) -> list[list[object]]:
+    """Return what of recorded actions the events after them stand on: which attempt is at which step, what is given up,
+    how runs end. The rest (how a job is worded, when to be woken) may differ between versions."""
+    kept = {"dispatch": ("worker",), "cancel": ("step", "attempt"), "finish": ("run", "status")}
+    found: list[list[object]] = []
+    try:
+        for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
+            if action["kind"] in kept:
+                job = cast("dict[str, Any]", action.get("job") or {})
+                fields = [action.get(name) for name in kept[action["kind"]]]
+                found.append([action["kind"], *fields, job.get("attempt"), job.get("step")])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
+    return found
