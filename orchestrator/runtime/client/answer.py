@@ -184,6 +184,11 @@ class TextNews(Frozen):
     kind: Literal["text"] = "text"
     at: float
     step: str
+    """Step id: which branch it is."""
+    name: str = ""
+    """The step's name, such as `sample-2`."""
+    label: str = ""
+    """What it is, in a few words."""
     text: str
     tokens: int
     logprob: float | None = None

@@ -258,21 +258,28 @@ class AsyncOrchestrator:
             plan: the same.
             modes: which kinds of news to yield (`"step"`, `"text"`, `"ask"`, `"answer"`); all by default.
 
-        Leaving the iteration early gives the run up.
+        With news of text all model calls stream, whatever their planner says; `name` and `step` tell the branches
+        apart. Leaving the iteration early gives the run up.
         """
-        handle = await self.submit(text, plan=plan, watch=True, **options)
+        handle = await self.submit(text, plan=plan, watch=True if modes is None else modes, **options)
         async for news in handle.news(modes):
             yield news
 
     async def submit(
-        self, text: str = "", *, plan: Plan | None = None, watch: bool = False, **options: Unpack[Options]
+        self,
+        text: str = "",
+        *,
+        plan: Plan | None = None,
+        watch: bool | Collection[Mode] = False,
+        **options: Unpack[Options],
     ) -> Handle:
         """Start one request and return its handle at once.
 
         Args:
             text: what is asked.
             plan: a finished plan to run in place of a planner's.
-            watch: keep news for `Handle.news`.
+            watch: keep news for `Handle.news`. With `True`, or kinds of news with `"text"` among them, all model calls
+                stream their text.
             options: see `Options`.
 
         Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run,
@@ -284,7 +291,7 @@ class AsyncOrchestrator:
         self,
         text: str,
         plan: Plan | None,
-        watch: bool,
+        watch: bool | Collection[Mode],
         options: Options,
         answerable: bool,
         planner: Planner | None = None,
@@ -374,7 +381,7 @@ class AsyncOrchestrator:
         self,
         run: str,
         *,
-        watch: bool = False,
+        watch: bool | Collection[Mode] = False,
         on_unknown: OnUnknown | None = None,
         tools: Iterable[ToolLike] = (),
         path: str | Path | None = None,
@@ -385,7 +392,7 @@ class AsyncOrchestrator:
     async def _reopen(
         self,
         run: str,
-        watch: bool,
+        watch: bool | Collection[Mode],
         on_unknown: OnUnknown | None,
         tools: Iterable[ToolLike],
         path: str | Path | None,

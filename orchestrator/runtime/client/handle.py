@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pydantic import JsonValue
 
@@ -35,7 +35,7 @@ class Handle:
         driver: Driver,
         event: Submitted,
         task: Task,
-        watch: bool,
+        watch: bool | Collection[Mode],
         *,
         asker: Asker,
         future: asyncio.Future[tuple[Finish, Run | None]] | None = None,
@@ -55,6 +55,8 @@ class Handle:
         self._news: asyncio.Queue[News | BaseException] | None = asyncio.Queue() if watch else None
         if self._news is not None:
             driver.watch(self.run, self._watch)
+            if watch is True or "text" in cast("Collection[Mode]", watch):
+                driver.stream(self.run)
             for node in nodes:  # of a run that is taken up again: where they stand
                 self._news.put_nowait(StepNews(at=0.0, record=step_record(node, event.at)))
         self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
@@ -161,7 +163,13 @@ class Handle:
             attempt = machine.attempts.get(event.attempt)
             if attempt is not None and attempt.node.run is run and attempt.node.hedge is not attempt:
                 news = TextNews(
-                    at=at, step=attempt.node.id, text=event.text, tokens=attempt.generated, logprob=event.logprob
+                    at=at,
+                    step=attempt.node.id,
+                    name=attempt.node.step.name,
+                    label=attempt.node.step.label,
+                    text=event.text,
+                    tokens=attempt.generated,
+                    logprob=event.logprob,
                 )
                 self._news.put_nowait(news)
 

@@ -118,7 +118,7 @@ class Orchestrator:
     ) -> Iterator[News]:
         """Run one request and yield its news as they come (those of `modes`, if given), the answer last; leaving early
         gives the run up."""
-        handle = self._do(self._inner.submit(text, plan=plan, watch=True, **options))
+        handle = self._do(self._inner.submit(text, plan=plan, watch=True if modes is None else modes, **options))
         news = handle.news(modes)
         try:
             while True:

@@ -12,6 +12,7 @@ import gc
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple, assert_never
 
@@ -85,6 +86,8 @@ class Driver:
         self.watchers: list[Watcher] = []
         """Hear of every event."""
         self._watched: dict[str, list[Watcher]] = {}
+        self._aloud: set[str] = set()
+        """Runs of which every model call streams."""
         self._workers = {worker.name: worker for worker in workers}
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event | _Adoption] = deque()
@@ -150,6 +153,10 @@ class Driver:
     def watch(self, run: str, watcher: Watcher) -> None:
         """Tell a watcher of the events of one run, until it has ended."""
         self._watched.setdefault(run, []).append(watcher)
+
+    def stream(self, run: str) -> None:
+        """Let every model call of a run stream its text, whatever its plan says, until the run has ended."""
+        self._aloud.add(run)
 
     def cancel(self, run: str, reason: str = "cancelled by the user") -> None:
         """Give a run up. Its future still resolves, with what was done."""
@@ -362,6 +369,8 @@ class Driver:
                 node = self.machine.nodes.get(job.step)
                 if node is not None and node.step.side_effects:
                     self.recorder.intent(job)
+                if job.run in self._aloud and job.op.kind == "think" and not job.op.stream:
+                    job = replace(job, op=job.op.model_copy(update={"stream": True}))
                 self._runs[job.attempt] = job.run
                 self._jobs[job.attempt] = self._loop.create_task(self._work(self._workers[action.worker], job))
             case Expand():
@@ -376,6 +385,7 @@ class Driver:
             case Finish():
                 self.expander.forget(action.run)
                 self._watched.pop(action.run, None)
+                self._aloud.discard(action.run)
                 future = self._waiting.pop(action.run, None)
                 if future is not None:
                     self._over.append((future, (action, self.machine.finished(action.run))))

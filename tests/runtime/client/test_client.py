@@ -148,6 +148,33 @@ async def test_news_tell_the_whole_story_and_end_in_the_answer(make: Make) -> No
     assert sum(isinstance(item, AnswerNews) for item in news) == 1
 
 
+@pytest.mark.parametrize(
+    "planner",
+    ["single:stream=false", "sample:n=3", "adaptive", "deepprune", "threads", "refine:rounds=2x1", "think_summarize",
+     "skeleton", "decompose", "auto"],
+)  # fmt: skip
+async def test_whoever_follows_a_run_gets_the_text_of_every_branch(make: Make, planner: str) -> None:
+    orchestrator = make(Reply(text="one two three answer: 4"))
+    heard: dict[str, str] = {}
+    names: dict[str, str] = {}
+    async for item in orchestrator.stream("Why is it 4?", planner=planner):
+        if isinstance(item, TextNews):
+            heard[item.step] = heard.get(item.step, "") + item.text
+            names[item.step] = item.name
+        elif isinstance(item, AnswerNews):
+            wrote = {row.step: row for row in item.answer.trace if row.kind == "think" and row.state == "done"}
+    assert wrote and {step: heard.get(step) for step in wrote} == dict.fromkeys(wrote, "one two three answer: 4")
+    assert all(names[step] == row.name for step, row in wrote.items())
+
+
+async def test_text_is_not_asked_for_where_nobody_wants_it(make: Make) -> None:
+    orchestrator = make(Reply(text="one two three"))
+    seen = [item async for item in orchestrator.stream("q", planner="sample:n=2", modes=["step", "answer"])]
+    assert not any(isinstance(item, TextNews) for item in seen)
+    handle = await orchestrator.submit("q", planner="sample:n=2", watch=["step"])
+    assert not [item async for item in handle.news() if isinstance(item, TextNews) and item.text]
+
+
 async def test_leaving_the_stream_gives_the_run_up(make: Make) -> None:
     worker = Scripted(replies=[Reply(text="word " * 10_000, tokens_per_second=200)])
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
