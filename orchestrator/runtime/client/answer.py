@@ -11,7 +11,7 @@ from ...core.errors import OutcomeUnknown, RunFailed
 from ...core.events import Status
 from ...core.plan import Plan
 from ...core.record import StepRecord
-from ...core.result import Failure, Usage
+from ...core.result import Failure, Finish, Usage
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text
 from .report import Report
@@ -36,6 +36,9 @@ class Answer(Frozen):
     """The output step's value, as it is."""
     why: str = ""
     """How the answer was chosen, if it was chosen among several."""
+    finish: Finish | None = None
+    """How the output's text ended: `stop`, or `length` where it was cut at its most tokens; `None` without an
+    output."""
     failure: Failure | None = None
     """Why there is no answer."""
     partial: dict[str, JsonValue] = {}

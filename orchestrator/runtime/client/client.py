@@ -29,7 +29,7 @@ from ...core.values import writable
 from ...machine import Machine
 from .. import telemetry
 from ..driver.cache import Cached, ResultCache, default_file, identity
-from ..driver.driver import LARGE, SLICE, Driver
+from ..driver.driver import LARGE, SLICE, Driver, Watcher
 from ..driver.effects import revised
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
@@ -169,6 +169,7 @@ class AsyncOrchestrator:
         """When the event loop last did something else between two submissions."""
         self._start_up: asyncio.Task[None] | None = None
         self._closed = False
+        self._watchers: list[Watcher] = []
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -184,6 +185,13 @@ class AsyncOrchestrator:
         await self._started()
         assert self._driver is not None
         self._records.check(self._driver.recorder)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have a function called after every event of all runs, with the machine and what followed. It must not block.
+        To be said before the start."""
+        if self._driver is not None:
+            raise UsageError("this orchestrator has started: call `watch` before `start`")
+        self._watchers.append(watcher)
 
     async def start_workers(self) -> None:
         """Start the workers alone: nothing is written down before a first run."""
@@ -217,6 +225,7 @@ class AsyncOrchestrator:
         machine = Machine(self.plugins, lease=self.config.lease)
         recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
         driver = Driver(machine, workers, self._expander, recorder)
+        driver.watchers += self._watchers
         telemetry.watch(driver, self.config)
         await driver.start()
         self._driver = driver

@@ -28,7 +28,7 @@ from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.plan import Plugin
 from ..plugins.spec import parse_plugin
 
-__all__ = ["BUNDLED_MODEL", "Config"]
+__all__ = ["BUNDLED_MODEL", "Config", "table"]
 
 BUNDLED_MODEL = Path(__file__).parents[2] / "models" / "countdown"
 """Folder of the model that comes with the package."""
@@ -39,6 +39,8 @@ _OFF = ("off", "none", "no", "false", "0")
 _ON = ("on", "yes", "true", "1")
 _OTHERS = ("config", "debug")
 """Variables that are no settings: the file to read, and whether errors come with a traceback."""
+_TABLES = ("serve",)
+"""Tables of the file that are for one command alone."""
 # A Kubernetes service called `plait` puts these into the environment of every pod beside it.
 _KUBERNETES = re.compile(r"PLAIT_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)")
 
@@ -277,19 +279,36 @@ def _from_environment() -> _Source:
     return _Source("environment variable PLAIT_{upper}", EnvSettingsSource(Config)())
 
 
-def _from_file(given: str | Path | None) -> _Source:
+def table(name: str, file: str | Path | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the path of the settings' file, and a table of it that is for one command alone, such as `serve`; both
+    empty if there is none. Raises `ConfigError`."""
+    path, whole = _read(file)
+    found: object = whole.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: `{name}` is not a table: write it as [{name}]")
+    return str(path or ""), cast("dict[str, Any]", found)
+
+
+def _read(given: str | Path | None) -> tuple[Path | None, dict[str, Any]]:
+    """Return the settings' file and what is in it."""
     named = given or os.environ.get(f"{PREFIX}CONFIG") or None
     path = Path(named or DEFAULT_FILE).expanduser()
     if named is None and not path.exists():
-        return _Source("", {})
+        return None, {}
     try:
-        text = path.read_bytes().decode()
-        table = tomllib.loads(text)
+        return path, tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         how = "--config" if given else f"{PREFIX}CONFIG" if named else "it or remove it"
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); check {how}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
+
+
+def _from_file(given: str | Path | None) -> _Source:
+    path, whole = _read(given)
+    if path is None:
+        return _Source("", {})
+    table = {key: value for key, value in whole.items() if key not in _TABLES}
     values = {key.replace("-", "_"): value for key, value in table.items()}
     for key in _PATHS:
         value: object = values.get(key)

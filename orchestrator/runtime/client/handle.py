@@ -72,6 +72,11 @@ class Handle:
             raise
 
     @property
+    def plan(self) -> Plan:
+        """The first plan, as the planner made it."""
+        return self._plan
+
+    @property
     def finished(self) -> asyncio.Future[Answer]:
         """The future of the answer. Unlike awaiting the handle, cancelling who waits for it gives nothing up."""
         return self._finish
@@ -216,6 +221,7 @@ def read_answer(
         verified=verified,
         value=result.value if result is not None else None,
         why=result.why if result is not None else "",
+        finish=result.finish if result is not None else None,
         failure=failure,
         partial=finish.partial,
         report=report(finish, run, began, ended),

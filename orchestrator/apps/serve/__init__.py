@@ -1,0 +1,1 @@
+"""`plait serve`: the orchestrator behind the OpenAI API."""

@@ -1,0 +1,148 @@
+"""The ASGI application: routes, keys, errors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from .chat import ChatCompletions
+from .errors import ApiError, not_found, of_error
+from .service import Service
+from .tenants import User
+
+__all__ = ["build"]
+
+log = logging.getLogger("plait.serve")
+
+Handler = Callable[[Request, User], Awaitable[Any]]
+_SECURE = {"x-content-type-options": "nosniff"}
+
+
+def build(service: Service) -> Starlette:
+    """Return the application of a service. It starts the orchestrator, and closes it at the end."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            await service.start()
+            yield
+        finally:
+            await service.close()
+
+    routes = [
+        Route("/healthz", _healthz),
+        Route("/readyz", _Endpoint(service, _readyz, "readyz", keys=False)),
+        Route("/v1/models", _Endpoint(service, _models(service), "models")),
+        Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
+        Route("/v1/chat/completions", _Endpoint(service, ChatCompletions(service), "chat"), methods=["POST"]),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.add_exception_handler(404, _no_route)
+    app.add_exception_handler(405, _no_method)
+    app.state.service = service
+    return app
+
+
+class _Endpoint:
+    """An ASGI app around a handler: finds the tenant, answers errors in OpenAI's form."""
+
+    def __init__(self, service: Service, handler: Handler, name: str, *, keys: bool = True) -> None:
+        self._service, self._handler, self._name, self._keys = service, handler, name, keys
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        request = Request(scope, receive, send)
+        began, status = time.perf_counter(), 500
+        user: User | None = None
+
+        async def heard(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            try:
+                if self._keys:
+                    user = self._service.tenants.find(request.headers.get("authorization", ""))
+                answer = await self._handler(request, user)  # pyright: ignore[reportArgumentType]
+            except ClientDisconnect:
+                status = 499
+                return
+            except Exception as error:
+                answer = self._error(error)
+            await answer(scope, receive, heard)
+        finally:
+            self._service.answered(self._name, request, user, status, time.perf_counter() - began)
+
+    def _error(self, error: Exception) -> Response:
+        said = of_error(error)
+        if said.status == 500 and said.code == "internal_error":
+            log.error("a request met with a mistake of ours", exc_info=error)
+        return said.response()
+
+
+async def _healthz(_: Request) -> Response:
+    """Alive: the event loop runs."""
+    return PlainTextResponse("ok", headers=_SECURE)
+
+
+async def _readyz(request: Request, _: User) -> Response:
+    service: Service = request.app.state.service
+    ready = service.ready and not service.closing
+    return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503, headers=_SECURE)
+
+
+def _models(service: Service) -> Handler:
+    async def models(_: Request, user: User) -> Response:
+        return JSONResponse({"object": "list", "data": list(listed(service, user).values())})
+
+    return models
+
+
+def _model(service: Service) -> Handler:
+    async def model(request: Request, user: User) -> Response:
+        name = request.path_params["name"]
+        found = listed(service, user).get(name)
+        if found is None:
+            service.strategy(name, user)  # a planner's name with options is a model too
+            found = _card(name)
+        return JSONResponse(found)
+
+    return model
+
+
+def listed(service: Service, user: User) -> dict[str, dict[str, Any]]:
+    """Return the models that a tenant may ask for: aliases, the workers' models, and each planner over each of them."""
+    served = service.served
+    plain = [*service.settings.aliases, *served]
+    planned = [f"plait/{planner}@{model}" for planner in user.planners for model in served]
+    planned = planned or [f"plait/{planner}" for planner in user.planners]
+    names = dict.fromkeys([*plain, *planned])
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        with contextlib.suppress(ApiError):
+            service.strategy(name, user)
+            found[name] = _card(name)
+    return found
+
+
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "plait"}
+
+
+async def _no_route(request: Request, _: Exception) -> Response:
+    return not_found(f"there is nothing at {request.method} {request.url.path}", code="unknown_url").response()
+
+
+async def _no_method(request: Request, _: Exception) -> Response:
+    message = f"{request.url.path} does not take {request.method}"
+    return ApiError(405, message, code="method_not_allowed").response()

@@ -1,0 +1,272 @@
+"""The bodies of requests: what OpenAI's clients send, checked; what cannot be honoured is refused by its name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from .errors import ApiError, invalid, unsupported
+from .strategy import PlaitField
+
+__all__ = ["ChatBody", "Message", "ResponseBody", "Sampled"]
+
+# Fields of the bodies that are taken and not read change nothing about the answer that a client could rely on.
+
+
+class Body(BaseModel):
+    """Base of bodies and their parts. Fields that OpenAI does not have are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=False)
+
+
+class Part(BaseModel):
+    """A part of a message's content."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: str
+    text: str | None = None
+
+
+class Message(BaseModel):
+    """One message of a conversation, as it is in a body."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class Sampled(Body):
+    """What both bodies say about the model and how it samples."""
+
+    model: str = Field(min_length=1, max_length=2000)
+    stream: bool | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    plait: PlaitField = PlaitField()
+    # Of vLLM and its kin:
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+
+
+class FormatJson(BaseModel):
+    """`response_format.json_schema`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "answer"
+    schema_: dict[str, JsonValue] = Field(default={}, alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """`response_format`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: FormatJson | None = None
+
+    @property
+    def schema_of(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer must have; `None` for any text."""
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return {"type": "object"}
+        if self.json_schema is None:
+            raise invalid("response_format of type json_schema needs `json_schema`", "response_format.json_schema")
+        return self.json_schema.schema_
+
+
+class FunctionTool(BaseModel):
+    """A function that the client offers."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    """A tool of a chat body."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: str
+    function: FunctionTool | None = None
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    include_usage: bool = False
+
+
+class ChatBody(Sampled):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=128)
+    stop: str | list[str] | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, JsonValue] | None = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    modalities: list[str] | None = None
+    audio: JsonValue = None
+    prediction: JsonValue = None
+    web_search_options: JsonValue = None
+    functions: JsonValue = None
+    function_call: JsonValue = None
+    metadata: Annotated[dict[str, str] | None, Field(max_length=16)] = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: JsonValue = None
+    verbosity: str | None = None
+    moderation: JsonValue = None
+    reasoning_effort: str | None = None
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        if self.n not in (None, 1):
+            raise unsupported("n", "several choices are not made; plait/sample:n=… samples and votes, in one choice")
+        if self.logprobs or self.top_logprobs:
+            raise unsupported("logprobs", "log-probabilities of tokens are not told; leave `logprobs` out")
+        if self.modalities not in (None, ["text"]) or self.audio is not None:
+            raise unsupported("modalities", "only text is answered: leave `modalities` and `audio` out")
+        if self.functions or self.function_call:
+            raise unsupported("functions", "`functions` is the old form: give `tools` and `tool_choice`")
+        for name in ("prediction", "web_search_options", "logit_bias"):
+            if getattr(self, name):
+                raise unsupported(name, f"`{name}` is not supported: leave it out")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if getattr(self, name):
+                raise unsupported(name, f"`{name}` is not supported: `repetition_penalty` is")
+        if self.stream_options is not None and not self.stream:
+            raise invalid("`stream_options` goes with `stream: true`", "stream_options")
+        for place, tool in enumerate(self.tools or ()):
+            if tool.type != "function" or tool.function is None:
+                raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
+        _check_choice(self.tool_choice, [each.function.name for each in self.tools or () if each.function])
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts that end the answer."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+def _check_choice(choice: str | dict[str, JsonValue] | None, names: list[str]) -> None:
+    if isinstance(choice, str) and choice not in ("none", "auto", "required"):
+        raise invalid(f"tool_choice {choice!r} is none of none, auto, required, or a function", "tool_choice")
+    if choice not in (None, "none", "auto") and not names:
+        raise invalid("`tool_choice` goes with `tools`", "tool_choice")
+    if isinstance(choice, dict):
+        inner = choice.get("function")
+        name = inner.get("name") if isinstance(inner, dict) else choice.get("name")
+        if choice.get("type") != "function" or name not in names:
+            raise invalid(f"tool_choice names {name!r}, and the tools are {', '.join(names)}", "tool_choice")
+
+
+class TextFormat(BaseModel):
+    """`text.format` of a response."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
+
+
+class TextConfig(BaseModel):
+    """`text` of a response."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    format: TextFormat | None = None
+
+
+class ResponseTool(BaseModel):
+    """A tool of a response's body."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: str
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+
+
+class ResponseBody(Sampled):
+    """The body of `POST /v1/responses`."""
+
+    input: str | list[dict[str, Any]] = ""
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    background: bool | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    metadata: Annotated[dict[str, str] | None, Field(max_length=16)] = None
+    text: TextConfig | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: str | dict[str, JsonValue] | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
+    include: list[str] | None = None
+    stream_options: JsonValue = None
+    top_logprobs: int | None = None
+    conversation: JsonValue = None
+    prompt: JsonValue = None
+    image: JsonValue = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: JsonValue = None
+    reasoning: JsonValue = None
+    moderation: JsonValue = None
+    context_management: JsonValue = None
+    access_programs: JsonValue = None
+    background_options: JsonValue = None
+    truncation: str | None = None
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        if self.top_logprobs:
+            raise unsupported("top_logprobs", "log-probabilities of tokens are not told; leave `top_logprobs` out")
+        for name in ("conversation", "prompt", "image", "max_tool_calls"):
+            if getattr(self, name) is not None:
+                raise unsupported(name, f"`{name}` is not supported: leave it out")
+        if self.background and self.store is False:
+            raise invalid("a response in the background has to be stored: leave `store` out", "store")
+        for place, tool in enumerate(self.tools or ()):
+            if tool.type != "function" or tool.name is None:
+                raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
+        _check_choice(self.tool_choice, [each.name for each in self.tools or () if each.name])
+        if not self.input and self.previous_response_id is None and self.plait.plan is None:
+            raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
+
+    @property
+    def schema_of(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer must have; `None` for any text."""
+        form = self.text.format if self.text is not None else None
+        if form is None or form.type == "text":
+            return None
+        if form.type == "json_object":
+            return {"type": "object"}
+        if form.schema_ is None:
+            raise invalid("text.format of type json_schema needs `schema`", "text.format.schema")
+        return form.schema_

@@ -1,0 +1,90 @@
+"""`plait serve`: the server as a command."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...core.errors import ConfigError
+from ...runtime.client.config import Config
+from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
+from .settings import Settings, Upstream
+
+__all__ = ["serve"]
+
+_WHERE = "Server"
+
+
+@common_options
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen at; 127.0.0.1 by default.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 8100 by default, 0 for any free.")] = None,
+    upstream: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="An OpenAI-compatible server; repeatable.")
+    ] = None,
+    alias: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=MODEL", help="Another name of a model; repeatable.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate and chain, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    planner: Planner = None,
+    policies: Policies = None,
+    tokens: Tokens = None,
+    seconds: Seconds = None,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Print a fresh API key and its hash, and end.")] = False,
+    *,
+    common: Common,
+) -> None:
+    """Serve the OpenAI API: chat completions and responses, answered by planners.
+
+    The model's name says how: `qwen3`, `plait/sample:n=16@qwen3`, or an alias. More settings, tenants among them, stand
+    in the table [serve] of plait.toml.
+    """
+    if new_key:
+        from .tenants import hashed, new_key as made
+
+        key = made()
+        typer.echo(f"key:  {key}\nhash: {hashed(key)}")
+        return
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client")):
+        raise ConfigError("the server needs more packages: pip install 'plait[serve]'")
+    config = common.load(planner=planner, policies=policies or None, tokens=tokens, seconds=seconds)
+    settings = Settings.load(
+        common.config,
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        upstreams=[{"base_url": each} for each in upstream] if upstream else None,
+    )
+    settings = settings.model_copy(update={"aliases": {**settings.aliases, **_aliases(alias or [])}})
+    from .server import run
+
+    asyncio.run(run(config, settings))
+
+
+def _aliases(given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    for name, equals, model in pairs:
+        if not (name and equals and model):
+            raise ConfigError(f"--alias {name!r} is not NAME=MODEL: write fast=plait/sample:n=4")
+    return {name: model for name, _, model in pairs}
+
+
+def workers_of(config: Config, settings: Settings) -> list[Any]:
+    """Return the workers of all upstreams, not started."""
+    from ...runtime.client.worker_factory import workers
+    from ...runtime.plugins.loader import Plugins
+
+    made: list[Any] = []
+    for place, each in enumerate(settings.upstreams or (Upstream(),), 1):
+        found = workers(each.config(config), Plugins())
+        for worker in found:
+            if len(found) == 1 and (each.name or any(worker.name == other.name for other in made)):
+                worker.name = each.name or f"{worker.name}-{place}"
+        made += found
+    return made

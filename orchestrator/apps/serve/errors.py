@@ -1,0 +1,104 @@
+"""What goes wrong, in OpenAI's form: a status, and `{"error": {message, type, param, code}}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.responses import JSONResponse
+
+from ...core.errors import NoWorker, PlaitError, UsageError, WorkerLost
+from ...core.messages import explain, first_of_each, json_path
+from ...core.result import Failure
+from ...core.values import writable
+
+__all__ = ["ApiError", "invalid", "not_found", "of_error", "of_failure", "unsupported"]
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
+_BUSY = (NoWorker.__name__, WorkerLost.__name__)
+
+
+class ApiError(Exception):
+    """An answer that is an error. `retry`: whether to send the same request again may help; clients of OpenAI's heed
+    it (`x-should-retry`)."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry: bool | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, writable(message), code, param
+        self.headers = dict(headers or {})
+        if retry is not None:
+            self.headers["x-should-retry"] = "true" if retry else "false"
+
+    @property
+    def type(self) -> str:
+        """The kind of error, as OpenAI calls it."""
+        return _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+
+    def body(self) -> dict[str, Any]:
+        """Return the form."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """Return the answer to send."""
+        return JSONResponse(self.body(), self.status, headers=self.headers)
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the refusal of a request that makes no sense."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """Return the refusal of a parameter that is good OpenAI and cannot be honoured here."""
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
+def not_found(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the refusal of what is not there, or not this tenant's."""
+    return ApiError(404, message, param=param, code=code)
+
+
+def of_error(error: Exception) -> ApiError:
+    """Return the answer to an exception that a request has met with."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ValidationError):
+        detail = first_of_each(error)[0]
+        subject = json_path(detail["loc"]) or "the body"
+        known = detail["type"] == "extra_forbidden"
+        code = "unknown_parameter" if known else "missing_required_parameter" if detail["type"] == "missing" else None
+        message = f"unknown parameter: {subject!r}" if known else explain(subject, detail)
+        return invalid(message, param=subject, code=code)
+    if isinstance(error, UsageError):
+        return invalid(str(error))
+    if isinstance(error, PlaitError):
+        return of_failure(Failure(kind=type(error).__name__, message=str(error), retryable=error.retryable))
+    return ApiError(500, "the server made a mistake; its log says which", code="internal_error", retry=False)
+
+
+def of_failure(failure: Failure) -> ApiError:
+    """Return the answer for a run that ended without a value."""
+    again = failure.retryable or failure.lost or failure.kind in _BUSY
+    status = 503 if again else 500
+    return ApiError(status, f"{failure.message} ({failure.kind})", code=_snake(failure.kind), retry=again)
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{each.lower()}" if each.isupper() else each for each in name).lstrip("_")

@@ -1,0 +1,139 @@
+"""Bodies in, events out, and clients that go away: HTTP as all endpoints need it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from .errors import ApiError, invalid, of_error
+from .settings import Settings
+
+__all__ = ["EventStream", "gone", "read", "sse", "unless_gone"]
+
+B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
+
+
+async def read(request: Request, model: type[B], settings: Settings) -> B:
+    """Return the body of a request. Raises `ApiError` for one that is too long, too slow, or no such thing."""
+    return parse(await _bytes(request, settings), model)
+
+
+def parse(body: bytes, model: type[B]) -> B:
+    """Return a body that was read. Raises `ApiError`."""
+    try:
+        found = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise invalid("the body is not a JSON object", code="invalid_json")
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        raise of_error(error) from None
+    except RecursionError:
+        raise invalid("the body is nested too deep", code="invalid_json") from None
+
+
+async def _bytes(request: Request, settings: Settings) -> bytes:
+    most = settings.body_bytes
+    too_long = ApiError(413, f"the body is longer than {most} bytes", code="body_too_long",
+                        headers={"connection": "close"})  # fmt: skip
+    said = request.headers.get("content-length", "0")
+    if not said.isdigit() or int(said) > most:
+        raise too_long
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(settings.body_seconds):
+            async for piece in request.stream():
+                pieces.append(piece)
+                size += len(piece)
+                if size > most:
+                    raise too_long
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {settings.body_seconds:g} s", code="body_too_slow",
+                       headers={"connection": "close"}) from None  # fmt: skip
+    return b"".join(pieces)
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the client has gone away. For after its body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(receive: Receive, work: asyncio.Future[T], give_up: Callable[[], object]) -> T | None:
+    """Return what a future ends in; `None` if the client goes away first, which gives the work up."""
+    watch = asyncio.ensure_future(gone(receive))
+    try:
+        await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        give_up()
+        return None
+    except asyncio.CancelledError:
+        give_up()
+        raise
+    finally:
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+
+
+def sse(data: Any, event: str = "") -> bytes:
+    """Return one server-sent event."""
+    said = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {said}\n\n".encode("utf-8", "replace")
+
+
+class EventStream:
+    """An answer of server-sent events, as they come. When the client goes away, `give_up` is called and nothing more
+    is sent."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], give_up: Callable[[], object]) -> None:
+        self._events, self._give_up = events, give_up
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events."""
+        watch = asyncio.ensure_future(self._watch(receive))
+        whole = False
+        try:
+            await send(_START)
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            whole = True
+        except OSError:  # the connection has broken
+            pass
+        finally:
+            watch.cancel()
+            if not whole:
+                self._give_up()
+            await self._events.aclose()
+
+    async def _watch(self, receive: Receive) -> None:
+        await gone(receive)
+        self._give_up()
+
+
+_START: Any = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),
+    ],
+}
+
+Endpoint = Callable[[Request], Awaitable[Any]]

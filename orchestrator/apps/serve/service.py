@@ -1,0 +1,131 @@
+"""What all endpoints share: the orchestrator, the runs under way, and who may do what. No scheduling of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from ...core.interfaces import Worker, offer
+from ...core.plan import Budget
+from ...runtime.client.client import AsyncOrchestrator, Handle
+from ...runtime.plugins.spec import parse_plugin
+from ...runtime.plugins.trust import untrusted
+from .asked import Asked, Wishes, asked
+from .bodies import Message, Sampled
+from .errors import ApiError, invalid
+from .settings import Settings
+from .strategy import PlaitField, Strategy, resolve
+from .tenants import Tenants, User
+
+__all__ = ["Live", "Service"]
+
+
+@dataclass(slots=True)
+class Live:
+    """A run that a client has started, and that has not ended."""
+
+    handle: Handle
+    user: User
+    asked: Asked
+    began: float = field(default_factory=time.time)
+
+
+class Service:
+    """The server without HTTP."""
+
+    def __init__(self, orchestrator: AsyncOrchestrator, settings: Settings, workers: Sequence[Worker]) -> None:
+        self.orchestrator = orchestrator
+        self.settings = settings
+        self.workers = tuple(workers)
+        self.tenants = Tenants(settings)
+        self.live: dict[str, Live] = {}
+        self.ready = False
+        self.closing = False
+
+    async def start(self) -> None:
+        """Start the workers."""
+        await self.orchestrator.start()
+        self.ready = True
+
+    async def close(self) -> None:
+        """Let what runs end, and free everything."""
+        await self.drain()
+        self.ready = False
+        await self.orchestrator.close()
+
+    def answered(self, endpoint: str, request: Request, user: User | None, status: int, seconds: float) -> None:
+        """Take note of a request that was answered."""
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """Names of models that the workers have."""
+        return tuple(dict.fromkeys(name for each in self.workers for name in offer(each).models))
+
+    @property
+    def any_name(self) -> bool:
+        """Whether a worker takes any name of a model."""
+        return any(not offer(each).models and "think" in offer(each).serves for each in self.workers)
+
+    def strategy(self, model: str, user: User) -> Strategy:
+        """Return what the name of a model asks for. Raises `ApiError`, also for a model that is not the tenant's."""
+        found = resolve(model, self.settings.aliases, self.served, self.any_name)
+        user.may_ask(model, found.model)
+        return found
+
+    def limits(self, user: User) -> Budget:
+        """Return what one run of a tenant may use at most."""
+        tokens = min(self.settings.tokens_per_run, user.tokens_left())
+        return Budget(tokens=tokens, seconds=self.settings.seconds_per_run)
+
+    def ask(self, body: Sampled, conversation: Sequence[Message], wishes: Wishes, user: User) -> Asked:
+        """Return what a body asks for. Raises `ApiError` for what cannot be honoured, or is not this tenant's."""
+        strategy, said = self.strategy(body.model, user), body.plait.planner
+        planner = (parse_plugin(said) if isinstance(said, str) else said) or strategy.planner
+        planner = planner or self.orchestrator.config.planner
+        user.may_plan(planner, body.plait.plan)
+        return asked(body, conversation, wishes, strategy, planner, self.orchestrator, self.limits(user))
+
+    async def submit(self, asked: Asked, field: PlaitField, user: User, *, watch: bool) -> Live:
+        """Start a run. Raises `ApiError`, and what the orchestrator raises for a request that makes no sense."""
+        if self.closing:
+            raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
+        if len(self.live) >= self.settings.runs:
+            raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
+        with user.admitted(), untrusted():
+            options = user.shared(asked.options)
+            handle = await self.orchestrator.submit(asked.text, plan=field.plan, watch=watch, **options)
+        live = self.live[handle.run] = Live(handle, user, asked)
+        user.began(live.handle.run)
+        handle.finished.add_done_callback(lambda done: self._ended(live, done))
+        return live
+
+    def find(self, run: str, user: User) -> Live:
+        """Return a run under way that the tenant may see. Raises `ApiError`."""
+        live = self.live.get(run)
+        if live is None or not user.sees(live.user):
+            raise ApiError(404, f"there is no run {run!r} under way")
+        return live
+
+    def _ended(self, live: Live, done: asyncio.Future) -> None:
+        self.live.pop(live.handle.run, None)
+        failed = done.cancelled() or done.exception() is not None
+        live.user.ended(live.handle.run, None if failed else done.result())
+
+    async def drain(self) -> None:
+        """Let runs under way end, for so long as the settings say, then give them up."""
+        self.closing = True
+        waiting = [live.handle.finished for live in self.live.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self.settings.drain_seconds)
+        for live in list(self.live.values()):
+            live.handle.cancel("the server was stopped")
+
+
+def no_text(text: str, field: PlaitField) -> None:
+    """Raise `ApiError` for a request with nothing in it."""
+    if not text.strip() and field.plan is None:
+        raise invalid("the messages have no text", "messages")

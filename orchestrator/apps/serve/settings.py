@@ -1,0 +1,145 @@
+"""The settings of the server: the table `[serve]` of `plait.toml`, and what the command line says over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from ...core.errors import ConfigError
+from ...core.messages import explain, first_of_each, json_path
+from ...core.values import Frozen
+from ...runtime.client.config import Config, table
+
+__all__ = ["Settings", "Tenant", "Upstream"]
+
+_HASH = r"^sha256:[0-9a-f]{64}$"
+
+
+class Upstream(Frozen):
+    """What runs the model: one server, or engines of this machine."""
+
+    name: str = ""
+    """What the worker is called in metrics and pictures; by default its kind and number."""
+    worker: str | None = None
+    """`http` (by default where there is a `base_url`), `ray`, `engine`, `scripted`, as in `plait run --worker`."""
+    model: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    script: Path | None = None
+    slots: int | None = Field(default=None, ge=1)
+    engines: int | None = Field(default=None, ge=1)
+
+    def config(self, base: Config) -> Config:
+        """Return the configuration of this upstream: what it says over what holds for all. Raises `ConfigError`."""
+        said = {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
+        if self.base_url is not None and self.worker is None:
+            said["worker"] = "http"
+        if self.script is not None and self.worker is None:
+            said["worker"] = "scripted"
+        kept = base.model_dump(exclude_unset=True)
+        if self.model is None and self.base_url is not None:
+            kept.pop("model", None)  # the server has a model of its own
+        try:
+            return Config(**{**kept, **said})
+        except ValidationError as error:
+            detail = first_of_each(error)[0]
+            raise ConfigError(explain(f"an upstream, at {json_path(detail['loc'])}", detail)) from None
+
+
+class Tenant(Frozen):
+    """Who may use the server, for what and how much."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    keys: tuple[str, ...] = ()
+    """Hashes of its API keys, as `plait serve --new-key` prints them; never the keys themselves."""
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Its share of the slots when tenants compete, relative to the others' weights."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    runs: int | None = Field(default=None, ge=1)
+    """Runs at the same time."""
+    tokens_per_day: int | None = Field(default=None, ge=1)
+    """Generated tokens between one midnight (UTC) and the next; a run is cut where it would go beyond."""
+    cost_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """In the unit that the workers report."""
+    tokens_per_run: int | None = Field(default=None, ge=1)
+    planners: tuple[str, ...] | None = None
+    """Names of the planners it may use; the server's by default."""
+    models: tuple[str, ...] | None = None
+    """Names of models and aliases it may ask for; all by default."""
+    tools: bool = True
+    """Whether its plans may call the server's tools."""
+    salted: bool = True
+    """Whether its cached prefixes are its own alone, so that nobody can time what it has asked. A server that takes no
+    salt refuses its requests; say `false` where the server keeps its clients apart by itself."""
+    admin: bool = False
+    """Whether it sees the runs of all tenants, and the metrics."""
+
+    @field_validator("keys")
+    @classmethod
+    def _hashed(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        import re
+
+        for key in keys:
+            if not re.fullmatch(_HASH, key):  # not shown: it may be the key
+                raise ValueError("this is no hash of a key; `plait serve --new-key` prints a key and its hash")
+        return keys
+
+
+class Settings(Frozen):
+    """How the server listens, whom it serves, and what it bears."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8100, ge=0, le=65535)
+    """0: any free one."""
+    tls_cert: Path | None = None
+    """A file with the certificate and its chain, PEM."""
+    tls_key: Path | None = None
+    upstreams: tuple[Upstream, ...] = ()
+    """What runs the model, in place of `worker`, `model` and `base_url`."""
+    aliases: dict[str, str] = {}
+    """Names of models that stand for others: `fast = "plait/sample:n=4@qwen3"`."""
+    planners: tuple[str, ...] = (
+        *("single", "sample", "adaptive", "auto", "decompose", "deepprune", "llmcompiler", "refine", "skeleton"),
+        *("skeleton-graph", "think-summarize", "threads"),
+    )
+    """Planners that requests may name. `fixed`, which reads a file, is not among them by default."""
+    tenants: tuple[Tenant, ...] = ()
+    """Without any there are no keys, and whoever reaches the server may use it."""
+    audit: Path | None = None
+    """A file to which one JSON line is added for each request: who, what, how it ended, what it took; no texts, no
+    keys."""
+    tokens_per_run: int = Field(default=1_000_000, ge=1)
+    """Most tokens that one run may generate."""
+    seconds_per_run: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
+    runs: int = Field(default=4096, ge=1)
+    """Runs at the same time; further requests are turned away (429)."""
+    body_bytes: int = Field(default=8 << 20, ge=1024)
+    """Longest body of a request."""
+    body_seconds: float = Field(default=30.0, gt=0)
+    """Most seconds for a body to arrive."""
+    header_seconds: float = Field(default=10.0, gt=0)
+    """Most seconds for the head of a request to arrive."""
+    stalled_seconds: float = Field(default=30.0, gt=0)
+    """Most seconds for which a client may read nothing of what was sent to it."""
+    keep_responses: int = Field(default=1000, ge=0)
+    """Responses that are kept in memory for `previous_response_id` and `GET /v1/responses/ID`; the oldest go first."""
+    keep_bytes: int = Field(default=64 << 20, ge=0)
+    """Bytes of them, about."""
+    drain_seconds: float = Field(default=30.0, gt=0)
+    """Most seconds that runs under way get to end when the server is told to stop."""
+
+    @classmethod
+    def load(cls, file: str | Path | None = None, **flags: Any) -> Settings:
+        """Return the settings: `flags` (those that are not `None`) over the table `[serve]` of the file. Raises
+        `ConfigError`."""
+        path, found = table("serve", file)
+        given: Mapping[str, Any] = {key.replace("-", "_"): value for key, value in found.items()}
+        try:
+            return cls.model_validate({**given, **{key: value for key, value in flags.items() if value is not None}})
+        except ValidationError as error:
+            detail = first_of_each(error)[0]
+            place = json_path(detail["loc"]) or "the table"
+            raise ConfigError(explain(f"{path or 'an option'}, [serve], {place}", detail)) from None

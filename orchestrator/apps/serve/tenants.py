@@ -1,0 +1,172 @@
+"""Who asks: API keys, and what each tenant may do and has used."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from ...core.plan import Call, Plan, Plugin
+from ...runtime.client.answer import Answer
+from ...runtime.client.client import Options
+from .errors import ApiError, invalid
+from .settings import Settings, Tenant
+
+__all__ = ["Tenants", "User", "hashed", "new_key"]
+
+_DAY = 86_400.0
+_LATER = "raise the limit in [serve], or wait"
+
+
+def new_key() -> str:
+    """Return a fresh API key: 256 random bits."""
+    return f"plait-{secrets.token_urlsafe(32)}"
+
+
+def hashed(key: str) -> str:
+    """Return what is kept of a key. Keys are random, so one round of SHA-256 is enough: there is nothing to guess."""
+    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+class User:
+    """A tenant at work: its limits, and what it has used of them."""
+
+    def __init__(self, tenant: Tenant, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self.tenant = tenant
+        self.name = tenant.name
+        self._planners = settings.planners if tenant.planners is None else tenant.planners
+        self._clock = clock
+        self._runs: set[str] = set()
+        self._starting = 0
+        self._recent: deque[float] = deque()
+        self._day = 0
+        self._tokens = 0
+        self._cost = 0.0
+        # Not guessable from the name: whoever knew another's salt could time whether its prompts are cached.
+        self.salt = secrets.token_hex(8) if tenant.keys and tenant.salted else ""
+
+    @property
+    def runs(self) -> int:
+        """Runs under way."""
+        return len(self._runs) + self._starting
+
+    @property
+    def planners(self) -> tuple[str, ...]:
+        """Names of the planners that it may use."""
+        return self._planners
+
+    @property
+    def used(self) -> tuple[int, float]:
+        """Tokens and cost of today."""
+        self._turn()
+        return self._tokens, self._cost
+
+    def sees(self, other: User) -> bool:
+        """Whether another's runs are shown to it."""
+        return self is other or self.tenant.admin
+
+    def tokens_left(self) -> int:
+        """Return how many tokens a run may generate now. Raises `ApiError` where nothing is left of the day."""
+        self._turn()
+        most = self.tenant.tokens_per_run or 1 << 62
+        if self.tenant.tokens_per_day is not None:
+            left = self.tenant.tokens_per_day - self._tokens
+            if left <= 0:
+                raise self._spent(f"the {self.tenant.tokens_per_day} tokens of today are used up")
+            most = min(most, left)
+        if self.tenant.cost_per_day is not None and self._cost >= self.tenant.cost_per_day:
+            raise self._spent(f"the {self.tenant.cost_per_day:g} of today are spent")
+        return most
+
+    def may_ask(self, name: str, model: str | None) -> None:
+        """Raise `ApiError` for a model that is not this tenant's."""
+        allowed = self.tenant.models
+        if allowed is not None and name not in allowed and model not in allowed:
+            raise ApiError(404, f"there is no model {name!r} here; there are: {', '.join(allowed)}",
+                           param="model", code="model_not_found")  # fmt: skip
+
+    def may_plan(self, planner: Plugin, plan: Plan | None) -> None:
+        """Raise `ApiError` for a planner, or a call of a tool, that is not allowed here."""
+        if plan is None and planner.name not in self._planners:
+            known = ", ".join(self._planners)
+            raise invalid(f"the planner {planner.name!r} is not to be used here; there are: {known}", "model")
+        if plan is not None and not self.tenant.tools and any(isinstance(step.op, Call) for step in plan.steps):
+            raise ApiError(403, "the plans of this tenant may not call tools", param="plait.plan")
+
+    def shared(self, options: Options) -> Options:
+        """Return the options of a run with what keeps tenants apart."""
+        return {**options, "salt": self.salt}
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count a run that is being started. Raises `ApiError` beyond the tenant's rates."""
+        now, tenant = self._clock(), self.tenant
+        while self._recent and self._recent[0] <= now - 60:
+            self._recent.popleft()
+        if tenant.requests_per_minute is not None and len(self._recent) >= tenant.requests_per_minute:
+            wait = max(1, round(self._recent[0] + 60 - now))
+            raise self._later(f"more than {tenant.requests_per_minute} requests in a minute: {_LATER}", wait)
+        if tenant.runs is not None and self.runs >= tenant.runs:
+            raise self._later(f"{tenant.runs} runs are under way, which is the most at the same time: {_LATER}", 1)
+        if tenant.requests_per_minute is not None:
+            self._recent.append(now)
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
+
+    def began(self, run: str) -> None:
+        """Take note of a run."""
+        self._runs.add(run)
+
+    def ended(self, run: str, answer: Answer | None) -> None:
+        """Take note of the end of a run, and of what it took."""
+        self._runs.discard(run)
+        if answer is not None:
+            self._turn()
+            self._tokens += answer.usage.completion
+            self._cost += answer.usage.cost
+
+    def _turn(self) -> None:
+        today = int(self._clock() // _DAY)
+        if today != self._day:
+            self._day, self._tokens, self._cost = today, 0, 0.0
+
+    def _later(self, message: str, seconds: int) -> ApiError:
+        return ApiError(429, message, code="rate_limit_exceeded", headers={"retry-after": str(seconds)})
+
+    def _spent(self, message: str) -> ApiError:
+        wait = int(_DAY - self._clock() % _DAY) + 1
+        return ApiError(429, f"{message}: {_LATER} until midnight (UTC)", code="insufficient_quota", retry=False,
+                        headers={"retry-after": str(wait)})  # fmt: skip
+
+
+class Tenants:
+    """All tenants, found by their keys."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self.everybody = User(Tenant(name="anybody", admin=True), settings, clock) if not settings.tenants else None
+        self.users = {each.name: User(each, settings, clock) for each in settings.tenants}
+        self._by_key = {key: self.users[each.name] for each in settings.tenants for key in each.keys}
+        if len(self.users) < len(settings.tenants) or len(self._by_key) < sum(len(t.keys) for t in settings.tenants):
+            raise invalid("two tenants have the same name, or the same key")
+
+    def find(self, authorization: str) -> User:
+        """Return whose key it is, of a header `authorization`. Raises `ApiError`."""
+        if self.everybody is not None:
+            return self.everybody
+        scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise ApiError(401, "an API key is needed: send it as `Authorization: Bearer KEY`", code="missing_api_key",
+                           headers={"www-authenticate": "Bearer"})  # fmt: skip
+        digest = hashed(key.strip())
+        user = self._by_key.get(digest)
+        if user is None or not any(hmac.compare_digest(digest, each) for each in user.tenant.keys):
+            raise ApiError(401, "this API key is not known here", code="invalid_api_key",
+                           headers={"www-authenticate": "Bearer"})  # fmt: skip
+        return user

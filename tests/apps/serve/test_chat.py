@@ -1,0 +1,170 @@
+"""Chat completions as the `openai` client asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from plait.workers.scripted import Reply
+
+openai = pytest.importorskip("openai")
+
+
+async def test_a_completion_has_text_and_usage(serve):
+    async with serve("The answer is 42.") as served:
+        said = await served.client().chat.completions.create(
+            model="qwen", messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 × 7?"}]
+        )
+    assert said.choices[0].message.content == "The answer is 42." and said.choices[0].finish_reason == "stop"
+    assert said.usage.completion_tokens == 4 and said.usage.total_tokens == said.usage.prompt_tokens + 4
+    assert said.usage.prompt_tokens_details.cached_tokens == 0 and said.model == "qwen"
+    assert type(said).model_validate(said.model_dump(), strict=True)
+
+
+async def test_text_is_streamed_while_it_is_written(serve):
+    slow = Reply(text="one two three four", tokens_per_second=50)
+    async with serve(slow) as served:
+        stream = await served.client().chat.completions.create(
+            model="qwen",
+            messages=[{"role": "user", "content": "count"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+    texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
+    assert "".join(texts) == "one two three four" and len(texts) == 4
+    assert [each.choices[0].finish_reason for each in chunks if each.choices][-1] == "stop"
+    assert chunks[-1].usage.completion_tokens == 4 and not chunks[-1].choices
+
+
+async def test_the_models_name_chooses_planner_policies_and_budget(serve):
+    replies = [Reply(when="", text=f"answer: {n}", times=1) for n in (4, 4, 5)]
+    async with serve(*replies, Reply(text="answer: 4"), aliases={"voted": "plait/sample:n=4"}) as served:
+        client = served.client()
+        said = await client.chat.completions.create(
+            model="plait/sample:n=3+consensus", messages=[{"role": "user", "content": "2 + 2?"}],
+            extra_body={"plait": {"steps": True}},
+        )  # fmt: skip
+        assert said.choices[0].message.content == "4" or said.choices[0].message.content == "answer: 4"
+        steps = said.model_extra["plait"]["steps"]
+        assert [step["name"] for step in steps] == ["sample-1", "sample-2", "sample-3"]
+        assert steps[0]["text"] == "answer: 4" and steps[0]["id"] == said.model_extra["plait"]["run"] + ":sample-1"
+        voted = await client.chat.completions.create(model="voted", messages=[{"role": "user", "content": "2 + 2?"}])
+        assert "of 4 votes" in voted.model_extra["plait"]["why"]
+        cut = await client.chat.completions.create(
+            model="qwen",
+            messages=[{"role": "user", "content": "2 + 2?"}],
+            extra_body={"plait": {"budget": {"tokens": 1}}},
+        )
+        assert cut.choices[0].finish_reason == "length" and cut.usage.completion_tokens == 1
+
+
+async def test_branches_are_streamed_with_their_steps(serve):
+    async with serve(Reply(text="a b answer: 1")) as served:
+        stream = await served.client().chat.completions.create(
+            model="plait/sample:n=2", messages=[{"role": "user", "content": "?"}], stream=True,
+            extra_body={"plait": {"steps": True}},
+        )  # fmt: skip
+        chunks = [chunk async for chunk in stream]
+    heard: dict[str, str] = {}
+    for chunk in chunks:
+        delta = chunk.choices[0].delta.model_extra.get("reasoning_content") if chunk.choices else None
+        if delta:
+            step = chunk.model_extra["plait"]["step"]["id"]
+            heard[step] = heard.get(step, "") + delta
+    assert sorted(each.partition(":")[2] for each in heard) == ["sample-1", "sample-2"]
+    assert set(heard.values()) == {"a b answer: 1"}
+
+
+_ASK = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"messages": []}, "missing_required_parameter", "model"),
+        ({"model": "q"}, "missing_required_parameter", "messages"),
+        ({**_ASK, "nonsense": 1}, "unknown_parameter", "nonsense"),
+        ({"model": "q", "messages": [{"role": "king", "content": "x"}]}, None, "messages[0].role"),
+        ({"model": "q", "messages": [{"role": "user", "content": ""}]}, None, "messages"),
+        ({**_ASK, "n": 3}, "unsupported_parameter", "n"),
+        ({**_ASK, "temperature": 9}, None, "temperature"),
+        ({**_ASK, "model": "plait/nobody"}, None, "model"),
+        ({**_ASK, "model": "plait/sample:n=x"}, None, None),
+        ({**_ASK, "model": "plait/fixed:path=/etc/passwd"}, None, "model"),
+        ({**_ASK, "model": "plait/os:system"}, None, "model"),
+        ({**_ASK, "plait": {"planer": "x"}}, "unknown_parameter", "plait.planer"),
+        ({**_ASK, "plait": {"task": "plain:answer=function,function=os:getcwd"}}, None, None),
+    ],
+)
+async def test_bodies_are_refused_in_openais_form(serve, body, code, param):
+    async with serve() as served, httpx.AsyncClient() as http:
+        said = await http.post(f"{served.base}/chat/completions", json=body)
+        assert said.status_code == 400, said.text
+        error = said.json()["error"]
+        assert error["type"] == "invalid_request_error" and error["message"] and error["code"] == code
+        assert error["param"] == param or param is None
+        assert served.worker.counts["requests"] == 0
+
+
+async def test_errors_are_the_clients_exceptions(serve):
+    broken = Reply(when="broken", text="no memory", finish="error")
+    async with serve(broken, "fine") as served:
+        client = served.client()
+        with pytest.raises(openai.BadRequestError):
+            await client.chat.completions.create(model="plait/nobody", messages=[{"role": "user", "content": "x"}])
+        with pytest.raises(openai.InternalServerError) as failed:
+            await client.chat.completions.create(model="q", messages=[{"role": "user", "content": "broken"}])
+        assert "no memory" in str(failed.value) and failed.value.code == "engine_error"
+        stream = await client.chat.completions.create(
+            model="q", messages=[{"role": "user", "content": "broken"}], stream=True
+        )
+        with pytest.raises(openai.APIError, match="no memory"):
+            _ = [chunk async for chunk in stream]
+        with pytest.raises(openai.NotFoundError):
+            await client.files.list()
+
+
+async def test_models_are_listed_and_found(serve):
+    async with serve(aliases={"fast": "plait/sample:n=2"}, planners=("single", "sample")) as served:
+        client = served.client()
+        names = [each.id async for each in client.models.list()]
+        assert names == ["fast", "plait/single", "plait/sample"]
+        assert (await client.models.retrieve("fast")).id == "fast"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_stops_the_engine(serve, stream):
+    """At most two tokens late."""
+    async with serve(Reply(text="word " * 5000, tokens_per_second=100)) as served, httpx.AsyncClient() as http:
+        body = {"model": "q", "messages": [{"role": "user", "content": "x"}], "stream": stream, "max_tokens": 5000}
+        asking = asyncio.ensure_future(_read(http, f"{served.base}/chat/completions", body))
+        while served.worker.counts["generated"] < 5:
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        then = served.worker.counts["generated"]
+        while served.worker.stats()["running"] or served.service.live:
+            await asyncio.sleep(0.001)
+        assert served.worker.counts["generated"] - then <= 2
+
+
+async def _read(http, url, body):
+    async with http.stream("POST", url, json=body) as answer:
+        async for _ in answer.aiter_bytes():
+            pass
+
+
+async def test_health_and_readiness(serve):
+    async with serve() as served, httpx.AsyncClient() as http:
+        assert (await http.get(f"{served.url}/healthz")).text == "ok"
+        assert (await http.get(f"{served.url}/readyz")).status_code == 200
+        served.service.closing = True
+        assert (await http.get(f"{served.url}/readyz")).status_code == 503
+        said = await http.post(
+            f"{served.base}/chat/completions", json={"model": "q", "messages": [{"role": "user", "content": "x"}]}
+        )
+        assert said.status_code == 503 and said.json()["error"]["type"] == "server_error"
