@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ...core.errors import ConfigError
-from ...runtime.client.config import Config
 from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
-from .settings import Settings, Upstream
+from .settings import Settings
 
 __all__ = ["serve"]
 
@@ -73,18 +72,3 @@ def _aliases(given: list[str]) -> dict[str, str]:
         if not (name and equals and model):
             raise ConfigError(f"--alias {name!r} is not NAME=MODEL: write fast=plait/sample:n=4")
     return {name: model for name, _, model in pairs}
-
-
-def workers_of(config: Config, settings: Settings) -> list[Any]:
-    """Return the workers of all upstreams, not started."""
-    from ...runtime.client.worker_factory import workers
-    from ...runtime.plugins.loader import Plugins
-
-    made: list[Any] = []
-    for place, each in enumerate(settings.upstreams or (Upstream(),), 1):
-        found = workers(each.config(config), Plugins())
-        for worker in found:
-            if len(found) == 1 and (each.name or any(worker.name == other.name for other in made)):
-                worker.name = each.name or f"{worker.name}-{place}"
-        made += found
-    return made

@@ -16,9 +16,9 @@ from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from .app import build
-from .command import workers_of
 from .service import Service
 from .settings import Settings
+from .upstreams import workers_of
 
 __all__ = ["Server", "run"]
 
