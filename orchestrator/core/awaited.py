@@ -6,11 +6,12 @@ have ended: the machine then waits, not the flow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
+from .chat import Message
 from .errors import FlowError, WorldError
 from .plan import Budget, Function, Part, Step, Structured, Think
 from .result import Failure, Result
@@ -50,7 +51,16 @@ class Asked(TypedDict, total=False):
     structured: Structured | None
     before: str
     chat: bool
-    """By default as the request's task has it; never for a line that goes on."""
+    """By default as the request's task has it. For a line that goes on: the prompt is the next message of the
+    conversation; by default it is more text."""
+    messages: Sequence[Message]
+    """Before the prompt; by default those of the request."""
+    reasoning_effort: str | None
+    chat_template_kwargs: Mapping[str, JsonValue]
+    extra_body: Mapping[str, JsonValue]
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[str, float]
     begin: str
     stream: bool
     model: str | None

@@ -217,7 +217,7 @@ class Context:
             sampling.setdefault("keep_stop", True)
         if sampling.get("temperature"):
             sampling.setdefault("seed", derive(self.brief.request.seed, self._planner, str(name)))
-        chat = options.pop("chat", self.brief.task.chat()) if after is None else False
+        chat = options.pop("chat", self.brief.task.chat() if after is None else bool(options.get("messages")))
         unknown = [key for key in options if key not in Think.model_fields]
         if unknown:
             raise FlowError(f"a model call has no option {', '.join(unknown)}")

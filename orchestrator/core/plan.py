@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, JsonValue, model_validator
 
+from .chat import Message, transcript
 from .values import Frozen, StepName, json_references
 
 HANDED_OVER: dict[str, type] = {}
@@ -122,6 +123,18 @@ class Function(Frozen):
     """JSON schema of the arguments, an object."""
 
 
+def _by_token(given: dict[str, float]) -> dict[str, float]:
+    for token, bias in given.items():
+        if not (token.isascii() and token.isdigit() and len(token) < 10):
+            raise ValueError(f'{token!r:.40} is no token id: write {{"1234": -100}}')
+        if not -100 <= bias <= 100:
+            raise ValueError(f"the bias of token {token} is {bias:g}, and must be from -100 to 100")
+    return given
+
+
+LogitBias = Annotated[dict[str, float], AfterValidator(_by_token)]
+
+
 class Sampling(Frozen):
     """How a model call samples its tokens."""
 
@@ -136,6 +149,12 @@ class Sampling(Frozen):
     """Tokens less likely than this share of the likeliest one are left out."""
     repetition_penalty: float = Field(default=1.0, gt=0.0)
     """Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858); 1 changes nothing."""
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda each: not each)
+    """Taken off the logit of each token that the output has already; 0 changes nothing."""
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda each: not each)
+    """The same, times how often the output has the token."""
+    logit_bias: LogitBias = Field(default={}, exclude_if=lambda each: not each)
+    """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
     seed: int | None = None
     """Of the random numbers of a sampled answer. An attempt that goes on from tokens of another gets one made of this
     seed and the number of those tokens."""
@@ -166,7 +185,16 @@ class Think(Frozen):
     """With `after`: the continued step's output counts only as far as the last occurrence of this text, which is left
     out with all behind it. Where the text does not occur, all of the output counts."""
     chat: bool = False
-    """Put the prompt as one user message through the model's chat template. Not together with `after`."""
+    """Put the prompt as one user message through the model's chat template. With `after` the message goes on the
+    conversation that the continued step ended: token for token where the model's template allows, and else rendered
+    anew, which `Result.anew` then says."""
+    messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
+    """With `chat`: messages before the prompt. A prompt after a user's message belongs to that message; it may be
+    empty. With `after`: what is new in the conversation, such as the results of tools."""
+    context: tuple[Part, ...] = Field(default=(), exclude_if=lambda context: not context)
+    """Of a conversation that goes on, what it has so far, as the engine read and wrote it. Set by the machine."""
+    heard: int = Field(default=0, ge=0, exclude_if=lambda heard: not heard)
+    """How many of the messages `context` covers. Set by the machine."""
     begin: str = ""
     """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value goes on after it. A
     server that cannot be told so is not, so a prompt that relies on it asks for it in words too."""
@@ -181,6 +209,12 @@ class Think(Frozen):
     """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
     part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
     not told of them, so a prompt that relies on them says in words what else to write."""
+    reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda each: each is None)
+    """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
+    chat_template_kwargs: dict[str, JsonValue] = Field(default={}, exclude_if=lambda each: not each)
+    """Values for the model's chat template, such as `{"enable_thinking": false}`."""
+    extra_body: dict[str, JsonValue] = Field(default={}, exclude_if=lambda each: not each)
+    """Further fields of the request to a server, as they are. An engine in this process takes none."""
 
     if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
 
@@ -197,21 +231,43 @@ class Think(Frozen):
             model: str | None = None,
             salt: str = "",
             tools: Sequence[Function] = (),
+            messages: Sequence[Message] = (),
+            reasoning_effort: str | None = None,
+            chat_template_kwargs: Mapping[str, JsonValue] = ...,
+            extra_body: Mapping[str, JsonValue] = ...,
             kind: Literal["think"] = "think",
         ) -> None: ...
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The whole prompt as pieces, without `begin` and the step that it continues: as a model without a chat
+        template gets it."""
+        new = self.messages[self.heard :] if self.heard else self.messages
+        opens = self.after is None and not self.context
+        if not self.chat or (opens and not new):
+            return self.prompt
+        said = [Text(text=each) if isinstance(each, str) else Ref(step=each.step) for each in transcript(new, opens)]
+        out: list[Part] = [*self.context, *said]
+        joins = bool(new) and new[-1].role == "user"
+        if self.prompt:
+            out += (Text(text="\n" if joins else "\n\nUser: "), *self.prompt)
+        bare = opens and len(new) == 1 and joins
+        return (*out, *(() if bare else (Text(text="\n\nAssistant:"),)))
+
     @model_validator(mode="after")
     def _has_context(self) -> Think:
-        if not self.prompt and self.after is None:
-            raise ValueError("a think step needs a prompt, a step to continue (`after`), or both")
-        if self.chat and self.after is not None:
-            raise ValueError("`chat` starts a conversation and `after` continues a context: give one of them")
+        if not self.prompt and self.after is None and not self.messages:
+            raise ValueError("a think step needs a prompt, messages, a step to continue (`after`), or several of them")
+        if self.messages and not self.chat:
+            raise ValueError("`messages` go with `chat`: a prompt that is plain text has no roles")
+        if self.chat and self.after is not None and not self.prompt and not self.messages:
+            raise ValueError("`chat` with `after` goes on a conversation: say what is new, in `prompt` or `messages`")
         if self.begin and not self.chat:
             raise ValueError("`begin` goes with `chat`: put it at the end of a prompt that is plain text")
         if self.tools and not self.chat:
             raise ValueError("`tools` go with `chat`: a prompt that is plain text says itself what may be called")
-        if self.before and self.after is None:
-            raise ValueError("`before` says how far the context of `after` counts: give `after` too")
+        if self.before and (self.after is None or self.chat):
+            raise ValueError("`before` says how far the context of `after` counts: give `after` too, without `chat`")
         return self
 
 
@@ -337,8 +393,10 @@ class Step(Frozen):
         """Names of the steps whose values this one reads, in order, without `after`; may repeat."""
         yield from self.needs
         match self.op:
-            case Think(prompt=parts):
+            case Think(prompt=parts, messages=messages):
                 yield from (part.step for part in parts if isinstance(part, Ref))
+                if messages:
+                    yield from (part.step for each in messages for part in each.parts if part.type == "value")
             case Call(args=args):
                 if args:
                     yield from json_references(args)
@@ -380,6 +438,21 @@ class Retries(Frozen):
     """Seconds before the first retry; doubled each time. A step whose worker was lost does not wait."""
 
 
+class Asking(Frozen):
+    """What a request may say of all its model calls. A step that says something itself keeps that."""
+
+    stop: tuple[str, ...] = ()
+    """Further texts that end an answer."""
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    logit_bias: LogitBias = {}
+    reasoning_effort: str | None = Field(default=None, max_length=40)
+    chat_template_kwargs: dict[str, JsonValue] = {}
+    extra_body: dict[str, JsonValue] = {}
+    functions: tuple[Function, ...] = ()
+    """Functions that the model may call and the caller runs; for calls that are chats."""
+
+
 class Request(Frozen):
     """What a user asks of the orchestrator."""
 
@@ -395,3 +468,9 @@ class Request(Frozen):
     """Name of the model that answers where a step names none (`Think.model`)."""
     salt: str = Field(default="", exclude_if=lambda salt: not salt)
     """Of the cached prefixes of all steps that have none of their own (`Think.salt`)."""
+    messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
+    """The conversation before `text`, which is its last user's message. It stands before the prompts of all steps that
+    are chats and have no messages of their own. Where it ends with results of tools, `text` is the last user's message
+    among them, and a step that asks just that gets the conversation alone."""
+    asks: Asking = Field(default=Asking(), exclude_if=lambda asks: asks == Asking())
+    """What all model calls ask for that do not say it themselves."""

@@ -103,6 +103,10 @@ class Result(Frozen):
     """Statistics of the token distributions, if `Sampling.logprobs` asked for more than one token."""
     why: str = ""
     """For a join: why the merge chose this value."""
+    reasoning: str = Field(default="", exclude_if=lambda reasoning: not reasoning)
+    """What the model thought before it answered, from a server that keeps that apart; else it stands in the text."""
+    anew: str = Field(default="", exclude_if=lambda anew: not anew)
+    """Of a conversation that went on: why it was rendered anew, and not continued token for token."""
     partial: bool = False
     """A budget or deadline cut something that went into this value."""
     extracted: bool = False

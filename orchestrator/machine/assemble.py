@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from ..core.plan import Call, Ref, Text, Think, Tokens
+from ..core.chat import Message, TextPart, ValuePart, spoken, with_prompt
+from ..core.plan import Call, Part, Ref, Text, Think, Tokens
 from ..core.planning import derive
 from ..core.values import as_text, substitute
 from .records import Node
@@ -43,12 +44,69 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
     elif node.after is None and not node.deps:
         return op
     values = _values(node)
-    parts: list[Text | Tokens] = []
-    if node.after is not None:
-        parts += context(node.after, node.after_own, op.before)
-    for part in op.prompt:
-        parts.append(Text(text=as_text(values[part.step])) if isinstance(part, Ref) else part)
-    return op.model_copy(update={"prompt": tuple(parts), "after": None, "before": "", "sampling": sampling})
+    own = _filled(op.prompt, values)
+    update: dict[str, object] = {"prompt": own, "after": None, "before": "", "sampling": sampling}
+    if op.messages:
+        update["messages"] = _messages(op, values)
+    if node.after is not None and op.chat:
+        earlier = conversation(node.after, node.after_own)
+        messages = (*earlier, *_messages(op, values))
+        update |= {"messages": messages, "heard": len(earlier), "context": context(node.after, node.after_own)}
+    elif node.after is not None:
+        update["prompt"] = (*context(node.after, node.after_own, op.before), *own)
+    return op.model_copy(update=update)
+
+
+def _filled(parts: tuple[Part, ...], values: dict[str, JsonValue]) -> tuple[Text | Tokens, ...]:
+    return tuple(Text(text=as_text(values[part.step])) if isinstance(part, Ref) else part for part in parts)
+
+
+def _messages(op: Think, values: dict[str, JsonValue]) -> tuple[Message, ...]:
+    """Return a step's own messages with the values of other steps put in."""
+    return tuple(_message(each, values) for each in op.messages)
+
+
+def _message(message: Message, values: dict[str, JsonValue]) -> Message:
+    if not any(isinstance(part, ValuePart) for part in message.parts):
+        return message
+    parts = tuple(
+        TextPart(text=as_text(values[part.step])) if isinstance(part, ValuePart) else part for part in message.parts
+    )
+    if all(isinstance(part, TextPart) for part in parts):
+        return message.model_copy(update={"content": "".join(part.text for part in parts if part.type == "text")})
+    return message.model_copy(update={"content": parts})
+
+
+def conversation(step: Node, own: bool) -> tuple[Message, ...]:
+    """Return the conversation that a step ended, its own turn last. What was no chat counts as one user's message."""
+    turns: list[tuple[tuple[Message, ...], str]] = []
+    node: Node | None = context_step(step, own)
+    while node is not None:
+        assert node.own is not None
+        text = node.own.line
+        while node.after is not None and not _chats(node):  # a line that was continued is one turn
+            node = context_step(node.after, node.after_own)
+        assert node.step.op.kind == "think"
+        turns.append((_asked(node), node.step.op.begin + text))
+        node = context_step(node.after, node.after_own) if node.after is not None else None
+    said: list[Message] = []
+    for asked, text in reversed(turns):
+        said += asked
+        said.append(spoken(text, 1 + sum(len(each.tool_calls) for each in said)))
+    return tuple(said)
+
+
+def _chats(node: Node) -> bool:
+    return node.step.op.kind == "think" and node.step.op.chat
+
+
+def _asked(node: Node) -> tuple[Message, ...]:
+    """Return what a step put to the model in its conversation."""
+    op = node.step.op
+    assert op.kind == "think"
+    values = _values(node)
+    prompt = "".join(part.text for part in _filled(op.prompt, values))
+    return with_prompt(_messages(op, values), prompt)
 
 
 def context(step: Node, own: bool, before: str = "") -> tuple[Text | Tokens, ...]:
@@ -75,7 +133,7 @@ def prior(node: Node) -> str:
     """Return what stands in a step's line before its own text, from the model's first token on: the line that it
     continues, as far as `before`, and its own prompt."""
     op = node.step.op
-    if op.kind != "think" or node.after is None:
+    if op.kind != "think" or node.after is None or op.chat:  # a turn of a conversation begins a line
         return ""
     result = context_step(node.after, node.after_own).own
     assert result is not None

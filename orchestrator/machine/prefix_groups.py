@@ -58,19 +58,19 @@ def _key(node: Node) -> Hashable:
     if node.after is not None:
         return ("after", node.after.id, node.after_own, op.model, op.salt)
     lead: list[str | tuple[int, ...]] = []
-    for part in op.prompt[: _own_from(op)]:
+    for part in op.parts[: _own_from(op)]:
         assert not isinstance(part, Ref)
         lead.append(part.text if isinstance(part, Text) else part.ids)
     if not lead:
         return ("alone", node.id)
-    return ("prompt", tuple(lead), len(lead) < len(op.prompt), op.chat, op.model, op.salt)
+    return ("prompt", tuple(lead), len(lead) < len(op.parts), op.chat, op.model, op.salt)
 
 
 def _own_from(op: Think) -> int:
     """Return where the parts of a prompt begin that are the step's alone: at the first reference. Of a prompt without
     references that is the last of several parts: planners write what siblings have in common apart from their own."""
-    first = next((i for i, part in enumerate(op.prompt) if isinstance(part, Ref)), None)
-    return first if first is not None else max(1, len(op.prompt) - 1)
+    first = next((i for i, part in enumerate(op.parts) if isinstance(part, Ref)), None)
+    return first if first is not None else max(1, len(op.parts) - 1)
 
 
 def prompt_tokens(node: Node) -> int:
@@ -87,15 +87,15 @@ def shared_tokens(node: Node) -> int:
         return 0
     if node.after is not None:
         return _context_tokens(node.after, node.after_own)
-    lead = op.prompt[: len(op.prompt) - len(_own_part(node, op))]
+    lead = op.parts[: len(op.parts) - len(_own_part(node, op))]
     return sum(_tokens(node, part) for part in lead)
 
 
 def _own_part(node: Node, op: Think) -> tuple[Text | Tokens | Ref, ...]:
     """Return the parts of a prompt that are the step's alone."""
     if node.after is not None:
-        return op.prompt
-    return op.prompt[_own_from(op) :]
+        return op.parts
+    return op.parts[_own_from(op) :]
 
 
 def _context_tokens(step: Node, own: bool) -> int:

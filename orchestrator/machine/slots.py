@@ -50,7 +50,7 @@ class Slots:
         node.ran_on = worker.name
         if op.kind == "think":
             begin = (Text(text=op.begin),) if op.begin else ()
-            node.prompt = (*(part for part in op.prompt if part.kind != "ref"), *begin)
+            node.prompt = (*(part for part in op.parts if part.kind != "ref"), *begin)
             attempt.resumed_from = checkpoint
         seconds: float | None = None
         if node.account is not None:

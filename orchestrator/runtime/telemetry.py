@@ -333,7 +333,7 @@ class Spans:
         operation = "chat" if op.chat else "text_completion"
         there = self._log.workers.get(worker)
         model = op.model or self._model or next(iter(there.models if there is not None else ()), "")
-        text = "".join(part.text if part.kind == "text" else "" for part in op.prompt)
+        text = "".join(part.text if part.kind == "text" else "" for part in op.parts)
         return f"{operation} {model}".strip(), {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "plait",

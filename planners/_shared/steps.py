@@ -9,6 +9,7 @@ from typing import Annotated, Unpack
 
 from pydantic import BeforeValidator, JsonValue
 
+from plait.core.chat import split_reasoning
 from plait.core.interfaces import Brief
 from plait.core.plan import Part, Plan, Plugin, Step, Text, Think
 from plait.core.planning import CallOptions, OnResult, call_model, pass_through as through
@@ -36,7 +37,6 @@ NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
 """The start of the model's turn in NoThinking (arXiv 2504.09858): its thoughts are over before they begin."""
 ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
 _FIELD = re.compile(r"\{(\w+)\}")
-_OPENED = re.compile(r"\s*<think>")
 
 
 def _as_plugin(value: object) -> object:
@@ -90,10 +90,7 @@ def instead(asker: Asker, tokens: int, temperature: float, stream: bool = False)
 def visible(text: str) -> str:
     """Return a model's text without the reasoning block before it, also where the template had opened the block. A
     block that was cut off hides everything."""
-    head, end, rest = text.partition("</think>")
-    if end and ("<think>" not in head or _OPENED.match(head)):
-        return rest
-    return "" if _OPENED.match(text) and not end else text
+    return split_reasoning(text)[1]
 
 
 def begun(op: Think, begin: str) -> Think:

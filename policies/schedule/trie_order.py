@@ -77,7 +77,7 @@ class TrieOrder(Policy):
         path: list[float] = []
         value = 0
         assert op.kind == "think"
-        for part in op.prompt:
+        for part in op.parts:
             if isinstance(part, Ref):
                 break
             data = part.text.encode() if isinstance(part, Text) else _bytes(part.ids)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plait.core.plan import Function
+from plait.core.tools.calls import call_text
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 MOST_CALLS = 10_000
@@ -30,15 +31,7 @@ def function(offered: Function) -> dict[str, Any]:
 
 def written(name: str, arguments: str) -> str:
     """Return a call as models write it by themselves. Arguments that are no JSON object stay the text they are."""
-    value: object = {}
-    if arguments.strip():
-        try:
-            value = json.loads(arguments)
-        except (ValueError, RecursionError):
-            value = arguments
-    call = json.dumps({"name": name, "arguments": value if isinstance(value, dict) else arguments}, ensure_ascii=True)
-    call = call.replace("<", "\\u003c")  # so that no argument can end the tag
-    return f"<tool_call>{call}</tool_call>\n"
+    return f"{call_text(name, arguments)}\n"
 
 
 @dataclass(slots=True)

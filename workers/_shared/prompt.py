@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from plait.core.chat import Message, spoken, user, with_prompt
+from plait.core.errors import EngineError
 from plait.core.plan import Text, Think, Tokens
+from plait.core.tools.calls import loads
 
 from .function_calls import function
 
@@ -19,6 +22,14 @@ class Stops(NamedTuple):
 
     ids: tuple[int, ...]
     texts: tuple[str, ...]
+
+
+class Prompt(NamedTuple):
+    """A prompt as token ids."""
+
+    ids: list[int]
+    anew: str = ""
+    """Why a conversation that goes on was rendered anew (`Result.anew`)."""
 
 
 class Prompter:
@@ -34,17 +45,26 @@ class Prompter:
         """Return the token ids of a resolved prompt.
 
         Text that opens the prompt is tokenised as the tokenizer does by default (with its opening special token, if it
-        has one), later text without. Token ids pass untouched. With `chat` and a chat template, the whole prompt is one
-        user message, and `begin` the start of the model's turn; without a template both are plain text.
+        has one), later text without. Token ids pass untouched. With `chat` and a chat template, the prompt is a user's
+        message at the end of the conversation, and `begin` the start of the model's turn; without a template all of it
+        is plain text.
         """
-        if think.chat and getattr(self.tokenizer, "chat_template", None):
-            content = "".join(self._text_of(part) for part in think.prompt)
-            message = [{"role": "user", "content": content}]
-            functions: dict[str, Any] = {"tools": [function(each) for each in think.tools]} if think.tools else {}
-            text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False, **functions)
-            return list(self._encode_uncached(text + think.begin, False))
+        return self.prompt(think).ids
+
+    def prompt(self, think: Think) -> Prompt:
+        """Do the same, and say whether a conversation that goes on had to be rendered anew. Raises `EngineError` for
+        images, and for a conversation or settings that the template does not take."""
+        if any(each.images for each in think.messages):
+            raise EngineError("this engine reads no images: give text alone, or use a server whose model sees (http)")
+        if think.chat and self.template:
+            return self._chat(think)
+        if think.chat_template_kwargs or think.reasoning_effort:
+            raise EngineError(
+                "`chat_template_kwargs` and `reasoning_effort` go to a chat template, and "
+                + ("this step is no chat" if self.template else "this model has none")
+            )
         out: list[int] = []
-        for place, part in enumerate(think.prompt):
+        for place, part in enumerate(think.parts):
             match part:
                 case Tokens(ids=ids, within=None):
                     out += ids
@@ -57,7 +77,70 @@ class Prompter:
                     raise ValueError(f"a worker's prompt holds only text and tokens, not {part.kind!r}")
         if think.begin:
             out += self._encode(think.begin, False)
-        return out
+        return Prompt(out)
+
+    @property
+    def template(self) -> str:
+        """The model's chat template; empty if it has none."""
+        found: Any = getattr(self.tokenizer, "chat_template", None)
+        return found if isinstance(found, str) else "\n".join(found.values()) if isinstance(found, dict) else ""
+
+    def rewrites(self) -> str:
+        """Return what the chat template does to earlier turns that keeps conversations from going on token for token;
+        empty if nothing. Found out with a small conversation."""
+        if not self.template:
+            return ""
+        asked = [user("a")]
+        for said, what in (
+            ("s", "it writes an earlier answer in another way than the model did"),
+            ("<think>\nr\n</think>\n\ns", "it takes the reasoning out of earlier turns"),
+        ):
+            try:
+                before = self._render(asked, Think(prompt="a", chat=True), True) + said
+                after = self._render([*asked, spoken(said), user("b")], Think(prompt="a", chat=True), True)
+            except EngineError as error:
+                return str(error)
+            if not after.startswith(before):
+                return what
+        return ""
+
+    def _chat(self, think: Think) -> Prompt:
+        messages = with_prompt(think.messages, "".join(self._text_of(part) for part in think.prompt))
+        why = ""
+        if think.context:
+            ids = [each for part in think.context if isinstance(part, Tokens) for each in part.ids]
+            known = all(isinstance(part, Tokens) for part in think.context)
+            so_far = self.text(ids) if known else ""
+            for raw in (True, False):  # as the model wrote its turns, and as the template writes them
+                try:
+                    text = self._render(messages, think, raw)
+                except EngineError as error:
+                    why = str(error)
+                    continue
+                if known and text.startswith(so_far):
+                    return Prompt([*ids, *self._encode_uncached(text[len(so_far) :] + think.begin, False)])
+            why = "the chat template writes an earlier turn in another way" if known else "no token ids of it are known"
+        text = self._render(messages, think, False)
+        return Prompt(list(self._encode_uncached(text + think.begin, False)), why)
+
+    def _render(self, messages: Sequence[Message], think: Think, raw: bool) -> str:
+        """Return a conversation through the chat template, up to where the model's next turn begins; `raw`: with the
+        model's own turns as it wrote them."""
+        options: dict[str, Any] = dict(think.chat_template_kwargs)
+        if think.reasoning_effort is not None:
+            options["reasoning_effort"] = think.reasoning_effort
+        for name in options:
+            if name not in self.template:
+                raise EngineError(f"the model's chat template knows no {name!r}: leave it out")
+        if think.tools:
+            options["tools"] = [function(each) for each in think.tools]
+        end = getattr(self.tokenizer, "eos_token", None) or ""
+        given = [_for_template(each, end, raw) for each in messages]
+        try:
+            return self.tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False, **options)
+        except Exception as error:  # jinja's, and what a template raises by itself
+            said = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise EngineError(f"the model's chat template does not take this conversation: {said}") from None
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, control tokens included, as the engine decodes it: without the cleaning up of
@@ -131,3 +214,33 @@ class Prompter:
             return True
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         return type(getattr(backend, "model", None)).__name__ == "WordLevel"
+
+
+def _for_template(message: Message, end: str, raw: bool) -> Mapping[str, Any]:
+    """Return a message as chat templates read it: the arguments of calls as objects."""
+    if raw and message.said:
+        return {"role": "assistant", "content": message.said.removesuffix(end) if end else message.said}
+    role = "system" if message.role == "developer" else message.role
+    content = message.text.removesuffix(end) if end and role == "assistant" else message.text
+    fields: dict[str, Any] = {"role": role, "content": content}
+    if message.reasoning:
+        fields["reasoning_content"] = message.reasoning
+    if message.name is not None:
+        fields["name"] = message.name
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        fields["tool_calls"] = [
+            {
+                "id": each.id,
+                "type": "function",
+                "function": {
+                    "name": each.function.name,
+                    "arguments": read
+                    if isinstance(read := loads(each.function.arguments), dict)
+                    else each.function.arguments,
+                },
+            }
+            for each in message.tool_calls
+        ]
+    return fields

@@ -59,6 +59,12 @@ class Abilities:
             fields["min_p"] = sampling.min_p
         if sampling.repetition_penalty != 1.0:
             fields["repetition_penalty"] = sampling.repetition_penalty
+        if sampling.presence_penalty:
+            fields["presence_penalty"] = sampling.presence_penalty
+        if sampling.frequency_penalty:
+            fields["frequency_penalty"] = sampling.frequency_penalty
+        if sampling.logit_bias:
+            fields["logit_bias"] = {int(token): bias for token, bias in sampling.logit_bias.items()}
         if sampling.logprobs:
             # 0 is how vLLM is asked for the sampled token alone
             fields["logprobs"] = 0 if sampling.logprobs == 1 else sampling.logprobs

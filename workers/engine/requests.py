@@ -52,6 +52,8 @@ class EngineRequest:
     """Characters at the end of the text that the engine holds back, as a stop text may begin there."""
     skip: str = ""
     """The text of the whole context without its last, half character: the engine then begins by repeating it."""
+    anew: str = ""
+    """Why its conversation was rendered anew, if it was."""
     inner: str = ""
     ids: list[int] = field(default_factory=list[int])
     """What this attempt has generated."""
@@ -117,6 +119,7 @@ class EngineRequest:
             finish=finish,
             logprob=self.cumulative / count if self.sampling.logprobs and count else None,
             signals=self.trace.signals() if self.trace else None,
+            anew=self.anew,
         )
 
 

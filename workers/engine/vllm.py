@@ -100,6 +100,8 @@ class Core:
         if getattr(config.scheduler_config, "policy", None) != "priority":
             raise EngineError(f"vLLM {vllm.__version__} did not take the priority policy: use another release of it")
         self.prompter = Prompter(engine.get_tokenizer())
+        if rewrites := self.prompter.rewrites():
+            log.warning("%s: a conversation that goes on may be rendered anew: %s", spec.name, rewrites)
         self.ends = _end_ids(engine, self.prompter)
         adding = inspect.signature(engine.add_request).parameters
         self.able.need("priority", "priority" in adding)
@@ -138,10 +140,14 @@ class Core:
             self.able.need("logprobs", self._taps)
         if think.salt:
             self.able.need("cache_salt", self._salted)
-        prompt = self.prompter.ids(think)
+        if think.extra_body:
+            said = ", ".join(think.extra_body)
+            raise EngineError(f"`extra_body` ({said}) goes to a server, and this engine runs in the process itself")
+        prompt, anew = self.prompter.prompt(think)
         if not prompt:
             raise EngineError("the prompt has no tokens: give it some text")
         order = EngineRequest(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
+        order.anew = anew
         order.lora = self._loras.get(think.model) if think.model else None
         stops = self.prompter.stops(sampling.stop)
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1

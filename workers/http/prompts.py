@@ -94,7 +94,8 @@ class Prompts:
 
     async def prompt(self, server: Server, think: Think, chat: bool) -> str | list[int]:
         """Return the prompt as the server takes it."""
-        parts = (*think.prompt, Text(text=think.begin)) if think.begin and not chat else think.prompt
+        whole = think.prompt if chat else think.parts
+        parts = (*whole, Text(text=think.begin)) if think.begin and not chat else whole
         texts = [part.text for part in parts if isinstance(part, Text)]
         if len(texts) == len(parts) and (chat or not server.dialect.ids or len(parts) == 1):
             return "".join(texts)
@@ -107,7 +108,7 @@ class Prompts:
         """Return the prompt as token ids."""
         ids: list[int] = []
         begin = (Text(text=think.begin),) if think.begin else ()
-        for place, part in enumerate((*think.prompt, *begin)):
+        for place, part in enumerate((*think.parts, *begin)):
             if isinstance(part, Tokens):
                 ids += part.ids if part.within is None else await self.cut(server, part.ids, part.within)
             elif isinstance(part, Text):

@@ -9,6 +9,7 @@ from typing import Any
 from plait.core.interfaces import Progress
 from plait.core.plan import Think
 from plait.core.result import Finish, Result, Usage
+from plait.core.values import writable
 
 from .._shared.confidence import Trace, add_position
 from .._shared.function_calls import Calls
@@ -53,6 +54,8 @@ class Reading:
         """The ids are those of the text."""
         self._size = 0
         """Characters that the server sent."""
+        self._thoughts: list[str] = []
+        """Reasoning that the server keeps apart."""
         self.ids: list[int] = []
         self.prompt_ids: list[int] = []
         self.count = 0
@@ -134,10 +137,7 @@ class Reading:
             raise ServerError(f"the server's text is a {type(text).__name__}: is it OpenAI-compatible?")
         text = text or ""
         ids = choice.get("token_ids") or ()
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # half a character, which no file can hold
-            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        text = writable(text)  # half a character no file can hold
         self._size += len(text)
         scores = _scores(choice.get("logprobs"))
         if self._sampling.logprobs and text and not scores and not self._scored:
@@ -148,6 +148,8 @@ class Reading:
         if self._trace is not None and scores:
             self._look(self._trace, choice.get("logprobs"))
         thought = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(thought, str) and thought:
+            self._thoughts.append(writable(thought))
         calls = message.get("tool_calls")
         tokens = len(ids) or len(scores) or int(bool(text or thought or calls))
         self._end(choice)
@@ -274,6 +276,7 @@ class Reading:
             finish=finish,
             logprob=self._logprobs / self._scored if self._sampling.logprobs and self._scored else None,
             signals=self._trace.signals() if self._trace else None,
+            reasoning="".join(self._thoughts),
         )
 
 

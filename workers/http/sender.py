@@ -19,7 +19,7 @@ from typing import Any
 from plait.core.errors import EngineError
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.plan import Think
+from plait.core.plan import Think, Tokens
 from plait.core.result import Failure, Result, Usage
 
 from .._shared.streams import Stream, together
@@ -235,7 +235,7 @@ class Sender:
         if reading.finish is None:
             raise self._unfinished(reading, base, asyncio.get_running_loop().time() - sent)
         self.pace.add(reading.usage.completion - past, asyncio.get_running_loop().time() - sent)
-        return await self._prompts.stripped(think, server, reading)
+        return _continued(think, await self._prompts.stripped(think, server, reading))
 
     async def _read(self, live: Live, reading: Reading, server: Server, dialect: Any, fields: dict[str, Any]) -> None:
         """Read an answer, within the limits on time."""
@@ -348,3 +348,14 @@ class Sender:
             if reading.due():
                 live.stream.push(replace(together(live.untold), text=""))
                 live.untold.clear()
+
+
+def _continued(think: Think, result: Result) -> Result:
+    """Say of a conversation that went on whether the server read what came before token for token, as far as it tells
+    its ids."""
+    known = tuple(each for part in think.context if isinstance(part, Tokens) for each in part.ids)
+    if not known or not result.prompt_ids or result.prompt_ids[: len(known)] == known:
+        return result
+    same = next((at for at, (a, b) in enumerate(zip(known, result.prompt_ids, strict=False)) if a != b), 0)
+    why = f"the server wrote the conversation in another way from token {same} of {len(known)} on"
+    return result.model_copy(update={"anew": why})

@@ -6,10 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from plait.core.chat import with_prompt
 from plait.core.errors import EngineError
 from plait.core.plan import Think
 
 Endpoint = Literal["completions", "chat/completions"]
+
+
+OURS = frozenset(
+    ("model", "messages", "prompt", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens")
+)
+"""Fields of a request that nobody else may set: the answer could not be read, or the budget not be kept."""
 
 
 class ServerError(Exception):
@@ -84,7 +91,7 @@ def body(
         "top_p": sampling.top_p,
     }
     if chat:
-        fields["messages"] = [{"role": "user", "content": prompt}]
+        fields["messages"] = [each.as_json() for each in with_prompt(think.messages, str(prompt))]
         if think.begin and dialect.extras:
             fields["messages"].append({"role": "assistant", "content": think.begin})
             fields |= {"add_generation_prompt": False, "continue_final_message": True}
@@ -107,6 +114,18 @@ def body(
     if sampling.repetition_penalty != 1.0:
         _need(dialect.extras, "repetition_penalty")
         fields["repetition_penalty"] = sampling.repetition_penalty
+    if sampling.presence_penalty:
+        fields["presence_penalty"] = sampling.presence_penalty
+    if sampling.frequency_penalty:
+        fields["frequency_penalty"] = sampling.frequency_penalty
+    if sampling.logit_bias:
+        fields["logit_bias"] = sampling.logit_bias
+    if think.reasoning_effort is not None:
+        _need(chat, "reasoning_effort")
+        fields["reasoning_effort"] = think.reasoning_effort
+    if think.chat_template_kwargs:
+        _need(chat and dialect.extras, "chat_template_kwargs")
+        fields["chat_template_kwargs"] = think.chat_template_kwargs
     if sampling.stop_ids:
         _need(dialect.ids, "stop_ids")
         fields["stop_token_ids"] = list(sampling.stop_ids)
@@ -117,7 +136,9 @@ def body(
         fields["priority"] = priority
     if dialect.ids:
         fields |= {"return_token_ids": True, "include_stop_str_in_output": sampling.keep_stop}
-    return fields | dict(form or {})
+    if taken := sorted(OURS.intersection(think.extra_body)):
+        raise EngineError(f"`extra_body` may not set {', '.join(taken)}: that is set by the step itself")
+    return fields | dict(form or {}) | think.extra_body
 
 
 def _need(there: bool, option: str) -> None:

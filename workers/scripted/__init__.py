@@ -192,8 +192,10 @@ class Scripted(Worker):
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
         if not isinstance(think, Think):
             return as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps"))
-        texts = [part.text for part in think.prompt if isinstance(part, Text)]
-        if len(texts) < len(think.prompt):
+        if any(each.images for each in think.messages):
+            return as_failure(EngineError(f"worker {self.name!r} has no model and sees no images: give text alone"))
+        texts = [part.text for part in think.parts if isinstance(part, Text)]
+        if len(texts) < len(think.parts):
             said = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"
             return as_failure(EngineError(said))
         prompt = "".join(texts) + think.begin

@@ -84,7 +84,7 @@ def _pieces(step: StepRecord, op: Think, known: Mapping[str, StepRecord]) -> Ite
     values = {known[need].name: known[need] for need in step.needs}
     if step.after is not None:
         yield {**piece, "kind": "context", "step": step.after, "own": step.after_own}
-    for part in op.prompt:
+    for part in op.parts:
         match part.kind:
             case "text":
                 yield {**piece, "text": part.text}

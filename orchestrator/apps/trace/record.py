@@ -132,7 +132,7 @@ class TraceRecorder:
             op = attempt.op
             if op.kind == "think" and attempt.step in known:
                 begin = (Text(text=op.begin),) if op.begin else ()
-                prompt = (*(part for part in op.prompt if part.kind != "ref"), *begin)
+                prompt = (*(part for part in op.parts if part.kind != "ref"), *begin)
                 texts, line = "".join(attempt.texts), _line(known[attempt.step], known)
                 made.append(Context(attempt.step, prompt, attempt.result, texts, attempt.usage, line))
         return made

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import InstanceOf, JsonValue
 
+from ...core.chat import Message, spoken
 from ...core.errors import OutcomeUnknown, RunFailed
 from ...core.events import Status
 from ...core.plan import Plan
@@ -43,6 +44,10 @@ class Answer(Frozen):
     """Why there is no answer."""
     partial: dict[str, JsonValue] = {}
     """Values of the steps that were done, by step id, if the run has no value of its own."""
+    reasoning: str = ""
+    """What the model thought before the output: a block `<think>…</think>`, or what a server keeps apart."""
+    anew: tuple[str, ...] = ()
+    """Why parts of a conversation were rendered anew, and not continued token for token."""
     report: Report = Report()
     plan: Plan | None = None
     """The first plan, as the planner made it. What steps expanded into stands in `trace`."""
@@ -122,6 +127,13 @@ class Answer(Frozen):
     def text(self) -> str:
         """The output as text."""
         return self.value if isinstance(self.value, str) else "" if self.value is None else str(self.value)
+
+    @property
+    def message(self) -> Message:
+        """The output as an assistant's message: its text, calls of functions, and reasoning apart."""
+        message = spoken(self.text)
+        fields = {"reasoning": self.reasoning or message.reasoning, "said": ""}
+        return message.model_copy(update=fields)
 
     @property
     def critical_path_tokens(self) -> int:

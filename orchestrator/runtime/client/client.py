@@ -17,12 +17,13 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 from pydantic import JsonValue
 
 from ...core.addresses import allow
+from ...core.chat import Message
 from ...core.errors import ConfigError, PluginError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
-from ...core.plan import Budget, Join, Plan, Plugin, Request
+from ...core.plan import Budget, Function, Join, Plan, Plugin, Request
 from ...core.task import Task
 from ...core.tools.tool import Tool
 from ...core.values import writable
@@ -41,6 +42,7 @@ from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
 from . import kinds
 from .answer import Answer, Mode, News
+from .asking import asked, asking
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
@@ -90,6 +92,22 @@ class Options(TypedDict, total=False):
     """Name of the model that answers where the plan names none, among those that the workers serve."""
     salt: str | None
     """Cached prefixes are shared only with requests of the same salt: what keeps tenants apart."""
+    messages: Sequence[Message | Mapping[str, object]] | None
+    """A conversation, as OpenAI's chat API has it. A text beside it is one more message of the user's."""
+    functions: Iterable[Function | Mapping[str, object]] | None
+    """Functions that the model may call and you run: its calls stand in `Answer.message`."""
+    stop: str | Sequence[str] | None
+    """Further texts that end an answer of the model."""
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[str, float] | None
+    """By token id, from -100 to 100."""
+    reasoning_effort: str | None
+    """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
+    chat_template_kwargs: Mapping[str, JsonValue] | None
+    """Values for the model's chat template."""
+    extra_body: Mapping[str, JsonValue] | None
+    """Further fields of each request to a server."""
 
 
 class AsyncOrchestrator:
@@ -460,7 +478,7 @@ class AsyncOrchestrator:
         request would raise.
         """
         config = self.config
-        text = _checked(text, options)
+        text, messages = asked(_checked(text, options), options.get("messages"))
         tools = self._tools.specs_with(options.get("tools") or ())
         planner = self._spec("planner", options.get("planner") or config.planner)
         trust(planner)
@@ -481,9 +499,16 @@ class AsyncOrchestrator:
             seed=_first(options.get("seed"), config.seed) or 0,
             model=options.get("model"),
             salt=options.get("salt") or "",
+            messages=messages,
+            asks=asking(options),
         )
         trust(request.planner, *request.policies)
         task = self.plugins.task(request.task, text)
+        if messages and not task.chat():
+            raise UsageError(
+                f"the task {request.task.name!r} puts a request to the model as plain text, so no messages can stand "
+                "before it: give a text, or use a task that chats (plain)"
+            )
         for spec in request.policies:
             self.plugins.policy(spec)  # said now rather than when the run has begun
         if made is not None:
@@ -546,7 +571,9 @@ def _first(given: T | None, default: T | None) -> T | None:
 def _checked(text: object, options: Mapping[str, object]) -> str:
     """Return the text of a request as it may be written down. Raises `UsageError` for options that are not known."""
     if not isinstance(text, str):
-        raise UsageError(f"a request is a text, and this is a {type(text).__name__}: give its messages as one text")
+        raise UsageError(
+            f"a request is a text, and this is a {type(text).__name__}: give a conversation as messages=[…]"
+        )
     kinds.known("a request", options, Options.__annotations__)
     if (policies := options.get("policies")) is not None:
         kinds.iterable("policies", policies, f"policies=[{policies if isinstance(policies, str) else 'fifo'!r}]")

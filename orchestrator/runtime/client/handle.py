@@ -12,10 +12,11 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+from ...core.chat import split_reasoning
 from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
 from ...core.plan import Plan
-from ...core.result import as_failure
+from ...core.result import Result, as_failure
 from ...core.task import Task
 from ...core.tools.context import Question
 from ...machine import Machine, Node, Run, moved, step_record
@@ -222,8 +223,16 @@ def read_answer(
         value=result.value if result is not None else None,
         why=result.why if result is not None else "",
         finish=result.finish if result is not None else None,
+        reasoning=_reasoning(result),
+        anew=tuple(each.own.anew for each in run.nodes if each.own is not None and each.own.anew) if run else (),
         failure=failure,
         partial=finish.partial,
         report=report(finish, run, began, ended),
         plan=plan,
     )
+
+
+def _reasoning(result: Result | None) -> str:
+    if result is None:
+        return ""
+    return result.reasoning or (split_reasoning(result.value)[0] if isinstance(result.value, str) else "")

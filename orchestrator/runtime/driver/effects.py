@@ -1,12 +1,13 @@
 """What a plan's steps get from elsewhere: from the tools, which calls must not be made twice; from the request, which
-model answers, and with whom cached prefixes are shared. Knows no planner and no worker."""
+model answers, with whom cached prefixes are shared, the conversation before it, and what it says of all model calls.
+Knows no planner and no worker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from ...core.interfaces import Brief
-from ...core.plan import Call, Plan, Request, Step, Think
+from ...core.plan import Asking, Call, Plan, Request, Step, Text, Think
 from ...core.tools.tool import ToolSpec
 
 
@@ -16,18 +17,45 @@ def revised(plan: Plan, brief: Brief) -> Plan:
 
 
 def with_defaults(plan: Plan, request: Request) -> Plan:
-    """Return a plan in which the model calls that name no model, or no salt, have those of the request."""
-    if request.model is None and not request.salt:
+    """Return a plan in which the model calls that name no model, or no salt, have those of the request; and so for its
+    messages and all else that it asks of them (`Request.asks`)."""
+    asks = request.asks if request.asks != Asking() else None
+    if request.model is None and not request.salt and not request.messages and asks is None:
         return plan
 
     def completed(step: Step) -> Step:
         op = step.op
         if not isinstance(op, Think):
             return step
-        update = {"model": op.model or request.model, "salt": op.salt or request.salt}
+        update: dict[str, object] = {"model": op.model or request.model, "salt": op.salt or request.salt}
+        if asks is not None:
+            update |= _asked(op, asks)
+        if request.messages and op.chat and op.after is None and "messages" not in op.model_fields_set:
+            update["messages"] = request.messages
+            if request.messages[-1].role == "tool" and op.prompt == (Text(text=request.text),):
+                update["prompt"] = ()  # the conversation has it already
         return step.model_copy(update={"op": op.model_copy(update=update)})
 
     return plan.model_copy(update={"steps": tuple(map(completed, plan.steps))})
+
+
+def _asked(op: Think, asks: Asking) -> dict[str, object]:
+    """Return what a request says of a model call that says nothing of it."""
+    own, sampling = op.sampling, dict[str, object]()
+    if asks.stop:
+        sampling["stop"] = tuple(dict.fromkeys((*own.stop, *asks.stop)))
+    for name in ("presence_penalty", "frequency_penalty", "logit_bias"):
+        if (given := getattr(asks, name)) and not getattr(own, name):
+            sampling[name] = given
+    update: dict[str, object] = {"sampling": own.model_copy(update=sampling)} if sampling else {}
+    if asks.extra_body:
+        update["extra_body"] = {**asks.extra_body, **op.extra_body}
+    if op.chat:
+        if asks.chat_template_kwargs:
+            update["chat_template_kwargs"] = {**asks.chat_template_kwargs, **op.chat_template_kwargs}
+        update["reasoning_effort"] = op.reasoning_effort or asks.reasoning_effort
+        update["tools"] = op.tools or asks.functions
+    return update
 
 
 def marked(plan: Plan, tools: Iterable[ToolSpec]) -> Plan:

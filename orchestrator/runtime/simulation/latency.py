@@ -133,7 +133,7 @@ def priced(job: Job, result: Result) -> Result:
     Text without token ids counts as a token for every four characters.
     """
     assert isinstance(job.op, Think)
-    prompt = sum(_tokens(part.text) if isinstance(part, Text) else len(_ids(part)) for part in job.op.prompt)
+    prompt = sum(_tokens(part.text) if isinstance(part, Text) else len(_ids(part)) for part in job.op.parts)
     generated = result.usage.completion or len(result.token_ids) or max(1, _tokens(result.text))
     limit = job.op.sampling.max_tokens
     usage = result.usage.model_copy(

@@ -36,7 +36,7 @@ class SimTokens:
         if not (host.cache_tokens or host.tells_ids) or not isinstance(outcome, Result):
             return
         assert isinstance(job.op, Think)
-        own = tuple(self._ids(job.op.prompt))
+        own = tuple(self._ids(job.op.parts))
         fate = (job.step, number)
         ids = self._fates.get(fate) or outcome.token_ids or self._fresh(outcome.usage.completion)
         running.given = len(job.generated) if host.tells_ids else 0

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
+from ...core.chat import split_reasoning
 from ...core.errors import TaskError
 from ...core.task import Style, Task
 from ...core.values import as_text
@@ -74,7 +75,9 @@ class Plain(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the answer in a text, or `None`. With `answer=auto` extracting again changes nothing."""
+        """Return the answer in a text, or `None`; a block of reasoning before it does not count. With `answer=auto`
+        extracting again changes nothing."""
+        text = split_reasoning(text)[1]
         match self.answer:
             case "auto":
                 return _auto(text)

@@ -1,0 +1,354 @@
+"""Messages of a conversation, in the shape of OpenAI's chat API, and what a model's text is as a message.
+
+A message is read from JSON (`read_messages`), checked against those before it, and written as JSON again
+(`Message.as_json`). Where a model has no chat template, a conversation becomes plain text (`transcript`), to which a
+further turn only adds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Literal, cast
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+
+from .errors import FieldError
+from .messages import did_you_mean, explain, first_of_each, json_path
+from .tools.calls import CLOSE, OPEN, call_text, calls_in, loads
+from .values import Frozen, StepName, writable
+
+MOST_CALLS = 128
+"""Calls of one turn; those beyond stay text."""
+_CALL = re.compile(re.escape(OPEN) + r"(.*?)" + re.escape(CLOSE), re.DOTALL)
+_OPENED = re.compile(r"\s*<think>")
+
+
+class TextPart(Frozen):
+    """Text in a message."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImageUrl(Frozen):
+    """Where an image is."""
+
+    url: str = Field(min_length=1)
+    """An `https:` address, or the image itself as `data:image/…;base64,…`."""
+    detail: Literal["auto", "low", "high"] | None = Field(default=None, exclude_if=lambda detail: detail is None)
+
+    @model_validator(mode="after")
+    def _there(self) -> ImageUrl:
+        if not self.url.startswith(("https://", "http://", "data:image/")):
+            raise ValueError(f"{self.url[:40]!r} is no image: give an https: address or data:image/…;base64,…")
+        return self
+
+
+class ImagePart(Frozen):
+    """An image in a message, for a worker whose model sees."""
+
+    type: Literal["image_url"] = "image_url"
+    image_url: ImageUrl
+
+
+class ValuePart(Frozen):
+    """The value of another step, as text, in a message that a plan makes."""
+
+    type: Literal["value"] = "value"
+    step: StepName
+
+
+ContentPart = Annotated[TextPart | ImagePart | ValuePart, Field(discriminator="type")]
+
+
+class FunctionCall(Frozen):
+    """What is called, with its arguments as JSON in a text: a model may write what is none."""
+
+    name: str = Field(min_length=1, max_length=200)
+    arguments: str = "{}"
+
+
+class ToolCall(Frozen):
+    """A call in an assistant's message. The `tool` message with the same id is its result."""
+
+    id: str = Field(min_length=1, max_length=200)
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+def _as_content(value: object) -> object:
+    """Turn the strings among the parts of a content into parts."""
+    if isinstance(value, list | tuple):
+        parts = cast("Sequence[object]", value)
+        return tuple({"type": "text", "text": part} if isinstance(part, str) else part for part in parts)
+    return value
+
+
+def _form(value: object) -> str:
+    return "none" if value is None else "parts" if isinstance(value, tuple) else "text"
+
+
+Content = Annotated[
+    Annotated[str, Tag("text")] | Annotated[tuple[ContentPart, ...], Tag("parts")] | Annotated[None, Tag("none")],
+    Discriminator(_form),
+    BeforeValidator(_as_content),
+]
+
+
+class Message(Frozen):
+    """One message."""
+
+    role: Role
+    content: Content = None
+    """Text, or parts. Only an assistant that calls tools may leave it out."""
+    name: str | None = Field(default=None, max_length=200, exclude_if=lambda name: name is None)
+    """Who speaks, where several do."""
+    tool_calls: tuple[ToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
+    """Of an assistant."""
+    tool_call_id: str | None = Field(default=None, exclude_if=lambda each: each is None)
+    """Of a tool: which call this is the result of."""
+    reasoning: str = Field(
+        default="",
+        validation_alias=AliasChoices("reasoning", "reasoning_content"),
+        exclude_if=lambda reasoning: not reasoning,
+    )
+    """Of an assistant: what it thought before it spoke."""
+    said: str = Field(default="", exclude_if=lambda said: not said)
+    """Of an assistant's turn that this run made: the model's text as it was, reasoning and calls in it. Set by the
+    machine, so that the turn can be continued token for token."""
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Message:
+        if self.role != "assistant" and (self.tool_calls or self.reasoning or self.said):
+            raise ValueError(f"only an assistant's message has `tool_calls` and `reasoning`, not the {self.role}'s")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise ValueError("`tool_call_id` goes with the role 'tool', and must be given there")
+        if self.content is None and not self.tool_calls:
+            raise ValueError(f"the {self.role}'s message has no `content`")
+        if self.role != "user" and any(isinstance(part, ImagePart) for part in self.parts):
+            raise ValueError(f"images stand in a user's message, not in the {self.role}'s")
+        return self
+
+    @property
+    def parts(self) -> tuple[ContentPart, ...]:
+        """The content as parts."""
+        if isinstance(self.content, str):
+            return (TextPart(text=self.content),) if self.content else ()
+        return self.content or ()
+
+    @property
+    def text(self) -> str:
+        """The text of the content; images and values left out."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def images(self) -> int:
+        """How many images it has."""
+        return sum(isinstance(part, ImagePart) for part in self.parts)
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return the message as OpenAI's API has it; reasoning as `reasoning_content`."""
+        fields = self.model_dump(mode="json", exclude={"said", "reasoning"})
+        return fields | ({"reasoning_content": self.reasoning} if self.reasoning else {})
+
+
+def user(content: str | Sequence[ContentPart | str]) -> Message:
+    """Return a user's message."""
+    return Message(role="user", content=cast("str", content))
+
+
+def split_reasoning(text: str) -> tuple[str, str]:
+    """Return the block of reasoning before a model's answer, and the answer. The template may have opened the block
+    already; one that was cut off is all there is.
+
+    >>> split_reasoning("<think>two and two</think>4")
+    ('two and two', '4')
+    """
+    head, end, rest = text.partition("</think>")
+    opened = _OPENED.match(text)
+    if end and (opened or "<think>" not in head):
+        return (head[opened.end() :] if opened else head).strip(), rest
+    return (text[opened.end() :].strip(), "") if opened else ("", text)
+
+
+def spoken(text: str, first: int = 1) -> Message:
+    """Return what a model wrote as an assistant's message: reasoning and calls apart from the text. Calls that cannot
+    be read stay in the text. Their ids are `call00001`, … from `first` on."""
+    reasoning, rest = split_reasoning(text)
+    calls: list[ToolCall] = []
+
+    def taken(found: re.Match[str]) -> str:
+        read = [each for each in calls_in(loads(found[1])) if not each.wrong]
+        if not read or len(calls) + len(read) > MOST_CALLS:
+            return found[0]
+        for each in read:
+            function = FunctionCall(name=each.name[:200], arguments=json.dumps(each.arguments, ensure_ascii=False))
+            calls.append(ToolCall(id=call_id(first + len(calls)), function=function))
+        return ""
+
+    content = _CALL.sub(taken, rest)
+    content = content.strip() if calls or reasoning else content
+    return Message(role="assistant", content=content, tool_calls=tuple(calls), reasoning=reasoning, said=text)
+
+
+def call_id(number: int) -> str:
+    """Return the id of a conversation's n-th call: nine letters and digits, as the strictest templates want it."""
+    return f"call{number:05d}"
+
+
+# -- a conversation ----------------------------------------------------------------------------------------------------
+
+
+def read_messages(given: object, what: str = "messages") -> tuple[Message, ...]:
+    """Return a conversation that somebody has handed in: messages, dictionaries, or objects of a library that can be
+    dumped to such (`model_dump`). Fields that are `null` or empty count as left out.
+
+    Raises `FieldError` that names the message: one that is no message, calls without results, results without calls,
+    a conversation to which there is nothing to answer.
+    """
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
+        raise FieldError(f'{what} is no list of messages: write [{{"role": "user", "content": "…"}}]')
+    items = cast("Sequence[object]", given)
+    found = tuple(_read(each, f"{what}[{place}]") for place, each in enumerate(items))
+    if not found:
+        raise FieldError(f"{what} is empty: give at least one user's message")
+    if not any(each.role == "user" for each in found):
+        raise FieldError(f"{what} has no user's message: say what is asked")
+    _check_calls(found, what)
+    return found
+
+
+def _read(given: object, what: str) -> Message:
+    if isinstance(given, Message):
+        fields: object = given.model_dump(mode="json")
+    elif isinstance(given, BaseModel):
+        fields = given.model_dump(mode="json", exclude_none=True)
+    else:
+        fields = given
+    if not isinstance(fields, Mapping):
+        kind = type(given).__name__
+        raise FieldError(f'{what} is a {kind} and no message: write {{"role": "user", "content": "…"}}')
+    named = cast("Mapping[object, object]", fields)
+    kept = {str(key): each for key, each in named.items() if key in ("role", "content") or each not in (None, [], "")}
+    if "said" in kept:
+        raise FieldError(f"{what}: `said` is set by the machine alone: leave it out")
+    try:
+        message = Message.model_validate(_clean(kept))
+    except ValidationError as error:
+        raise FieldError(f"{what}: {_complaints(error)}") from None
+    except RecursionError:
+        raise FieldError(f"{what} is nested too deep") from None
+    if any(isinstance(part, ValuePart) for part in message.parts):
+        raise FieldError(f"{what}: only a plan may put the value of a step into a message")
+    return message
+
+
+def _clean(value: object, depth: int = 0) -> object:
+    """Return JSON whose texts can be written down; what is no JSON is left for the validator to refuse."""
+    match value:
+        case str():
+            return writable(value)
+        case Mapping() if depth < 8:
+            return {key: _clean(each, depth + 1) for key, each in cast("Mapping[object, object]", value).items()}
+        case list() | tuple() if depth < 8:
+            return [_clean(each, depth + 1) for each in cast("Sequence[object]", value)]
+        case _:
+            return value
+
+
+_TAGS = ("none", "parts", "text", "image_url", "value")
+"""What pydantic puts into a place to say which form of a value it looked at."""
+
+
+def _complaints(error: ValidationError) -> str:
+    known = list(Message.model_fields)
+    said: list[str] = []
+    for each in first_of_each(error):
+        loc = [part for part in each["loc"] if part not in _TAGS]
+        near = did_you_mean(str(loc[0]), known) if each["type"] == "extra_forbidden" and loc else ""
+        said.append(explain(f"`{json_path(loc)}`" if loc else "it", each) + near)
+    return "; ".join(said)
+
+
+def _check_calls(messages: Sequence[Message], what: str) -> None:
+    """Refuse calls without results, and results without calls."""
+    waiting: dict[str, int] = {}
+    for place, each in enumerate(messages):
+        if each.role == "tool":
+            if each.tool_call_id not in waiting:
+                raise FieldError(
+                    f"{what}[{place}] is the result of {each.tool_call_id!r}, and the assistant's message before it "
+                    f"has no such call that waits (waiting: {', '.join(waiting) or 'none'})"
+                )
+            del waiting[each.tool_call_id]
+            continue
+        if waiting:
+            raise FieldError(
+                f"{what}[{place}] comes before the result of {', '.join(waiting)}: a `tool` message for each call "
+                "stands between"
+            )
+        for call in each.tool_calls:
+            if call.id in waiting:
+                raise FieldError(f"{what}[{place}]: two calls have the id {call.id!r}")
+            waiting[call.id] = place
+    if waiting:
+        raise FieldError(f"{what} ends before the result of {', '.join(waiting)}: give a `tool` message for each call")
+    if messages[-1].role == "assistant":
+        raise FieldError(f"{what} ends with the assistant's message: there is nothing to answer")
+
+
+def with_prompt(messages: Sequence[Message], prompt: str) -> tuple[Message, ...]:
+    """Return a conversation with one more text of the user's: a message of its own, or the end of a user's message that
+    is the last."""
+    if not prompt:
+        return tuple(messages)
+    if messages and messages[-1].role == "user":
+        last = messages[-1]
+        parts = (*last.parts, TextPart(text=f"\n{prompt}" if last.text else prompt))
+        content = "".join(each.text for each in parts if isinstance(each, TextPart)) if not last.images else parts
+        return (*messages[:-1], last.model_copy(update={"content": content}))
+    return (*messages, Message(role="user", content=prompt))
+
+
+# -- as plain text -----------------------------------------------------------------------------------------------------
+
+_WHO = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+
+
+def transcript(messages: Sequence[Message], opens: bool = True) -> Iterator[str | ValuePart]:
+    """Yield the pieces of a conversation as plain text, for a model without a chat template. A user's message that
+    `opens` the conversation stands bare, and the answer to it follows at once."""
+    for place, each in enumerate(messages):
+        bare = opens and place == 0 and each.role == "user"
+        answers_bare = opens and place == 1 and each.role == "assistant" and messages[0].role == "user"
+        if each.role == "assistant" and (each.said or answers_bare):
+            # `said` goes on where the model was asked to
+            yield ("" if answers_bare else "\n\nAssistant:") + (each.said or f"\n\n{_written(each)}")
+            continue
+        if not bare:
+            yield ("" if opens and place == 0 else "\n\n") + f"{_WHO[each.role]}: "
+        if each.role == "assistant":
+            yield _written(each)
+            continue
+        for part in each.parts:
+            yield "[an image]" if isinstance(part, ImagePart) else part.text if isinstance(part, TextPart) else part
+
+
+def _written(message: Message) -> str:
+    calls = [call_text(each.function.name, each.function.arguments) for each in message.tool_calls]
+    return "\n".join([*([message.text] if message.text else []), *calls])

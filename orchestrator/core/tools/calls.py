@@ -1,0 +1,99 @@
+"""Calls of tools in what a model writes: as OpenAI's API has them, as plain JSON, and inside `<tool_call>` tags.
+
+What cannot be read as a call is told in words, and never raises.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from ..values import DEEPEST
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+
+
+class ReadCall(NamedTuple):
+    """A call that a model has written. `wrong` says why it cannot be made; then the arguments are the text they are."""
+
+    name: str
+    arguments: JsonValue
+    wrong: str = ""
+
+
+def calls_in(value: JsonValue) -> Iterator[ReadCall]:
+    """Yield the calls in a JSON value, in order: `{"name": …, "arguments": {…}}`, OpenAI's `{"function": {…}}`, alone,
+    in a list or under `tool_calls`. Arguments that are JSON in a text are read."""
+    match value:
+        case {"tool_calls": list() as items}:
+            for item in items:
+                yield from calls_in(item)
+        case {"function": {"name": str() as name, **rest}}:
+            yield _read(name, rest.get("arguments", {}))
+        case {"name": str() as name, "arguments": arguments} | {"name": str() as name, "parameters": arguments}:
+            yield _read(name, arguments)
+        case list() as items:
+            for item in items:
+                yield from calls_in(item)
+        case _:
+            return
+
+
+def loads(text: str) -> JsonValue:
+    """Return the JSON value that a text is, or `None` if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def call_text(name: str, arguments: str) -> str:
+    """Return a call as models write it by themselves, with its tags. Arguments that are no JSON object stay the text
+    they are.
+
+    >>> call_text("add", '{"a": 1}')
+    '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    """
+    value: JsonValue = {}
+    if arguments.strip():
+        value = loads(arguments)
+    call = json.dumps({"name": name, "arguments": value if isinstance(value, dict) else arguments}, ensure_ascii=True)
+    call = call.replace("<", "\\u003c")  # so that no argument can end the tag
+    return f"{OPEN}{call}{CLOSE}"
+
+
+def _read(name: str, arguments: JsonValue) -> ReadCall:
+    if isinstance(arguments, str):
+        read = loads(arguments) if arguments.strip() else {}
+        arguments = read if isinstance(read, dict) else arguments
+    arguments = {} if arguments is None else arguments
+    return ReadCall(name, arguments, _wrong(name, arguments))
+
+
+def _wrong(name: str, arguments: JsonValue) -> str:
+    if not _NAME.fullmatch(name):
+        return f"{name!r:.80} is no name of a tool" if name else "the call names no tool"
+    if not isinstance(arguments, dict):
+        return "its arguments are not a JSON object: write them as one, whole"
+    odd = next((key for key in arguments if not _NAME.fullmatch(key)), None)
+    if odd is not None:
+        return f"{odd!r:.80} is no name of an argument"
+    return f"its arguments are nested deeper than {DEEPEST} levels" if _deep(arguments) else ""
+
+
+def _deep(value: JsonValue) -> bool:
+    level: list[JsonValue] = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        ]
+        if not level:
+            return False
+    return True

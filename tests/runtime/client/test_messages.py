@@ -1,0 +1,161 @@
+"""Conversations through the client: what a model gets of them, and how they go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plait import Flow, Orchestrator
+from plait.core.errors import PlaitError, UsageError
+from plait.core.events import Job
+from plait.core.plan import Think
+from plait.workers.scripted import Reply, Scripted
+
+ASKED = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "The capital of France?"},
+    {"role": "assistant", "content": "Paris."},
+    {"role": "user", "content": "And of Italy?"},
+]
+
+
+class Seen(Scripted):
+    """Keeps the model calls that it gets."""
+
+    def __init__(self, *replies: Reply) -> None:
+        super().__init__(replies or [Reply(text="Rome.")])
+        self.thinks: list[Think] = []
+
+    def run(self, job: Job) -> Any:
+        assert isinstance(job.op, Think)
+        self.thinks.append(job.op)
+        return super().run(job)
+
+
+@pytest.fixture
+def worker() -> Seen:
+    return Seen()
+
+
+def ask(worker: Scripted, text: str = "", **options: Any) -> Any:
+    with Orchestrator(workers=[worker], journal="off") as plait:
+        return plait.run(text, **options)
+
+
+def said(think: Think) -> str:
+    return "".join(getattr(part, "text", "") for part in think.parts)
+
+
+@pytest.mark.parametrize("planner", ["single", "sample:n=2", "adaptive", "refine"])
+def test_every_planner_asks_within_the_conversation(worker: Seen, planner: str):
+    answer = ask(worker, messages=ASKED, planner=planner)
+    assert answer.answer == "Rome."
+    for think in worker.thinks:
+        assert [each.role for each in think.messages] == ["system", "user", "assistant"]
+        assert said(think).startswith(
+            "System: Be brief.\n\nUser: The capital of France?\n\nAssistant: Paris.\n\nUser: "
+        )
+
+
+def test_a_text_beside_messages_is_one_more(worker: Seen):
+    ask(worker, "And of Spain?", messages=[*ASKED, {"role": "assistant", "content": "Rome."}])
+    assert said(worker.thinks[0]).endswith("\n\nAssistant: Rome.\n\nUser: And of Spain?\n\nAssistant:")
+
+
+def test_a_conversation_that_ends_with_a_result_is_asked_as_it_is(worker: Seen):
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "a", "content": "Paris"}
+    ask(worker, messages=[ASKED[1], {"role": "assistant", "tool_calls": [call]}, result])
+    (think,) = worker.thinks
+    assert not think.prompt
+    assert [each.role for each in think.messages] == ["user", "assistant", "tool"]
+
+
+def test_one_users_message_is_the_same_as_its_text(worker: Seen):
+    ask(worker, messages=[ASKED[1]])
+    ask(worker, "The capital of France?")
+    assert worker.thinks[0] == worker.thinks[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"messages": []}, "is empty"),
+        ({"messages": 3}, "no list of messages"),
+        ({"messages": [{"role": "user", "content": "  "}]}, "no text"),
+        ({"messages": [*ASKED[:3], {"role": "user", "content": "3 5 7 11 -> 24"}], "task": "countdown"}, "countdown"),
+        ({"text": "x", "logit_bias": {"a": 1}}, "no token id"),
+        ({"text": "x", "logit_bias": 3}, "give a dictionary"),
+        ({"text": "x", "extra_body": {"a": object()}}, "no JSON value"),
+        ({"text": "x", "presence_penalty": 9}, "presence_penalty"),
+        ({"text": "x", "stop": [""]}, "not empty"),
+        ({"text": "x", "functions": [{"name": "a b"}]}, "no name of a function"),
+        ({"text": "x", "functions": ["f"]}, "no function"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(worker: Seen, options: dict[str, Any], words: str):
+    with pytest.raises(PlaitError, match=words):
+        ask(worker, **options)
+    assert not worker.thinks
+
+
+def test_images_are_refused_by_a_worker_that_sees_none(worker: Seen):
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "https://x.y/z.png"}}]
+    answer = ask(worker, messages=[{"role": "user", "content": parts}])
+    assert answer.failure is not None
+    assert "sees no images" in answer.failure.message
+
+
+def test_what_is_asked_of_all_calls_reaches_them(worker: Seen):
+    function = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}, "strict": True}}
+    ask(
+        worker,
+        "x",
+        planner="sample:n=2",
+        stop="END",
+        presence_penalty=0.5,
+        logit_bias={"7": -100},
+        reasoning_effort="low",
+        chat_template_kwargs={"enable_thinking": False},
+        extra_body={"seed_of": 1},
+        functions=[function],
+    )
+    for think in worker.thinks:
+        assert think.sampling.stop == ("END",)
+        assert (think.sampling.presence_penalty, think.sampling.logit_bias) == (0.5, {"7": -100.0})
+        assert (think.reasoning_effort, think.extra_body) == ("low", {"seed_of": 1})
+        assert think.chat_template_kwargs == {"enable_thinking": False}
+        assert [each.name for each in think.tools] == ["look"]
+
+
+def test_reasoning_and_calls_stand_apart_in_the_answer():
+    text = '<think>hm</think>Rome.<tool_call>{"name": "look", "arguments": {"at": "Rome"}}</tool_call>'
+    answer = ask(Seen(Reply(text=text)), "x")
+    assert answer.reasoning == "hm"
+    assert answer.message.content == "Rome."
+    assert answer.message.tool_calls[0].function.arguments == '{"at": "Rome"}'
+    assert answer.answer.startswith("Rome.")
+
+
+class TwoTurns(Flow):
+    """Asks twice in one conversation."""
+
+    async def run(self, ctx: Flow.Context, question: str) -> Any:
+        first = await ctx.think(question)
+        return await first.think("And of Spain?", chat=True)
+
+
+def test_a_turn_that_is_added_goes_on_the_conversation():
+    worker = Seen(Reply(when="Spain", text=" Madrid."), Reply(text=" Rome."))
+    answer = ask(worker, messages=ASKED, planner=TwoTurns)
+    assert answer.answer == "Madrid."
+    first, second = worker.thinks
+    assert said(second) == said(first) + " Rome.\n\nUser: And of Spain?\n\nAssistant:"
+    assert [each.role for each in second.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert second.heard == 5
+
+
+def test_wrong_kind_of_text_names_messages(worker: Seen):
+    with pytest.raises(UsageError, match="messages="):
+        ask(worker, ASKED)  # pyright: ignore[reportArgumentType]
