@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from .chat import ChatCompletions
 from .errors import ApiError, not_found, of_error
+from .responses import ResponsesApi
 from .service import Service
 from .tenants import User
 
@@ -44,6 +45,15 @@ def build(service: Service) -> Starlette:
         Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
         Route("/v1/chat/completions", _Endpoint(service, ChatCompletions(service), "chat"), methods=["POST"]),
     ]
+    responses = ResponsesApi(service)
+    for path, handler, method in (
+        ("", responses.create, "POST"),
+        ("/{id}", responses.read, "GET"),
+        ("/{id}", responses.delete, "DELETE"),
+        ("/{id}/input_items", responses.items, "GET"),
+        ("/{id}/cancel", responses.cancel, "POST"),
+    ):
+        routes.append(Route(f"/v1/responses{path}", _Endpoint(service, handler, "responses"), methods=[method]))
     app = Starlette(routes=routes, lifespan=lifespan)
     app.add_exception_handler(404, _no_route)
     app.add_exception_handler(405, _no_method)

@@ -13,13 +13,28 @@ from ...core.plan import Function
 from ...runtime.client.answer import Answer
 from .asked import Wishes, functions
 from .bodies import ChatBody
-from .errors import ApiError, of_failure
+from .errors import ApiError
 from .http import EventStream, read, sse, unless_gone
-from .service import Live, Service, no_text
-from .telling import Ended, Said, StepBegan, StepEnded, StepSaid, Told, chat_usage, step_of, tell, text_of, written
+from .live import Live
+from .service import Service, no_text
+from .telling import (
+    Ended,
+    Said,
+    StepBegan,
+    StepEnded,
+    StepSaid,
+    Told,
+    chat_usage,
+    gave_nothing,
+    step_of,
+    tell,
+    text_of,
+    was_cut,
+    written,
+)
 from .tenants import User
 
-__all__ = ["ChatCompletions", "finish_of", "gave_nothing"]
+__all__ = ["ChatCompletions"]
 
 _GONE = "the client went away"
 
@@ -64,22 +79,14 @@ def _functions(body: ChatBody) -> tuple[Function, ...]:
     return tuple(functions(each.function.model_dump()) for each in body.tools or () if each.function)
 
 
-def gave_nothing(answer: Answer) -> None:
-    """Raise `ApiError` for a run that ended without a value."""
-    if answer.value is None and answer.status != "partial":
-        if answer.failure is not None:
-            raise of_failure(answer.failure)
-        raise ApiError(500, f"the run was {answer.status}: {answer.why or 'it has no value'}", retry=False)
-
-
-def finish_of(answer: Answer) -> str:
+def _finish(answer: Answer) -> str:
     """Return why the text ended, as OpenAI says it."""
-    return "length" if answer.finish == "length" or answer.status == "partial" or answer.value is None else "stop"
+    return "length" if was_cut(answer) else "stop"
 
 
 def _completion(live: Live, answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": text_of(answer), "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_of(answer)}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
     return {
         "id": _id(live),
         "object": "chat.completion",
@@ -129,11 +136,12 @@ async def _chunks(live: Live, body: ChatBody) -> AsyncGenerator[bytes, None]:
         if not isinstance(news, Ended):
             yield _piece(news, chunk)
             continue
-        problem = _problem(news)
-        if problem is not None:
-            yield sse(problem.body())
+        try:
+            news.check()
+        except ApiError as error:
+            yield sse(error.body())
             return
-        yield chunk({}, finish_of(news.answer), plait=_said_of(live, news.answer))
+        yield chunk({}, _finish(news.answer), plait=_said_of(live, news.answer))
         if counted:
             yield sse({**head, "choices": [], "usage": chat_usage(news.answer.usage)})
     yield b"data: [DONE]\n\n"
@@ -149,14 +157,3 @@ def _piece(news: Told, chunk: Any) -> bytes:
             return chunk({}, plait={"step": step_of(step)})
         case _:
             raise AssertionError(news)
-
-
-def _problem(news: Ended) -> ApiError | None:
-    try:
-        gave_nothing(news.answer)
-    except ApiError as error:
-        return error
-    if news.again:
-        message = "the worker was lost while it answered, and the answer was begun anew: send the request again"
-        return ApiError(503, message, code="answer_begun_anew", retry=True)
-    return None

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from ...core.interfaces import Worker, offer
 from ...core.plan import Budget
-from ...runtime.client.client import AsyncOrchestrator, Handle
+from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import untrusted
 from .asked import Asked, Wishes, asked
 from .bodies import Message, Sampled
 from .errors import ApiError, invalid
+from .kept import Responses
+from .live import Live
 from .settings import Settings
 from .strategy import PlaitField, Strategy, resolve
 from .tenants import Tenants, User
 
-__all__ = ["Live", "Service"]
-
-
-@dataclass(slots=True)
-class Live:
-    """A run that a client has started, and that has not ended."""
-
-    handle: Handle
-    user: User
-    asked: Asked
-    began: float = field(default_factory=time.time)
+__all__ = ["Service", "no_text"]
 
 
 class Service:
@@ -42,6 +32,7 @@ class Service:
         self.settings = settings
         self.workers = tuple(workers)
         self.tenants = Tenants(settings)
+        self.responses = Responses(settings)
         self.live: dict[str, Live] = {}
         self.ready = False
         self.closing = False

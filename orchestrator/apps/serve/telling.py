@@ -12,6 +12,7 @@ from ...core.result import Usage
 from ...core.values import as_text
 from ...runtime.client.answer import Answer, AnswerNews, StepNews, TextNews
 from ...runtime.client.handle import Handle
+from .errors import ApiError, of_failure
 
 __all__ = [
     "Ended",
@@ -21,10 +22,9 @@ __all__ = [
     "StepSaid",
     "Told",
     "chat_usage",
+    "gave_nothing",
     "step_of",
     "tell",
-    "text_of",
-    "written",
 ]
 
 
@@ -66,6 +66,18 @@ class Ended:
     """Whether what was told of the answer's text is not how it begins: a worker was lost, and wrote something else the
     second time."""
 
+    @property
+    def text(self) -> str:
+        """The text that a client gets."""
+        return text_of(self.answer)
+
+    def check(self) -> None:
+        """Raise `ApiError` for a run that ended without a value, or whose text was begun anew."""
+        gave_nothing(self.answer)
+        if self.again:
+            message = "the worker was lost while it answered, and the answer was begun anew: send the request again"
+            raise ApiError(503, message, code="answer_begun_anew", retry=True)
+
 
 Told = Said | StepBegan | StepSaid | StepEnded | Ended
 
@@ -104,6 +116,19 @@ async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
                 yield Ended(answer, again)
             case _:
                 pass
+
+
+def gave_nothing(answer: Answer) -> None:
+    """Raise `ApiError` for a run that ended without a value."""
+    if answer.value is None and answer.status != "partial":
+        if answer.failure is not None:
+            raise of_failure(answer.failure)
+        raise ApiError(500, f"the run was {answer.status}: {answer.why or 'it has no value'}", retry=False)
+
+
+def was_cut(answer: Answer) -> bool:
+    """Return whether a limit has cut the answer."""
+    return answer.finish == "length" or answer.status == "partial" or answer.value is None
 
 
 def text_of(answer: Answer) -> str:

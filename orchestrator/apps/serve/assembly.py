@@ -1,0 +1,149 @@
+"""A response that grows: the news of a run as the events and the object of the Responses API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ...core.result import Usage
+from ...runtime.client.answer import Answer
+from .errors import ApiError
+from .http import sse
+from .telling import Ended, Said, StepBegan, StepEnded, StepSaid, Told, step_of, was_cut, written
+
+__all__ = ["Assembly", "response_usage"]
+
+
+class Assembly:
+    """Fills `response` in and yields its events."""
+
+    def __init__(self, response: dict[str, Any]) -> None:
+        self.response = response
+        self._number = -1
+        self._branches: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._message: tuple[int, dict[str, Any]] | None = None
+        self._text: list[str] = []
+
+    def begin(self) -> Iterator[bytes]:
+        """Yield the first events."""
+        yield self._event("response.created", response=self.response)
+        self.response["status"] = "in_progress"
+        yield self._event("response.in_progress", response=self.response)
+
+    def take(self, news: Told) -> Iterator[bytes]:
+        """Yield what follows from a piece of news."""
+        match news:
+            case Said(text):
+                yield from self._said(text)
+            case StepBegan(step):
+                place, item = self._added({**_reasoning(step.step), "plait": step_of(step)})
+                self._branches[step.step] = place, item
+                yield self._event("response.output_item.added", output_index=place, item=item)
+            case StepSaid(step, text):
+                yield self._event("response.reasoning_text.delta", **self._at(step), delta=text)
+            case StepEnded(step):
+                yield from self._branch_ended(step)
+            case Ended():
+                yield from self._ended(news)
+
+    def end(self, answer: Answer, steps: bool) -> None:
+        """Fill the response in at once, of a run that nobody followed."""
+        for step in answer.trace if steps else ():
+            if step.kind != "join":
+                item = {**_reasoning(step.step), "status": "completed", "plait": step_of(step)}
+                self._added({**item, "content": [{"type": "reasoning_text", "text": written(step)}]})
+        for _ in self._ended(Ended(answer, False)):
+            pass
+
+    # -- pieces --------------------------------------------------------------------------------------------------------
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._number += 1
+        return sse({"type": kind, "sequence_number": self._number, **fields}, kind)
+
+    def _added(self, item: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.response["output"].append(item)
+        return len(self.response["output"]) - 1, item
+
+    def _at(self, step: str) -> dict[str, Any]:
+        place, item = self._branches[step]
+        return {"item_id": item["id"], "output_index": place, "content_index": 0}
+
+    def _said(self, text: str) -> Iterator[bytes]:
+        if self._message is None:
+            self._message = place, item = self._added(_message(self.response["id"]))
+            yield self._event("response.output_item.added", output_index=place, item=item)
+            yield self._event("response.content_part.added", **self._in_message(), part=_part(""))
+        self._text.append(text)
+        yield self._event("response.output_text.delta", **self._in_message(), delta=text, logprobs=[])
+
+    def _in_message(self) -> dict[str, Any]:
+        assert self._message is not None
+        place, item = self._message
+        return {"item_id": item["id"], "output_index": place, "content_index": 0}
+
+    def _branch_ended(self, step: Any) -> Iterator[bytes]:
+        place, item = self._branches[step.step]
+        text = written(step)
+        item.update(status="completed" if step.state == "done" else "incomplete", plait=step_of(step))
+        item["content"] = [{"type": "reasoning_text", "text": text}]
+        yield self._event("response.reasoning_text.done", **self._at(step.step), text=text)
+        yield self._event("response.output_item.done", output_index=place, item=item)
+
+    def _ended(self, news: Ended) -> Iterator[bytes]:
+        answer, response = news.answer, self.response
+        response["usage"] = response_usage(answer.usage)
+        response["completed_at"] = time.time()
+        response["plait"] = {"run": answer.run, "status": answer.status, "answer": answer.answer,
+                             "verified": answer.verified, "why": answer.why}  # fmt: skip
+        try:
+            news.check()
+        except ApiError as error:
+            cancelled = answer.status == "cancelled"
+            response["status"] = "cancelled" if cancelled else "failed"
+            if not cancelled:
+                response["error"] = {"code": "server_error", "message": error.message}
+            yield self._event("response.failed", response=response)
+            return
+        if self._message is None:
+            yield from self._said(news.text)
+        yield from self._message_done(answer)
+
+    def _message_done(self, answer: Answer) -> Iterator[bytes]:
+        assert self._message is not None
+        place, item = self._message
+        whole = not was_cut(answer)
+        text = "".join(self._text)
+        item.update(status="completed" if whole else "incomplete", content=[_part(text)])
+        yield self._event("response.output_text.done", **self._in_message(), text=text, logprobs=[])
+        yield self._event("response.content_part.done", **self._in_message(), part=_part(text))
+        yield self._event("response.output_item.done", output_index=place, item=item)
+        self.response["status"] = "completed" if whole else "incomplete"
+        if not whole:
+            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
+        yield self._event(f"response.{self.response['status']}", response=self.response)
+
+
+def response_usage(usage: Usage) -> dict[str, Any]:
+    """Return the tokens of a run in the form of responses; `cancelled_tokens` is ours."""
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"reasoning_tokens": 0, "cancelled_tokens": usage.cancelled},
+        "total_tokens": usage.prompt + usage.completion,
+    }
+
+
+def _message(response: str) -> dict[str, Any]:
+    name = f"msg_{response.removeprefix('resp_')}"
+    return {"type": "message", "id": name, "status": "in_progress", "role": "assistant", "content": []}
+
+
+def _reasoning(step: str) -> dict[str, Any]:
+    return {"type": "reasoning", "id": f"rs_{step}", "summary": [], "content": [], "status": "in_progress"}
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -1,0 +1,77 @@
+"""The items of the Responses API as messages of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import invalid, unsupported
+
+__all__ = ["messages_of"]
+
+_TEXT = ("input_text", "output_text", "text", "refusal")
+
+
+def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages that an input, or an output, stands for. Reasoning is left out. Raises `ApiError`."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}] if given else []
+    found: list[dict[str, Any]] = []
+    for place, item in enumerate(given):
+        param = f"input[{place}]"
+        kind = item.get("type", "message")
+        if kind == "message":
+            found.append({"role": _role(item, param), "content": _content(item.get("content"), param)})
+        elif kind == "function_call":
+            call = {
+                "id": _text(item, "call_id", param),
+                "type": "function",
+                "function": {"name": _text(item, "name", param), "arguments": _text(item, "arguments", param)},
+            }
+            last = found[-1] if found else {}
+            if last.get("role") != "assistant":
+                last = {"role": "assistant", "content": None}
+                found.append(last)
+            last.setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            said = item.get("output", "")
+            content = said if isinstance(said, str) else _content(said, f"{param}.output")
+            found.append({"role": "tool", "tool_call_id": _text(item, "call_id", param), "content": content})
+        elif kind != "reasoning":
+            raise unsupported(f"{param}.type", f"items of type {kind!r} are not taken here")
+    return found
+
+
+def _role(item: dict[str, Any], param: str) -> str:
+    role = item.get("role")
+    if role not in ("system", "developer", "user", "assistant"):
+        raise invalid(f"{param}.role is {role!r}, and no system, developer, user or assistant", f"{param}.role")
+    return role
+
+
+def _content(given: Any, param: str) -> Any:
+    """Return a content as chat completions have it: text, or parts where there is an image."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list):
+        raise invalid(f"{param}.content is neither text nor parts", f"{param}.content")
+    parts: list[dict[str, Any]] = []
+    for number, part in enumerate(given):
+        where = f"{param}.content[{number}]"
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in _TEXT:
+            parts.append({"type": "text", "text": _text(part, "refusal" if kind == "refusal" else "text", where)})
+        elif kind == "input_image" and isinstance(part.get("image_url"), str):
+            parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
+        else:
+            raise unsupported(where, f"parts of type {kind!r} are not taken here: give input_text or input_image")
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def _text(item: dict[str, Any], name: str, param: str) -> str:
+    said = item.get(name)
+    if not isinstance(said, str):
+        raise invalid(f"{param}.{name} is missing, or no text", f"{param}.{name}")
+    return said
