@@ -270,6 +270,9 @@ class Flow(Planner):
         Context = _Context  # an alias, so that `ctx: Flow.Context` can be written
     else:
         Context: ClassVar[type[_Context]] = _Context
+    turn_seconds: ClassVar[float] = 10.0
+    """Seconds that it may run without waiting for a step. Nothing else of the process goes on meanwhile, so a flow that
+    takes longer fails."""
     gone: ClassVar[str] = ""
     """Why a run of it cannot be taken up by another process, if it cannot."""
 

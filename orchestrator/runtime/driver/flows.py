@@ -24,6 +24,7 @@ from ...core.interfaces import Brief
 from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure
+from .watchdog import WATCHDOG, TooLong, Watched
 
 log = logging.getLogger("plait.flows")
 
@@ -167,14 +168,17 @@ class Running:
     def begin(self, now: float, at: float) -> list[Event]:
         """Start the coroutine, and return what it wants. `now` is the machine's time, `at` that of what is said."""
         self._began = self._now = now
+        watched = WATCHDOG.begin(self._flow.turn_seconds)
         try:
             question = self.brief.task.render()
             coroutine = self._flow.run(self.context, question)
             if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise FlowError("its `run` is no coroutine: write `async def run(self, ctx, question)`")
-        except RAISED as error:
+        except (*RAISED, TooLong) as error:
             self._over = True
-            return [self._failed(error, at)]
+            return [self._failed(_explained(error, watched), at)]
+        finally:
+            WATCHDOG.end(watched)
         self._main = Task(self, coroutine, self._outside)
         self._ready.append(self._main)
         return self._go_on(at)
@@ -183,10 +187,16 @@ class Running:
         """Take ends of steps, in order, and return what the flow wants now."""
         if self._over:
             return []
-        for end in ends:
-            handle = self._handles.pop(end.step, None)
-            if handle is not None:
-                handle.end(end.result, end.failure)
+        watched = WATCHDOG.begin(self._flow.turn_seconds)
+        try:
+            for end in ends:
+                handle = self._handles.pop(end.step, None)
+                if handle is not None:
+                    handle.end(end.result, end.failure)  # a flow's `ok` is asked here
+        except TooLong as error:
+            return self._stopped(_explained(error, watched), at)
+        finally:
+            WATCHDOG.end(watched)
         self._now = now
         return self._go_on(at) if self._ready else []
 
@@ -230,6 +240,7 @@ class Running:
         if task.ended:
             return
         self._current, self._spun = task, 0
+        watched = WATCHDOG.begin(self._flow.turn_seconds)
         try:
             wanted: object = task.coroutine.send(None)
             while not isinstance(wanted, Awaited):
@@ -243,8 +254,9 @@ class Running:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            task.settle(error=_explained(error))
+            task.settle(error=_explained(error, watched))
         finally:
+            WATCHDOG.end(watched)
             self._current = None
 
     def _ended(self, main: Task, patches: list[Plan], at: float) -> list[Event]:
@@ -274,6 +286,7 @@ class Running:
     def _close(self, task: Task) -> None:
         """End a coroutine at its `await`. Whatever it does then is its own affair, and is told in the log."""
         before, self._current, task.given_up = self._current, task, True
+        watched = WATCHDOG.begin(self._flow.turn_seconds)
         try:
             task.coroutine.throw(asyncio.CancelledError("given up"))
             task.coroutine.close()
@@ -284,8 +297,10 @@ class Running:
             raise
         except BaseException as error:
             name = type(self._flow).__name__
-            log.warning("%s did not end well when it was given up (%s): %s", name, self.root, _explained(error))
+            why = _explained(error, watched)
+            log.warning("%s did not end well when it was given up (%s): %s", name, self.root, why)
         finally:
+            WATCHDOG.end(watched)
             self._current = before
             task.settle(error=StepFailed(repr(task), Failure(kind="Cancelled", message="given up")))
 
@@ -334,12 +349,18 @@ def failure_of(flow: Flow, error: BaseException) -> Failure:
             return as_failure(PlannerError(f"{type(flow).__name__} raised {type(error).__name__}: {error}"))
 
 
-def _explained(error: BaseException) -> BaseException:
+def _explained(error: BaseException, watched: Watched) -> BaseException:
+    if isinstance(error, TooLong):
+        return FlowError(watched.words())
     if isinstance(error, RuntimeError) and "no running event loop" in str(error):
         return FlowError(f"it awaited something of asyncio, which is no step: {_REMEDY}")
     if isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error):
         return FlowError("it awaited something though it had been given up")
     return error
+
+
+for _each in (Running.begin, Running.heard, Running._resume, Running._close):  # pyright: ignore[reportPrivateUsage]
+    WATCHDOG.guards(_each.__code__)
 
 
 def first_patch(flow: Flow, brief: Brief) -> Plan:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +405,22 @@ async def test_a_program_s_run_cannot_be_taken_up(tmp_path: Path) -> None:
         (entry,) = entries(tmp_path / "left.plait")
         with pytest.raises(ConfigError, match="the program that drove this run"):
             await orchestrator.resume(entry.run)
+
+
+# -- what does not come to an end --------------------------------------------------------------------------------------
+
+
+def test_a_flow_that_computes_for_ever_fails_alone() -> None:
+    child = [sys.executable, str(Path(__file__).with_name("stuck_child.py"))]
+    done = subprocess.run(child, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    told = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+    assert list(told) == ["Spins", "Stubborn", "Asks", "Sleeps", "AtOnce", "AtTheEnd"]
+    for name, said in told.items():
+        assert said["others"] == ["done", "done"], name
+        if name == "AtTheEnd":
+            assert said["status"] == "cancelled"
+        else:
+            assert said["status"] == "failed"
+            assert f"{name}: it ran for 0.5 s without waiting for a step, at line " in said["why"]
+            assert "of stuck_child.py in" in said["why"]
