@@ -9,6 +9,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,38 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def root() -> Path:
     """The root of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Callable[..., None]]:
+    """Connect this process to a local Ray cluster of four CPUs, which the tests share, for a start takes seconds.
+
+    `gpus`: how many the cluster has as it counts them (nothing computes there); left out, any number will do.
+    """
+    started: list[int] = []
+
+    def connect(gpus: int | None = None) -> None:
+        import ray
+
+        if ray.is_initialized():
+            if gpus in (None, *started[-1:]):
+                return
+            ray.shutdown()
+        started.append(gpus or 0)
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            object_store_memory=100 << 20,
+            log_to_driver=False,
+            num_cpus=4,
+            num_gpus=started[-1],
+        )
+
+    yield connect
+    if started:
+        import ray
+
+        ray.shutdown()
 
 
 @pytest.hookimpl(optionalhook=True)

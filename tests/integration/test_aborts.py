@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,11 @@ print(json.dumps(asyncio.run(aborts.counted(aborts.engine("in process", ledger),
 
 @pytest.mark.parametrize("where", ["in process", "ray"])
 async def test_an_order_to_abort_lets_a_loser_have_no_token_beyond_the_step_in_progress(
-    where: str, tmp_path: Path
+    where: str, tmp_path: Path, ray_cluster: Callable[..., None]
 ) -> None:
     ledger = tmp_path / "ledger.jsonl"
     if where == "ray":
+        ray_cluster(gpus=0)
         found = await aborts.counted(aborts.engine(where, ledger), ledger, problems=12, in_flight=3)
     else:  # in a process of its own: this one may have an engine already
         ran = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", ALONE, str(ledger)], capture_output=True)

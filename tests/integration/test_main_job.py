@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -20,8 +20,9 @@ Both = tuple[AsyncOrchestrator, RayWorker]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ray() -> AsyncIterator[Both]:
+async def ray(ray_cluster: Callable[..., None]) -> AsyncIterator[Both]:
     """An orchestrator over one engine in a Ray actor, and that worker."""
+    ray_cluster(gpus=0)
     (worker,) = pool(1, options={"model": Config.load().model, "kv_cache_memory_bytes": 128 << 20})
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
         yield orchestrator, worker

@@ -6,7 +6,7 @@ What a context should be is put together here by the format's rules alone, from 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,10 @@ Searching = tuple[AsyncOrchestrator, Recording, Any]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def searching(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, ray_cluster: Callable[..., None]
 ) -> AsyncIterator[tuple[AsyncOrchestrator, Recording, Any]]:
     """An orchestrator over one engine with the model of searches, its worker, and the tokenizer."""
+    ray_cluster(gpus=0)
     folder: Path = build(tmp_path_factory.mktemp("models") / "apr", language=APR)
     options = {"model": str(folder), "kv_cache_memory_bytes": 64 << 20, "block_size": BLOCK, "threads": 1}
     (inner,) = pool(1, options=options)  # in an actor: this process may have an engine already

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,11 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tagged(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[AsyncOrchestrator, Recording, Path]]:
+async def tagged(
+    tmp_path_factory: pytest.TempPathFactory, ray_cluster: Callable[..., None]
+) -> AsyncIterator[tuple[AsyncOrchestrator, Recording, Path]]:
     """An orchestrator over one engine with the model of tags, and its worker."""
+    ray_cluster(gpus=0)
     folder = build(tmp_path_factory.mktemp("models") / "tagged")
     (inner,) = pool(1, options={"model": str(folder), "kv_cache_memory_bytes": 64 << 20, "threads": 1})
     worker = Recording(inner)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from plait import AsyncOrchestrator, Call, Config, Join, Plan, Step
 from plait.core.errors import WorkerError
@@ -56,13 +57,9 @@ def asks(ctx: Context) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """Keep one local cluster for this file's tests."""
-    import ray
-
-    ray.init(address="local", include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False, num_cpus=4)
-    yield
-    ray.shutdown()
+def cluster(ray_cluster: Callable[..., None]) -> None:
+    """One local cluster for this file's tests."""
+    ray_cluster()
 
 
 @pytest.fixture
@@ -82,9 +79,12 @@ def here() -> int:
     return os.getpid()
 
 
-@pytest.fixture
-async def worker(cluster: None, file: Path) -> AsyncIterator[ToolActors]:
-    worker = ToolActors([here], file=file, actors=2, num_cpus=0.1)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def worker(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ToolActors]:
+    """A worker that some tests share, for its actors take seconds to start."""
+    file = tmp_path_factory.mktemp("tools") / "shared_tools.py"
+    file.write_text(TOOLS)
+    worker = ToolActors([here], file=file, actors=2, num_cpus=0)
     await worker.start()
     yield worker
     await worker.close()
@@ -112,6 +112,7 @@ async def begun(note: Path, count: int = 1) -> list[int]:
     raise AssertionError("no call has begun")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_tools_of_the_file_run_in_actors_side_by_side_and_others_here(worker: ToolActors) -> None:
     ends = await asyncio.gather(*(call(worker, i, "nap", seconds=0.3) for i in range(4)))
     assert {end.value for end in ends if isinstance(end, Result)} == set(pids(worker))
@@ -120,17 +121,20 @@ async def test_tools_of_the_file_run_in_actors_side_by_side_and_others_here(work
     assert len(set(pids(worker))) == 2 and os.getpid() not in pids(worker)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_tool_with_a_context_runs_here(worker: ToolActors) -> None:
     end = await call(worker, 1, "asks")
     assert isinstance(end, Result) and end.value == f"{os.getpid()} r:1"
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_tool_that_raises_and_one_that_is_not_there_say_so(worker: ToolActors) -> None:
     raised, unknown = await call(worker, 1, "broken"), await call(worker, 2, "napp", seconds=1)
     assert isinstance(raised, Failure) and "out of paper" in raised.message
     assert isinstance(unknown, Failure) and "did you mean 'nap'" in unknown.message
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_call_in_an_actor_can_be_cancelled(worker: ToolActors, tmp_path: Path) -> None:
     note = tmp_path / "note"
     task = asyncio.create_task(call(worker, 1, "nap", seconds=60, note=str(note)))

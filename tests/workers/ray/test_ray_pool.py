@@ -8,16 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-import threading
-import time
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from plait import AsyncOrchestrator, Plan, Sampling, Step, Think
 from plait.core import Progress, Result, Text
@@ -25,13 +21,13 @@ from plait.core.errors import EngineError, WorkerError
 from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers._shared.streams import Checkpoint
-from plait.workers.ray import RayWorker, cluster as ray_cluster, pool
+from plait.workers.ray import RayWorker, pool
 from plait.workers.ray.token_pipe import IdsOut, Told
 from plait.workers.scripted import Reply, Scripted
 
 from ..worker_contract import WorkerContract
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 HOST = "plait.workers.scripted:Scripted"
 REPLIES = [
@@ -42,25 +38,24 @@ REPLIES = [
 
 
 @pytest.fixture(scope="module")
-def cluster() -> AsyncIterator[None]:
-    """Keep one local cluster for this file's tests; each would otherwise start its own."""
-    import ray
-
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        object_store_memory=100 << 20,
-        log_to_driver=False,
-        num_cpus=4,
-        num_gpus=2,  # as the cluster counts them; nothing here computes
-    )
-    yield
-    ray.shutdown()
+def cluster(ray_cluster: Callable[..., None]) -> None:
+    """One local cluster for this file's tests."""
+    ray_cluster(gpus=2)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def worker(cluster: None) -> AsyncIterator[RayWorker]:
-    worker = RayWorker(HOST, {"replies": REPLIES}, name="hosted", num_cpus=0.1)
+    """A worker that the tests share, for an actor takes a second or two to start."""
+    worker = RayWorker(HOST, {"replies": REPLIES}, name="hosted", num_cpus=0)
+    await worker.start()
+    yield worker
+    await worker.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def mortal(cluster: None) -> AsyncIterator[RayWorker]:
+    """A worker of one test, which may kill its actor."""
+    worker = RayWorker(HOST, {"replies": REPLIES}, num_cpus=0.1)
     await worker.start()
     yield worker
     await worker.close()
@@ -141,34 +136,20 @@ class TestContract(WorkerContract):
         return Think(prompt=(Text(text="bad"),))
 
 
-async def test_a_job_that_cannot_be_sent_fails_alone() -> None:
-    class Actor:
-        class exchange:  # noqa: N801
-            @staticmethod
-            def remote(*args: object) -> Any:
-                raise TypeError("cannot pickle this")
-
-    worker = RayWorker(HOST, {"replies": REPLIES})
-    worker._actor = Actor()
-    (end,) = await asyncio.wait_for(everything(worker, job(1, "a")), 5)
-    assert isinstance(end, Failure) and not end.lost and "cannot pickle this" in end.message
-    assert not worker._streams and not worker._replies and worker._calls == 0
-
-
-async def test_a_killed_actor_loses_its_jobs_and_comes_back(worker: RayWorker) -> None:
-    health = worker.health()
+async def test_a_killed_actor_loses_its_jobs_and_comes_back(mortal: RayWorker) -> None:
+    health = mortal.health()
     assert await anext(health) is True
-    task = asyncio.create_task(everything(worker, job(1, "slow")))
+    task = asyncio.create_task(everything(mortal, job(1, "slow")))
     await asyncio.sleep(0.3)
-    before = worker.pid
+    before = mortal.pid
     assert before is not None
     os.kill(before, signal.SIGKILL)
     (end,) = await asyncio.wait_for(task, 30)
     assert isinstance(end, Failure) and end.lost and end.retryable
     assert await asyncio.wait_for(anext(health), 30) is False
     assert await asyncio.wait_for(anext(health), 60) is True
-    assert worker.pid != before
-    (end,) = await everything(worker, job(2, "a"))
+    assert mortal.pid != before
+    (end,) = await everything(mortal, job(2, "a"))
     assert isinstance(end, Result)
 
 
@@ -214,19 +195,6 @@ async def test_a_cluster_that_is_full_is_not_waited_for(cluster: None) -> None:
     await first.close()
 
 
-def test_a_cluster_that_wants_a_token_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(**options: Any) -> None:
-        try:
-            raise RuntimeError("RPC error: InvalidAuthToken: the token is missing or incorrect\nand much more")
-        except RuntimeError as error:
-            raise ConnectionError("Failed to connect to Ray cluster at there:6379") from error
-
-    monkeypatch.setenv("RAY_ADDRESS", "there:6379")
-    with pytest.raises(WorkerError, match=r"there:6379.*RAY_AUTH_MODE=token") as caught:
-        ray_cluster._connect(SimpleNamespace(init=init))
-    assert "\n" not in str(caught.value)
-
-
 async def test_room_that_a_cluster_does_not_have_is_said_so(cluster: None) -> None:
     workers = pool(2, HOST, {"replies": REPLIES}, num_cpus=1000, strategy="spread")
     with pytest.raises(WorkerError, match="1000 CPU"):
@@ -249,11 +217,6 @@ async def test_room_that_there_can_never_be_is_not_waited_for(
     with pytest.raises(WorkerError, match=said):
         await asyncio.wait_for(asyncio.gather(*(worker.start() for worker in workers)), 20)
     await asyncio.gather(*(worker.close() for worker in workers))
-
-
-def test_a_placement_that_there_is_not_is_refused() -> None:
-    with pytest.raises(WorkerError, match=r"'near'.*STRICT_SPREAD"):
-        pool(2, HOST, {"replies": REPLIES}, strategy="near")
 
 
 class Telling(Scripted):
@@ -348,110 +311,6 @@ async def test_the_cause_of_a_hosted_worker_that_cannot_start_comes_out(cluster:
     worker = RayWorker("plait.workers.engine:Engine", {"model": str(tmp_path)}, num_cpus=0.1)
     with pytest.raises(EngineError, match=str(tmp_path)):
         await asyncio.wait_for(worker.start(), 60)
-
-
-def test_unknown_hosts_are_refused_before_anything_starts() -> None:
-    with pytest.raises(WorkerError, match=r"workers\.nothing"):
-        RayWorker("workers.nothing:Thing")
-
-
-def test_each_engine_of_a_pool_has_cores_of_its_own() -> None:
-    workers = pool(2, "plait.workers.engine:Engine", {"model": "x"}, cores=[0, 1, 2, 3])
-    assert [worker._options["cpu_list"] for worker in workers] == [[0, 1], [2, 3]]
-    assert [worker.name for worker in workers] == ["engine-0", "engine-1"]
-    assert "cpu_list" not in pool(1, options={"model": "x"}, cores=[0, 1])[0]._options
-    with pytest.raises(WorkerError, match="use fewer engines"):
-        pool(3, "plait.workers.engine:Engine", {"model": "x"}, cores=[0, 1])
-
-
-def test_on_a_cluster_elsewhere_cores_are_the_clusters_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
-    workers = pool(8, "plait.workers.engine:Engine", {"model": "x"}, num_cpus=4, cores=[0, 1])
-    assert len(workers) == 8 and all(set(worker._options) == {"model", "checkpoint"} for worker in workers)
-
-
-def test_compute_threads_of_engines_in_actors_follow_the_model(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    for size, count in ((1 << 20, 1), (1 << 30, 3)):
-        with (tmp_path / "model.safetensors").open("wb") as weights:
-            weights.truncate(size)
-        workers = pool(2, options={"model": str(tmp_path)}, cores=range(6))
-        assert [worker._options["threads"] for worker in workers] == [count] * 2
-    (worker,) = pool(1, options={"model": str(tmp_path), "threads": 5})
-    assert worker._options["threads"] == 5
-
-
-async def test_a_cluster_started_here_ends_with_its_last_worker() -> None:
-    import ray
-
-    if ray.is_initialized():
-        ray.shutdown()
-    worker = RayWorker(HOST, {"replies": REPLIES}, num_cpus=0.1)
-    await worker.start()
-    assert ray.is_initialized()
-    pid = worker.pid
-    await worker.close()
-    await worker.close()
-    assert not ray.is_initialized()
-    assert pid is not None
-    for _ in range(100):
-        if not _alive(pid):
-            break
-        await asyncio.sleep(0.1)
-    assert not _alive(pid)
-
-
-class FakeRay:
-    """Takes a moment to connect and to disconnect, and writes down who did it."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, threading.Thread]] = []
-
-    def is_initialized(self) -> bool:
-        return len(self.calls) % 2 == 1
-
-    def init(self, **options: object) -> None:
-        time.sleep(0.02)
-        self.calls.append(("init", threading.current_thread()))
-
-    def shutdown(self) -> None:
-        time.sleep(0.02)
-        self.calls.append(("shutdown", threading.current_thread()))
-
-    def get_runtime_context(self) -> SimpleNamespace:
-        return SimpleNamespace(gcs_address="nowhere:1")
-
-
-@pytest.mark.parametrize("turns", range(4))
-@pytest.mark.parametrize("when", ["joining", "leaving"])
-def test_a_user_that_is_cancelled_leaves_no_cluster_behind(
-    monkeypatch: pytest.MonkeyPatch, when: str, turns: int
-) -> None:
-    fake = FakeRay()
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-    async def use() -> None:
-        with ThreadPoolExecutor(1) as busy:  # no thread of the loop's own is free
-            asyncio.get_running_loop().set_default_executor(busy)
-            busy.submit(time.sleep, 0.1)
-            user = object()
-            if when == "leaving":
-                await ray_cluster.join(user)
-            call = ray_cluster.join if when == "joining" else ray_cluster.leave
-            task = asyncio.create_task(call(user))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            if turns == 0:  # it was never begun
-                await ray_cluster.leave(user)
-
-    for _ in range(2):  # in one event loop after another
-        asyncio.run(use())
-    assert [name for name, _ in fake.calls] == (["init", "shutdown"] * 2 if turns or when == "leaving" else [])
-    # The kernel ends a local cluster with the thread that started it.
-    assert all(thread.is_alive() and thread.daemon for _, thread in fake.calls)
 
 
 def _alive(pid: int) -> bool:
