@@ -1,7 +1,4 @@
-"""What was wrong with an input, in words: pydantic's complaints as one clause each, and near matches of a name.
-
-Decides the wording only. It does not know what was being read or which exception its words will stand in.
-"""
+"""The wording of errors about an input: one clause for each of pydantic's complaints, and near matches of a name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a plan may say: requests, budgets, steps, plans, and the results steps end in.
 
 Everything here is written down somewhere (journal, wire, a planner model's JSON), so everything is a frozen pydantic
-model that forbids unknown fields; the docstring under a field is also its JSON-schema description. This file decides
-what is well-formed. It does not know how a plan is run, where, or whether its references can be resolved.
+model that forbids unknown fields. The docstring under a field is also its JSON-schema description. Only the form is
+checked here; `plait.core.graph` and the machine check references.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a few samples say about more of them: formulas that planners (before) and policies (on the way) reckon with.
+"""Formulas that predict from a few samples how many more are worth drawing. Pure arithmetic on counts and rates.
 
-Pure arithmetic on counts and rates. Decides nothing, and knows neither votes nor answers.
+Planners use them before a vote, policies during it.
 """
 
 from __future__ import annotations

@@ -30,14 +30,15 @@ __all__ = ["Http", "Limits", "Link", "ServerError"]
 class Http(Worker):
     """An OpenAI-compatible server, over HTTP.
 
-    `start` asks the server for one token to find out what it takes: token ids (prompts and continued contexts then go
-    as ids, as with an engine in this process), text completions, or chat completions alone. Giving up a step closes its
-    connection, and the server stops generating. Answers are streamed, but for short ones that nobody follows (`whole`).
+    `start` asks the server for one token to find out which requests it takes: token ids, text completions, or chat
+    completions alone. A server of token ids gets prompts and continued contexts as ids, as an engine in this process
+    does. Cancelling a step closes its connection, and the server stops generating. Answers are streamed, except short
+    ones whose text nobody follows (`whole`).
 
-    Where the server takes token ids, an answer that broke off goes on from its ids (once), and so does a job with
-    `generated` ids; `logprob` and `signals` are then those of the new tokens. Where that cannot be (a text that may be
-    the beginning of a stop text, half a character, a form, a chat), the job starts from the beginning. When the server
-    comes back with another model, ids are not used any more: those of before would mean other words to it.
+    Where the server takes token ids, an answer that broke off is continued from its ids, once, and so is a job with
+    `generated` ids; `logprob` and `signals` are then about the new tokens only. The job starts from the beginning where
+    its ids cannot be continued: after half a character or the possible beginning of a stop text, with a form, in a
+    chat. If the server comes back with another model, old ids are not used: they would mean other words.
 
     Without token ids `usage` counts a token for each piece of text until the server says how many there were. An answer
     is cut at its `max_tokens`, whatever the server does. The key is replaced by `***` wherever a server repeats it.
@@ -56,14 +57,15 @@ class Http(Worker):
         self.options, self.base_url, self.model = given, given.base_url, given.model
         self.name, self.slots = given.name, given.slots
         self.counts = {"requests": 0, "retries": 0, "overloaded": 0, "generated": 0, "prompt": 0, "cached": 0}
-        """Since it was made: requests sent, those sent again, those turned away as too many (429, 503), and tokens."""
+        """Counts since it was made: requests sent, requests sent again, requests turned away as too many (429, 503),
+        tokens."""
         self.models: tuple[str, ...] = ()
         self.cache_tokens: int | None = None
         self.block: int | None = None
         self.identity = ""
         self._sender: Sender | None = None
         self._links: list[Link] = []
-        """All that were opened: jobs that are under way keep theirs when the server comes back with another model."""
+        """All that were opened: a job under way keeps its own when the server comes back with another model."""
         self._gate = Gate(given.slots)
         self._live: dict[int, Live] = {}
         self._suspect = asyncio.Event()
@@ -200,7 +202,7 @@ class Http(Worker):
         return Link(base_url, options.api_key_env, self.slots, limits)
 
     async def _reachable(self) -> bool:
-        """Whether the server accepts connections. One that is slow is there; so is one that refuses."""
+        """Whether the server accepts connections, even if it is slow or refuses requests."""
         sender = self._sender
         if sender is None:
             return False

@@ -1,6 +1,6 @@
-"""The connection to one OpenAI-compatible server: what goes out, how much may come back, what its errors mean.
+"""The connection to one OpenAI-compatible server: sends requests, limits the answers, and words the errors.
 
-The key is kept out of every message. A server cannot send a request on to another address.
+The key is kept out of every message. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ POOL = 16
 """Connections of one pool, about."""
 REDIRECTS = 3
 ERROR_BYTES = 1 << 16
-"""Of an error's body, this much is read."""
+"""Bytes of an error's body that are read."""
 SECRET = 8
 """Characters that a key must have to be looked for in generated text: `EMPTY` and `none` are no secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one answer may take. A server that passes a limit is cut off."""
+    """Limits on one answer. A server that exceeds one is cut off."""
 
     connect: float = 10.0
     """Seconds to connect."""
@@ -88,8 +88,8 @@ class Link:
         return await self._whole("POST", path, fields, None)
 
     async def stream(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        """Yield the JSON objects of a streamed answer, or the one of a server that does not stream. Closing the
-        iterator closes the connection if the answer is not over. Raises `ServerError`."""
+        """Yield the JSON objects of a streamed answer, or the single object of a server that does not stream. Closing
+        the iterator closes the connection if the answer is not over. Raises `ServerError`."""
         async with self._answer("POST", endpoint, fields) as response:
             if "json" in response.headers.get("content-type", ""):
                 yield self._json(await self._body(response))

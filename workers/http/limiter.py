@@ -1,4 +1,4 @@
-"""How many requests may be at a server at once, when the next may go, and how fast answers come."""
+"""Limits the requests at a server, waits where it asks for a pause, and measures how fast its answers come."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Gate:
     """Permits for requests, first come first served.
 
     The limit starts at `slots`. A request that the server turned away as too many halves it, once for all requests that
-    were under way together; one that was served adds `1 / limit`: about one a round of requests (Chiu and Jain 1989).
+    were under way together. A request that was served adds `1 / limit`, so a whole round of requests adds about one
+    (additive increase, multiplicative decrease: Chiu and Jain 1989).
     """
 
     def __init__(self, slots: int) -> None:
@@ -74,7 +75,8 @@ class Gate:
 
 
 class Pace:
-    """How fast a server's answers come, to estimate how long an answer was that was given up unseen."""
+    """The speed of a server's answers. It gives the estimated length of an answer that was cancelled before any of it
+    came."""
 
     def __init__(self) -> None:
         self.rate = 50.0

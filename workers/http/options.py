@@ -12,7 +12,7 @@ from plait.core.values import Frozen
 
 
 class HttpOptions(Frozen):
-    """Which server, how often it is asked, and how much of it is taken."""
+    """The server, retries, and limits on time and size."""
 
     base_url: str
     """The server's address, which ends in `/v1`."""
@@ -25,8 +25,8 @@ class HttpOptions(Frozen):
     api_key_env: str | None = None
     """Environment variable that holds the key; by default OPENAI_API_KEY, which need not be set."""
     retries: int = Field(default=5, ge=0)
-    """How often a request is sent again that the server turned away before it generated anything. An answer that breaks
-    off later is a failed try of the step, and `Retries.think` says how many tries a step has."""
+    """How often a request is sent again if the server turned it away before it generated anything. An answer that
+    breaks off later is a failed try of the step; `Retries.think` is the number of tries."""
     backoff: float = Field(default=0.25, ge=0, allow_inf_nan=False)
     """Seconds before the first retry, doubled for each further one. A `Retry-After` of the server counts if it is
     longer."""
@@ -51,8 +51,8 @@ class HttpOptions(Frozen):
 
 
 def check(base_url: str, api_key_env: str | None) -> None:
-    """Raise `ConfigError` for an address that is none, and for a key where its variable's name belongs. What was given
-    is not repeated: it may be a secret."""
+    """Raise `ConfigError` for an invalid address, and for a key in the place of its variable's name. The message does
+    not repeat the value: it may be a secret."""
     try:
         parts = urlsplit(base_url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -1,5 +1,7 @@
-"""Finds out what an OpenAI-compatible server is: its models, and the richest form of request that it takes. It asks for
-one token in one form after another, the richest first."""
+"""Finds out the models of an OpenAI-compatible server and the richest form of request that it takes.
+
+It asks for one token in one form after another, the richest first.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Server:
     """The models that it lists; none if it does not list any."""
     dialect: Dialect
     root: str | None = None
-    """Where it says that it has its model from: a folder, or an id on a hub."""
+    """Where its model comes from, as far as it says so: a folder, or an id on a hub."""
     sample: tuple[int, ...] = ()
     """Token ids of `SAMPLE`: another tokenizer gives others."""
 
@@ -84,7 +86,7 @@ async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -
 
 
 async def unchanged(server: Server) -> bool:
-    """Whether a server still has its model, as far as it says so. Raises `ServerError` when it cannot be reached."""
+    """Whether a server still has the model that it had. Raises `ServerError` when it cannot be reached."""
     link = server.link
     try:
         if server.models:
@@ -127,7 +129,7 @@ async def single(link: Link, model: str, text: str) -> int | None:
 
 
 def unknown(link: Link, model: str, models: Sequence[str]) -> str:
-    """Return what to say of a model that is not there."""
+    """Return the error for a model that is not there."""
     there = ", ".join(models) or "it lists none"
     return f"{link.base_url} has no model {model!r} (there are: {there}): name one of them with `model`"
 

@@ -1,4 +1,4 @@
-"""Prompts, stops and forms as one server takes them, with a memory of what it said about its tokens."""
+"""Puts prompts, stops and forms into the fields of one server, and remembers its answers about tokens."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Prompts:
         self._lock = asyncio.Lock()
 
     async def text_after(self, server: Server, think: Think, prompt: Sequence[int], past: Sequence[int]) -> str | None:
-        """Return the text of ids that were generated after a prompt, or `None` where another request cannot go on
-        after it: at half a character, or where a stop text may have begun."""
+        """Return the text of ids that were generated after a prompt; `None` if no request can continue it, because it
+        ends in half a character or in the possible beginning of a stop text."""
         if not prompt or not past:
             return None
         tail = prompt[-TAIL:]
@@ -48,7 +48,7 @@ class Prompts:
     async def ended(
         self, server: Server, think: Think, prompt: Sequence[int], past: Sequence[int], text: str
     ) -> Result | None:
-        """Return the result of a job that ended with its last generated token, the news of which was lost."""
+        """Return the result of a job whose last token was generated, but whose end was not reported."""
         sampling = think.sampling
         found = first_stop(text, sampling.stop)
         ids = tuple(past)
@@ -79,7 +79,7 @@ class Prompts:
         return found[self._ways[key]]
 
     async def stripped(self, think: Think, server: Server, reading: Reading) -> Result:
-        """Return the result without the ids of a stop token or text that was not to be kept, as vLLM leaves them."""
+        """Return the result without the ids of a stop that is not to be kept, as vLLM returns it."""
         result = reading.result(reading.finish or "stop")
         if not result.token_ids or result.finish != "stop" or think.sampling.keep_stop:
             return result

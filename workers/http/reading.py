@@ -1,4 +1,4 @@
-"""How the pieces of an OpenAI-compatible server's answer add up to a result."""
+"""Puts the pieces of an OpenAI-compatible server's answer together to a result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .._shared.stops import opening
 from .wire import Dialect, ServerError, stops_here
 
 MOST_PROMPT = 1 << 32
-"""A server that says that a prompt has more tokens is not believed."""
+"""Most tokens of a prompt: a server that says more is not believed."""
 
 
 class Reading:
@@ -78,17 +78,17 @@ class Reading:
 
     @property
     def past(self) -> tuple[int, ...]:
-        """The ids that a further stream can go on after; none if they are not all known."""
+        """The ids after which a further stream can go on; none unless all are known."""
         return tuple(self.ids) if self.prompt_ids and len(self.ids) == self.count + self._past else ()
 
     def take_up(self, prompt_ids: Sequence[int], past: Sequence[int], text: str, shown: int) -> None:
-        """Begin after the ids that another attempt had generated, with their text, of which `shown` characters are
-        known to whoever reads the deltas."""
+        """Begin after the ids that another attempt had generated, with their text. The reader of the deltas has seen
+        `shown` characters of it."""
         self.prompt_ids, self.ids, self._past, self._tells = list(prompt_ids), list(past), len(past), True
         self.go_on(text, shown)
 
     def go_on(self, text: str, shown: int | None = None) -> None:
-        """Read another stream, which goes on where this one broke off: after `text`, the text of all ids so far."""
+        """Read another stream, which goes on where this one broke off. `text` is the text of all ids so far."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         shown = len(self.text) if shown is None else shown
@@ -200,7 +200,7 @@ class Reading:
             add_position(trace, position)
 
     def due(self) -> bool:
-        """Whether the group of confidence has moved on enough to tell those of it who read no deltas."""
+        """Whether the confidence of the group has to be told now to a policy that gets no deltas."""
         return self._trace is not None and self._trace.window > 0 and self._trace.due()
 
     def _end(self, choice: Mapping[str, Any]) -> None:
@@ -221,8 +221,8 @@ class Reading:
                 self.finish = "stop"
 
     def _release(self, text: str) -> str:
-        """Return the text that may be shown now: up to a stop text, without secrets, and without an end that may become
-        one or the other."""
+        """Return the text that may be shown now: up to a stop text, without secrets, and without an end that may be the
+        beginning of either."""
         if not (self._stops or self._secrets):
             self._texts.append(text)
             return text
@@ -247,8 +247,8 @@ class Reading:
             self._usage = Usage(prompt=prompt, cached=cached, completion=completion)
 
     def _completion(self) -> int:
-        """Return how many tokens the stream that is read now took. What the server says is believed as far as it can
-        be true: reasoning that it hides is within the step's limit, and no other token is shorter than a character."""
+        """Return how many tokens the current stream took. The server's count is believed within bounds: hidden
+        reasoning is within the step's limit, and every other token has at least one character."""
         seen = self.count - self._begun
         if self._usage is None or not self._usage.completion:
             return seen
@@ -266,7 +266,7 @@ class Reading:
         )
 
     def result(self, finish: Finish) -> Result:
-        """Return what an answer that ended so amounts to."""
+        """Return the result of an answer that ended so."""
         whole = self._aligned and bool(self.prompt_ids) and (bool(self.ids) or not self.text)
         return Result(
             value=self.text,
@@ -281,7 +281,7 @@ class Reading:
 
 
 def reported(error: object) -> ServerError:
-    """Return the trouble that an error object inside a stream tells of."""
+    """Return the error that an error object inside a stream means."""
     fields: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": str(error)}
     code = fields.get("code")
     status = int(code) if isinstance(code, int | str) and str(code).isdigit() else None
@@ -292,7 +292,7 @@ def reported(error: object) -> ServerError:
 
 
 def _whole(count: object, most: float) -> int:
-    """Return a count that a server says, or 0 for what cannot be one."""
+    """Return a count of the server, or 0 for a value that is no count."""
     if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= most:
         return 0
     return int(min(count, 1 << 62))

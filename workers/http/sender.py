@@ -1,8 +1,8 @@
-"""One job at an OpenAI-compatible server: its requests, what is tried again, and what is told while it runs.
+"""One job at an OpenAI-compatible server: sends its requests, some of them again, and reports its progress.
 
-A request is sent again by the worker only where it cost the server nothing: it was turned away, or the connection broke
-at once. An answer that broke off goes on from its token ids, once. Every other trouble ends the attempt, with what it
-used, and the step's own retries (`Retries.think`) decide.
+The worker sends a request again only if the first cost the server nothing: it was turned away, or the connection broke
+at once. An answer that broke off is continued from its token ids, once. Every other error ends the attempt, with the
+tokens that it used, and the step's own retries (`Retries.think`) decide.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ class Live:
     stuck: bool = False
     """Its answer broke off where no other request can go on."""
     unseen: float | None = None
-    """When a whole answer was asked for that has not come: until then the server says nothing of it."""
+    """When the job asked for a whole answer that has not come yet. The server says nothing of it before it is
+    complete."""
     untold: list[Progress] = field(default_factory=list[Progress])
     """News of a job that does not stream, until its group of confidence is due."""
     spent: Usage = field(default_factory=Usage)
     """Of whole answers that broke off unseen before this one."""
 
     def used(self, pace: Pace) -> Usage:
-        """Return what the job used, with an estimate for answers of which nothing was seen."""
+        """Return the usage of the job, with an estimate for answers that broke off unseen."""
         usage = self.reading.usage + self.spent if self.reading else self.spent
         if self.unseen is None:
             return usage
@@ -90,7 +91,7 @@ class Sender:
     def __init__(
         self, options: HttpOptions, server: Server, gate: Gate, counts: dict[str, int], suspect: asyncio.Event
     ) -> None:
-        """`suspect` is set when a connection broke: somebody should look whether the server is still there."""
+        """`suspect` is set when a connection broke, so that the worker checks whether the server is still there."""
         self.server = server
         self.pace = Pace()
         self._suspect = suspect
@@ -125,7 +126,7 @@ class Sender:
             await asyncio.sleep(wait)
 
     def partial(self, live: Live) -> Result:
-        """Return what was generated before a job was cancelled, as far as the server said."""
+        """Return the result of a cancelled job: what the server had sent before."""
         result = live.reading.result("cancelled") if live.reading else Result(value="", finish="cancelled")
         return result.model_copy(update={"usage": live.used(self.pace)})
 
@@ -137,8 +138,8 @@ class Sender:
         self._counts["cached"] += usage.cached
 
     def _wait(self, live: Live, trouble: ServerError) -> float | None:
-        """Return the seconds until a request may be sent again; `None` if none may. What the worker has tried in vain
-        is not retryable any more."""
+        """Return the seconds until a request may be sent again; `None` if it may not. An error that outlives the
+        worker's own tries is no longer retryable."""
         if not trouble.retryable:
             return None
         reading, options = live.reading, self._options
@@ -242,7 +243,7 @@ class Sender:
         options, loop, base = self._options, asyncio.get_running_loop(), server.link.base_url
         end = loop.time() + options.total_timeout
         moved = -1.0
-        """When a token came last, to within an eighth of the silence that is allowed."""
+        """When the last token came, to within an eighth of the silence that is allowed."""
         slow = loop.call_later(SLOW, self._say_slow, base) if not self._warned else None
         try:
             async with asyncio.timeout_at(min(end, loop.time() + options.first_timeout)) as clock:
@@ -282,7 +283,7 @@ class Sender:
             )
 
     def _judge(self, trouble: ServerError, seconds: float) -> None:
-        """Say of a trouble whether it was a refusal, and whether it may have cost tokens."""
+        """Mark an error as a refusal or not, and say whether it may have cost tokens."""
         trouble.refused = trouble.unreachable or trouble.status in (429, 503)
         trouble.refused = trouble.refused or (trouble.status is not None and seconds < QUICK)
         trouble.costly = trouble.costly or (not trouble.refused and seconds >= QUICK)
@@ -309,8 +310,8 @@ class Sender:
             await asyncio.sleep(closed + random.uniform(0.0, self._options.backoff / 2))
 
     async def _begin(self, live: Live, server: Server, chat: bool) -> tuple[str | list[int], int, Reading] | Result:
-        """Return the prompt to send, how many of its tokens were generated before, and what reads the answer; or the
-        result, if those end it already."""
+        """Return the prompt to send, how many of its tokens were generated before, and the reader of the answer; or the
+        result, if the tokens from before end the answer already."""
         think, generated, reading = live.think, live.job.generated, live.reading
         if reading is not None and live.resumed:
             if not reading.fresh:
@@ -340,7 +341,7 @@ class Sender:
 
     @staticmethod
     def _tell(live: Live, reading: Reading, progress: Progress) -> None:
-        """Pass on what is new: all of it where the step streams, else now and then how confident it is."""
+        """Pass on the news: all text if the step streams, else now and then the confidence."""
         if live.think.stream:
             live.stream.push(progress)
         elif live.think.sampling.window:

@@ -1,4 +1,4 @@
-"""How a form of the output is asked of a server: each kind of server has fields of its own for it.
+"""Asks a server for a form of the output. Each kind of server has fields of its own for that.
 
 A small request finds out which of them a server heeds. Most servers ignore unknown fields, and an answer without its
 form must not pass for an answer with it.
@@ -39,7 +39,8 @@ PROBES = {
 
 
 def ways(form: Structured) -> dict[str, Mapping[str, Any]]:
-    """Return the fields that ask for a form, by the name of the way, those of vLLM first. Raises `EngineError`."""
+    """Return the fields that ask for a form, by the kind of server that takes them, vLLM first. Raises
+    `EngineError`."""
     spec = specified(form)
     found: dict[str, Mapping[str, Any]] = {
         "structured_outputs (vLLM)": {"structured_outputs": {form.kind: spec}},

@@ -1,7 +1,7 @@
 """The tokenizer of a served model, where its files are on this machine too.
 
-A request to the server for each piece of a prompt costs more than the tokenising. Ours is believed once the server has
-agreed on a few pieces.
+A request to the server for each piece of a prompt costs more than tokenising it here. The local tokenizer is used once
+the server has returned the same ids for a few pieces.
 """
 
 from __future__ import annotations

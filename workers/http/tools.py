@@ -1,4 +1,4 @@
-"""How functions are offered to a server. Which fields it takes is found out by its refusals."""
+"""Offers functions to a server. Its refusals show which fields it takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABOUT = re.compile(r"tool|function|jinja|unrecogni[sz]ed|extra|not permitted|un
 
 
 class Offers:
-    """The fields that each model of one server was found to take."""
+    """The fields that each model of one server takes, as far as is known."""
 
     def __init__(self) -> None:
         self._ways: dict[str, int] = {}

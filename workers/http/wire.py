@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible server: their fields, by what the server takes, and why one failed."""
+"""Requests to an OpenAI-compatible server: the fields that this server takes, and the errors of requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS = frozenset(
 
 
 class ServerError(Exception):
-    """Why a request failed. The message is for people: cause and remedy, without any secret."""
+    """A request that failed. The message is for people: cause and remedy, without any secret."""
 
     def __init__(
         self,

@@ -34,11 +34,11 @@ log = logging.getLogger("plait.ray")
 T = TypeVar("T")
 
 CHECKPOINT = 4
-"""Engine steps between two accounts of the ids generated: what a dead engine's branches may lose. An account is a
-message between machines, which takes about half a millisecond from the engine's thread; `benchmarks/LOG.md` has the
-figures."""
+"""Engine steps between two checkpoints of the generated ids. The branches of a dead engine lose at most so many tokens.
+A checkpoint between machines is a message, which costs the engine's thread about half a millisecond; figures stand in
+`benchmarks/LOG.md`."""
 FOLLOW_SECONDS = 0.002
-"""How long the jobs that follow from news may take to come, so that they go with the call that waits for more."""
+"""Seconds to wait, after news, for the jobs that follow from it: they then go out with the next call."""
 HOUR = 3600.0
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
@@ -47,18 +47,21 @@ MAX_CALLS = 10_000
 class RayWorker(Worker):
     """Hosts a worker in a Ray actor.
 
-    Options: `host`, the class as `pkg.mod:Class`; `options`, its keyword arguments; `num_cpus`, `num_gpus` and
-    `resources`, what the actor reserves (`num_gpus=None`: one GPU on a cluster that has some); `restarts`, how often
-    within an hour an actor that died is made again; `start_timeout`, seconds for the cluster to find room for the actor
-    and for the hosted worker to start; `silence`, seconds without an answer after which an actor that hangs is taken
-    for dead and killed (by default 60, and for an engine twenty times its slowest answer of late, 10 to 60);
-    `placement` and `bundle`, room that was reserved together with that of others; `count`, how many such actors are to
-    find room at the start; `like`, a worker such as the hosted one, which says what that serves; `quarantine`, shared
-    by the workers of a pool.
+    Options:
+        host: the class as `pkg.mod:Class`; `options` are its keyword arguments.
+        num_cpus, num_gpus, resources: what the actor reserves. `num_gpus=None`: one GPU on a cluster that has some.
+        restarts: how often within an hour an actor that died is made again.
+        start_timeout: seconds for the cluster to find room for the actor and for the hosted worker to start.
+        silence: seconds without an answer after which an actor is taken for dead and killed. By default 60; for an
+            engine twenty times its slowest answer of late, at least 10 and at most 60.
+        placement, bundle: room that was reserved for a whole pool, and the place of this actor in it.
+        count: how many such actors have to find room at the start.
+        like: a worker whose slots and kinds of steps are those of the hosted one; by default one is made for that.
+        quarantine: shared by the workers of a pool.
 
-    When the actor dies its jobs fail with `WorkerLost`, which the scheduler tries again elsewhere or when it is back,
-    from the token ids that it had told. A prompt that seems to kill engines is not run for ever (`Quarantine`). An
-    engine that has requests and makes no step is taken for dead too.
+    When the actor dies, its jobs fail with `WorkerLost`. The scheduler tries them again elsewhere, or here when the
+    actor is back, from the last checkpoint of their token ids. An engine that has requests and makes no step counts as
+    dead too. A prompt that seems to kill engines is given up (`Quarantine`).
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class RayWorker(Worker):
         self._given_up: list[int] = []
         self._calls, self._called = 0, False
         self._replies: deque[asyncio.Future[list[EngineOutputs]]] = deque()
-        """Of the calls that have not been answered, the oldest first; the newest waits for news."""
+        """Replies to come, the oldest call first. The newest call waits for news."""
         self._sent = asyncio.Event()
         """Set when a call goes out."""
         self._health: asyncio.Queue[bool | None] = asyncio.Queue()
@@ -321,7 +324,7 @@ class RayWorker(Worker):
         self._health.put_nowait(None)
 
     async def _read(self) -> str:
-        """Hand out news as they come; return why no more will."""
+        """Hand out news as it comes; return why no more will come."""
         actor, gone = self._actor, self._gone
         assert gone is not None
         health = asyncio.ensure_future(reply(actor.watch))
@@ -372,7 +375,7 @@ class RayWorker(Worker):
             await asyncio.wait([waiting])  # one that had not begun would be reported as forgotten
 
     def _call(self) -> None:
-        """Send jobs and cancels when all that are due now have gathered."""
+        """Send jobs and cancels, once all that are due now have gathered."""
         if not self._called:
             self._called = True
             asyncio.get_running_loop().call_soon(self._send)
@@ -399,7 +402,7 @@ class RayWorker(Worker):
                     stream.push(as_failure(refused))
 
     def _exchange(self, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> None:
-        """Call the actor, with what there is to tell it; the reply is its news."""
+        """Send jobs and cancels to the actor; its news is the reply."""
         answer = self._actor.exchange.remote(self._calls, jobs, given_up)
         self._calls += 1
         self._replies.append(asyncio.ensure_future(answered(answer)))
@@ -417,12 +420,12 @@ def pool(
     strategy: str | None = None,
     start_timeout: float = 180.0,
 ) -> list[RayWorker]:
-    """Return `count` workers that host the same thing, each reserving `num_cpus` and `num_gpus` (`None`: one GPU where
-    the cluster has some). `start_timeout`: seconds in which it has to have found room and started.
+    """Return `count` workers with the same host and options, each reserving `num_cpus` and `num_gpus` (`None`: one GPU
+    where the cluster has some). `start_timeout`: seconds for each to find room and start.
 
     `strategy` (`PACK`, `SPREAD`, `STRICT_PACK`, `STRICT_SPREAD`) reserves their room together, in a placement group:
-    all of them find room, or none starts. Engines tell the ids they generate every few steps, so that what a dead one
-    had done is not done again; `options={"checkpoint": 0}` turns that off.
+    all of them find room, or none starts. Engines send a checkpoint of their token ids every few steps, so that the
+    work of a dead one is not done again; `options={"checkpoint": 0}` turns that off.
 
     Engines on this machine without GPUs get cores of their own (of `cores`, by default all), since two engines that
     share cores slow each other down a hundredfold. On a cluster elsewhere (`RAY_ADDRESS`) cores are the cluster's

@@ -40,7 +40,7 @@ class Pulse(NamedTuple):
 
 
 def load(spec: str, options: dict[str, Any]) -> Worker:
-    """Return the worker that `pkg.mod:Class` and its options mean, not started. Raises `WorkerError`."""
+    """Make the worker of the class `pkg.mod:Class`, without starting it. Raises `WorkerError`."""
     module, _, name = spec.partition(":")
     try:
         return getattr(importlib.import_module(module), name)(**options)
@@ -66,7 +66,7 @@ class Host:
         """Calls of `exchange` that overtook others, by number: an async actor does not take them in order."""
         self._newest = -1
         self._waiter: asyncio.Future[None] | None = None
-        """What the newest call waits on."""
+        """The newest call waits on it."""
         self._news: list[EngineOutputs] = []
         self._latest: dict[int, int] = {}
         """Where in `_news` the unread progress of an attempt stands."""
@@ -75,9 +75,9 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, ids: str | None = None) -> tuple[int, str | None, dict[str, Any]]:
-        """Start the worker; return the process id, what went wrong (an exception of Ray's would hide the cause), and
-        what is known of the worker now. Checkpoints go into the pipe at the path `ids`, or with the news if there is
-        none here."""
+        """Start the worker; return the process id, the error (raised through Ray it would hide its cause), and the
+        worker's attributes. Checkpoints go into the pipe at the path `ids`, or out with the news if there is no such
+        pipe here."""
         worker: Any = self._worker
         if hasattr(worker, "on_checkpoint"):
             worker.on_checkpoint = self._way_out(ids)
@@ -92,11 +92,10 @@ class Host:
     ) -> list[EngineOutputs]:
         """Start jobs and cancel attempts; then wait until there is news, and return all of it.
 
-        Calls are numbered from 0 and take effect in that order, so that a cancel never comes before its job. Only the
-        newest waits: one before it returns nothing, so that a caller with something to say need not wait for news, and
-        what it says takes the place of a call of its own for what comes next. An end goes out at once; progress waits a
-        little for more of it, since a message costs about as much as an engine step for a few requests.
-        """
+        Calls are numbered from 0 and take effect in that order, so a cancel never overtakes its job. Only the newest
+        call waits for news; an older one returns nothing as soon as a newer one comes. So the caller can send a job at
+        once, and that call then waits for the next news. The end of a job goes out at once. Progress waits a little for
+        more, since a message costs about as much as an engine step of a few requests."""
         self._calls[number] = (jobs, given_up)
         while (call := self._calls.pop(self._next, None)) is not None:
             self._next += 1
@@ -136,7 +135,7 @@ class Host:
         return False
 
     async def answers(self) -> Pulse | None:
-        """Say that the actor's loop turns, and how far an engine has come."""
+        """Answer, which shows that the actor's loop turns; say how far an engine has come."""
         pulse = getattr(self._worker, "pulse", None)
         return None if pulse is None else Pulse(*pulse())
 
@@ -189,7 +188,7 @@ class Host:
         return None if isinstance(news, Checkpoint) else news[1]
 
     def _way_out(self, path: str | None) -> Callable[[Checkpoint], None]:
-        """Return what takes checkpoints from the worker's thread."""
+        """Return the function that the worker's thread calls with checkpoints."""
         if path is not None:
             with contextlib.suppress(OSError):  # the pipe is on another machine
                 self._out = IdsOut(path)
@@ -203,7 +202,7 @@ class Host:
         return post
 
     def _account(self, checkpoint: Checkpoint) -> None:
-        """Let a checkpoint go out at once: what waits here is lost with the actor."""
+        """Send a checkpoint at once: everything that waits here is lost with the actor."""
         self._news.append(checkpoint)
         self._send_in(0.0)
 

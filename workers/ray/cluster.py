@@ -48,11 +48,10 @@ async def leave(user: object) -> None:
 
 
 class Head:
-    """The head node, on which a cluster depends: whether it answers.
+    """Watches whether the head node of the cluster answers.
 
-    Ray ends this process, without an exception, when a call has waited for long for a head node that is gone. So that
-    the users hear of it instead, they are told at half of that time, and `join`'s connection is closed.
-    """
+    Ray ends this process, without an exception, when a call has waited too long for a head node that is gone. At half
+    of that time the workers are told, and the connection that `join` made is closed."""
 
     def __init__(self, ray: Any) -> None:
         self._address = str(ray.get_runtime_context().gcs_address)
@@ -61,14 +60,15 @@ class Head:
         self._heard = False
 
     async def there(self) -> None:
-        """Wait until it answers. Ray's functions that ask it, as `ray.nodes` does, cannot be stopped any more."""
+        """Wait until the head node answers. Call this before functions of Ray that ask it (`ray.nodes`): they cannot be
+        cancelled."""
         while self._heard:
             if await _answers(self._address, self._pause):
                 break
             await asyncio.sleep(self._pause / 10)
 
     async def gone(self) -> str:
-        """Wait until it has not answered for too long, and return a sentence that says so."""
+        """Wait until the head node has not answered for too long, and return a sentence that says so."""
         clock = asyncio.get_running_loop().time
         self._heard = await _answers(self._address, self._patience)
         if not self._heard:  # it can be reached in some other way only: not ours to judge
@@ -97,8 +97,8 @@ async def _answers(address: str, seconds: float) -> bool:
 
 
 def missing(ray: Any, wanted: Mapping[str, float], count: int = 1) -> str | None:
-    """Return what the whole cluster is short of, busy or not, for so many actors that each want these resources; `None`
-    if nothing."""
+    """Return what the nodes lack, even if nothing else ran on them, for so many actors with these resources each;
+    `None` if they lack nothing."""
     nodes = [node["Resources"] for node in ray.nodes() if node.get("Alive")]
     wanted = {key: amount for key, amount in wanted.items() if amount}
     room = sum(_fits(node, wanted, count) for node in nodes)
@@ -113,7 +113,7 @@ def missing(ray: Any, wanted: Mapping[str, float], count: int = 1) -> str | None
 
 
 def default_gpus(ray: Any) -> float:
-    """Return the GPUs of an engine that does not say: one, or none on a cluster without."""
+    """Return the GPUs that an engine reserves by default: one, or none on a cluster without GPUs."""
     return 1.0 if any(node["Resources"].get("GPU") for node in ray.nodes() if node.get("Alive")) else 0.0
 
 
@@ -134,8 +134,7 @@ class Placement:
     """
 
     def __init__(self, bundles: Sequence[Mapping[str, float | None]], strategy: str = "PACK") -> None:
-        """With `None` GPUs in a bundle it gets those that `default_gpus` says. Raises `WorkerError` for a strategy that
-        there is not."""
+        """A bundle with `None` GPUs gets `default_gpus`. Raises `WorkerError` for an unknown strategy."""
         self._asked, self._strategy = [dict(bundle) for bundle in bundles], strategy.upper().replace("-", "_")
         if self._strategy not in STRATEGIES:
             raise WorkerError(f"there is no placement {strategy!r}: give one of {', '.join(STRATEGIES)}")
@@ -143,7 +142,7 @@ class Placement:
         self._users = 0
 
     async def take(self, ray: Any, seconds: float) -> Any:
-        """Return the group, made for the first that asks; every call wants one `free`.
+        """Return the group, which the first call makes. Each call has to be followed by one of `free`.
 
         Raises `WorkerError` when the cluster has not made room for all of it within so many seconds.
         """
@@ -164,7 +163,7 @@ class Placement:
             raise
 
     async def again(self) -> Any:
-        """Return the group to one that has taken it already."""
+        """Return the group to a user that has taken it before."""
         assert self._group is not None
         return await self._group
 
@@ -199,7 +198,7 @@ class Placement:
         )
 
     def _can_be(self, nodes: Sequence[Mapping[str, float]], bundle: Mapping[str, float], count: int) -> bool:
-        """Whether the nodes, busy or not, could hold so many bundles in this way."""
+        """Whether the nodes could hold so many bundles in this way if nothing else ran on them."""
         room = [_fits(node, bundle, count) for node in nodes]
         match self._strategy:
             case "STRICT_SPREAD":
@@ -211,7 +210,7 @@ class Placement:
 
 
 def _remove(ray: Any, made: asyncio.Future[Any]) -> None:
-    """Give back the room of a group that came when nobody wanted it any more."""
+    """Give back the room of a group that was made when nobody wanted it any more."""
     if not made.cancelled() and made.exception() is None:
         submit(partial(ray.util.remove_placement_group, made.result()))
 

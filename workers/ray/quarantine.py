@@ -1,4 +1,4 @@
-"""Prompts that were in an engine when it died: which one kills engines is found out before it has killed them all."""
+"""Finds out which prompt kills engines, before it has killed them all."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ REMEMBERED = 3600.0
 
 
 class Quarantine:
-    """The suspects of all workers of a pool.
+    """The suspected prompts of all workers of a pool.
 
-    A prompt that was in flight at two deaths within an hour, and no other with it, is not run again. Where several were
-    in flight at both, each of them runs alone from then on: no other suspect runs beside it in the pool. A suspect at
-    whose side the engine dies once more is not run again.
+    A prompt that was in flight at two deaths within an hour is a suspect. If it is the only one, it is not run again.
+    Several suspects run one at a time from then on, in the whole pool. If the engine dies once more while a suspect
+    runs, that suspect is not run again.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Quarantine:
         self._condemned |= dict.fromkeys(known or (suspects if len(suspects) == 1 else ()), now)
 
     def refusal(self, job: Job, now: float | None = None) -> Failure | None:
-        """Return why a job is not run, if it is not."""
+        """Return why a job may not run, if it may not."""
         if not self._condemned:
             return None
         since = self._condemned.get(fingerprint(job))
@@ -55,7 +55,7 @@ class Quarantine:
         )
 
     def turn(self, job: Job) -> asyncio.Lock | None:
-        """Return the lock under which a suspect runs; `None` for a job that is none."""
+        """Return the lock under which a suspect runs; `None` for a job that is no suspect."""
         if not self._deaths:
             return None
         now = time.monotonic()
@@ -69,6 +69,6 @@ class Quarantine:
 
 
 def fingerprint(job: Job) -> str:
-    """Return what two jobs share that put the same prompt, whatever they sample."""
+    """Return a key that jobs with the same prompt share, whatever their seed, temperature and length."""
     op = job.op.model_dump_json(exclude={"sampling": {"seed", "temperature", "max_tokens"}})
     return hashlib.blake2b(op.encode(errors="replace"), digest_size=16).hexdigest()

@@ -22,7 +22,7 @@ _thread: threading.Thread | None = None
 
 
 def submit(call: Callable[[], T]) -> Future[T]:
-    """Have `call` made after those that were handed in before it, whatever becomes of the caller."""
+    """Queue `call` behind the calls submitted before it. It runs even if the caller is cancelled."""
     global _thread
     future: Future[T] = Future()
     _calls.put((call, future))

@@ -1,7 +1,7 @@
-"""The token ids that an actor tells while its jobs run, so that another can go on where it died.
+"""Checkpoints: the token ids that an actor tells while its jobs run, so that another can go on where it died.
 
-Between processes of one machine they go through a pipe: what was written outlives its writer, and it costs the engine's
-thread a system call where a message would cost it half a millisecond.
+Between processes of one machine they go through a pipe. Bytes in a pipe outlive their writer, and writing costs the
+engine's thread one system call, where a message costs half a millisecond.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from plait.core.interfaces import Progress
 from .._shared.streams import Checkpoint, Stream
 
 TELL_SECONDS = 0.25
-"""How long ids are kept here before the scheduler hears of them, unless the actor dies. They matter to it when a step
-has to go on elsewhere; to hear of every checkpoint would cost it more than all else."""
+"""Seconds that ids are kept here before the scheduler hears of them; it hears at once if the actor dies. It needs them
+only when a step goes on elsewhere, and an event for every checkpoint would cost it more than all other events."""
 
 HEAD = struct.Struct("=II")
 """Before each checkpoint in a pipe: how many attempts it has, and how many ids."""
@@ -101,7 +101,7 @@ class IdsIn:
         return values
 
     def unlink(self) -> None:
-        """Take the pipe's name away, which nobody needs once both ends are open."""
+        """Remove the pipe's name, which nobody needs once both ends are open."""
         self._folder.cleanup()
 
     def close(self) -> None:
@@ -111,10 +111,10 @@ class IdsIn:
 
 
 class Told:
-    """What an actor has told of its running jobs and the scheduler has not heard yet."""
+    """Token ids of running jobs that an actor has told and the scheduler has not heard of yet."""
 
     def __init__(self, streams: Mapping[int, Stream]) -> None:
-        """`streams`: where the scheduler hears of a job, by attempt."""
+        """`streams`: the stream of each attempt, by which the scheduler hears of it."""
         self._streams = streams
         self._kept: dict[int, list[int]] = {}
         self._due = 0.0

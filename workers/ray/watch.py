@@ -1,4 +1,4 @@
-"""Whether an actor still lives: calls to it, and the question that it has to answer now and then."""
+"""Calls to an actor, and the check that it is still alive."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ STUCK = 600.0
 
 
 async def hangs(actor: Any, longest: float, by_pace: bool = False) -> str:
-    """Ask the actor now and then whether it is there; return that it does not answer, or that its engine makes no step.
-    It is asked twice: the first time may have run out while this process was suspended itself.
+    """Ask the actor now and then whether it is there. Return a sentence once it does not answer, or its engine makes no
+    step. It is asked twice, because this process may have been suspended itself during the first time.
 
     `longest`: seconds without an answer; with `by_pace` fewer, by the actor's own pace.
     """

@@ -1,4 +1,5 @@
-"""Runs tools: typed Python functions, async ones on the loop, sync ones on threads, so that none blocks the loop."""
+"""Runs tools, which are typed Python functions: async ones on the event loop, sync ones on threads, so none blocks
+it."""
 
 from __future__ import annotations
 
@@ -84,23 +85,24 @@ class Tools(Worker):
         self._closed = asyncio.Event()
 
     def add(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> None:
-        """Add tools, or functions to make tools of: all of them, or none if one does not fit. One that is there
-        already is left as it is.
+        """Add tools, or functions that become tools. If one of them is refused, none is added. A tool that is there
+        already stays as it is.
 
         Raises `ToolSchemaError` for another tool of the same name or a function that cannot be a tool.
         """
         self._tools = self._with(tools)
 
     def lend(self, run: str, tools: Iterable[AnyTool | Callable[..., Any]]) -> Callable[[], None]:
-        """Let one run call some tools besides those that all may call; return what takes them back. Raises what `add`
-        raises."""
+        """Let one run call more tools than the others may; return a function that takes them away again. Raises what
+        `add` raises."""
         own = {name: each for name, each in self._with(tools).items() if name not in self._tools}
         if not own or self._of_runs.setdefault(run, own) is not own:
             return lambda: None
         return lambda: cast("None", self._of_runs.pop(run, None))
 
     def specs_with(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> tuple[ToolSpec, ...]:
-        """Return what the planner of a run that has some tools of its own is told. Raises what `add` raises."""
+        """Return the descriptions of tools for the planner of a run that has tools of its own. Raises what `add`
+        raises."""
         return tuple(each.spec for each in self._with(tools).values())
 
     def _with(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
@@ -115,7 +117,7 @@ class Tools(Worker):
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What planners are told of the tools."""
+        """Descriptions of the tools, for planners."""
         return tuple(each.spec for each in self._tools.values())
 
     async def start(self) -> None:
@@ -130,7 +132,7 @@ class Tools(Worker):
             raise
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Call the tool of `job.op` and yield its value, or why there is none."""
+        """Call the tool of `job.op` and yield its result or failure."""
         call = job.op
         prepared = self._prepare(call, job.run)
         if isinstance(prepared, Failure):
@@ -228,7 +230,7 @@ class Tools(Worker):
             running.timer = running.loop.call_later(self.grace, self._abandon, running)
 
     def _abandon(self, running: _Running) -> None:
-        """End a call that does not end itself, and say so."""
+        """End a call whose tool goes on after its cancellation, and log that."""
         if running.ended.done() or running.stopping is None:
             return
         self.abandoned += 1
@@ -252,12 +254,12 @@ class _Running:
         self.timer: asyncio.TimerHandle | None = None
         self.timed_out: Callable[[_Running], None] | None = None
         self.stopping: Result | Failure | None = None
-        """Set once it was cancelled or timed out: what it then ends in."""
+        """The outcome of the call once it was cancelled or has timed out."""
         self.started = False
 
     async def follow(self, start: Callable[[], Awaitable[object]]) -> None:
-        """Run an awaitable to its end in a task of its own, whatever it raises: `SystemExit` too, which would otherwise
-        stop the loop."""
+        """Run an awaitable to its end in a task of its own. Whatever it raises becomes a failure: `SystemExit` would
+        otherwise stop the loop."""
         self.started = True
         try:
             outcome = _result(self.tool, await start())
@@ -274,7 +276,7 @@ class _Running:
         self.ended.set_result(outcome)
 
     def thread_ended(self, outcome: Result | Failure | Awaitable[object]) -> None:
-        """Take what a thread ended in; runs on the loop. A sync function may hand back something to await."""
+        """Take the outcome of a thread; runs on the loop. A sync function may return an awaitable."""
         if isinstance(outcome, Result | Failure):
             self.end(outcome)
         elif self.ended.done():
@@ -290,7 +292,7 @@ class _Running:
             self.timer = self.loop.call_later(seconds, timed_out, self)
 
     def hold_timer(self) -> Callable[[], None]:
-        """Stop the clock of the call's timeout; return what lets it go on."""
+        """Stop the clock of the call's timeout; return a function that starts it again."""
         held, timed_out = self.timer, self.timed_out
         if held is None or timed_out is None or self.stopping is not None:
             return lambda: None
@@ -304,7 +306,7 @@ class _Running:
             self.timer = None
 
     def release(self) -> None:
-        """Leave nothing behind when nobody waits for the call any more."""
+        """Stop timer and task when nobody waits for the call any more."""
         self.release_timer()
         if self.task is not None and not self.task.done():
             self.task.cancel()
@@ -313,7 +315,7 @@ class _Running:
 
 
 class _Context(Context):
-    """What a tool is told of one call. While it waits for a person, the clock of its timeout stands still."""
+    """The context of one call. While its tool waits for a person, the clock of its timeout stands still."""
 
     def __init__(self, job: Job, running: _Running, on_ask: Callable[[Question], Awaitable[JsonValue]] | None) -> None:
         super().__init__(job.run, job.step, job.attempt)

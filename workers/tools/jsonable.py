@@ -10,16 +10,17 @@ from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 MAX_DEPTH = 100
-"""JSON parsers give up at some depth (pydantic's at 200, of which an event around the value takes a few)."""
+"""Deepest nesting of a value. JSON parsers give up at some depth (pydantic at 200), and the event around the value is a
+few levels deep itself."""
 
 
 class NotJson(Exception):
-    """A value that is not JSON, with what to return instead."""
+    """Raised for a value that is not JSON; says what to return instead."""
 
 
 def to_json(value: object) -> JsonValue:
     """Return a value as plain JSON: dataclasses, pydantic models, dates, tuples, sets, enums and the like are turned
-    into it. NaN, infinities and lone surrogates are refused: what reads the journal back would get something else.
+    into it. NaN, infinities and lone surrogates are refused: they would be read back from the journal as other values.
     """
     match value:
         case None | bool():

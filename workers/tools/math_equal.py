@@ -1,8 +1,8 @@
-"""Tool `math_equal`: which answers are the same by math-verify, in a process of its own that can be killed.
+"""Tool `math_equal`: groups answers that math-verify finds equal, in a process that can be killed.
 
-A computer algebra system may take for ever on a model's text, and nothing inside the machine may wait or read a clock:
-so this is a call of a tool, whose outcome is journalled. The merge `equivalent` asks for it. Give it to a run with a
-file that says `from plait.workers.tools.math_equal import math_equal`, as `--tools FILE.py`.
+A computer algebra system may run for ever on a model's text, and the machine must neither wait nor read a clock. So the
+merge `equivalent` calls this tool, and the outcome stands in the journal. Give it to a run with a file that says
+`from plait.workers.tools.math_equal import math_equal`, as `--tools FILE.py`.
 """
 
 from __future__ import annotations

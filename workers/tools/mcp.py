@@ -1,7 +1,7 @@
-"""Tools of a Model Context Protocol server, as tools of ours: connected once, listed, called over its session.
+"""Tools of a Model Context Protocol server. The worker connects once, lists them, and calls them over that session.
 
-A server is not trusted with more than its answers: the names of its tools are checked before a prompt repeats them, and
-its word alone does not allow a call to be made twice.
+Little is taken on trust from a server. The names of its tools are checked before a prompt repeats them, and a call is
+made twice only if the user trusts the server's word that it may be.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class McpServer:
 
 
 def _unwrapped(content: dict[str, JsonValue]) -> JsonValue:
-    """A server that was written with the package wraps what is no object as `{"result": …}`."""
+    """Servers that were written with the package `mcp` wrap a value that is no object as `{"result": …}`."""
     return content["result"] if set(content) == {"result"} else content
 
 

@@ -1,7 +1,7 @@
 """Daemon threads for functions that may never return.
 
-Unlike with `concurrent.futures`, a function that hangs keeps neither the next one waiting (the pool grows by a thread)
-nor the process alive at exit. A function hands its own result on.
+A function that hangs blocks nothing, unlike with `concurrent.futures`: the next function gets a new thread, and the
+process can exit. Functions pass their results on themselves.
 """
 
 from __future__ import annotations

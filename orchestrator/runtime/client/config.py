@@ -1,7 +1,7 @@
 """One frozen model of all settings, read from (weakest first) defaults, `plait.toml`, `PLAIT_…` variables and flags.
 
-Decides what may be set, where a setting comes from, and what is said of one that makes no sense. It does not know what
-the settings do, nor whether the plugins, files and folders that they name are there.
+A setting that makes no sense is refused here. Whether the plugins, files and folders that it names exist is checked by
+the code that uses them.
 """
 
 from __future__ import annotations

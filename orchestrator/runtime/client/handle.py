@@ -1,7 +1,6 @@
 """One run under way, as its owner holds it: news, questions, the answer in the end.
 
-Turns what the driver's watchers see into news, and the records of a finished run into an answer. Decides nothing about
-how the run goes.
+Turns the events that the driver's watchers see into news, and the records of a finished run into an answer.
 """
 
 from __future__ import annotations

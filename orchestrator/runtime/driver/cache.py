@@ -1,7 +1,7 @@
 """Results of model calls, kept on disk and used again: for the same model, prompt, sampling, and sample.
 
 The n-th time that one run asks for the same thing is another sample than the first, so n samples never collapse into
-one. Decides what counts as the same and what is kept; it does not know what a result is for.
+one.
 """
 
 from __future__ import annotations

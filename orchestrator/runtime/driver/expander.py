@@ -1,7 +1,7 @@
 """Asks planners for plans and patches, for whoever runs a machine.
 
-Holds a run's planner and the readers of its expanding steps; what planners say, or raise, becomes events. It has no
-clock and no loop (times are given to it), and does not know what becomes of a patch.
+Holds a run's planner and the readers of its expanding steps. Their plans, patches and exceptions become events. It has
+no clock and no loop: times are given to it.
 """
 
 from __future__ import annotations

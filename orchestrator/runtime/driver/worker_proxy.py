@@ -1,7 +1,7 @@
-"""A worker around another, which does all that the outer one does not do otherwise.
+"""Delegating proxy of a worker.
 
-Decides nothing. It exists because `Worker` gives what a worker offers (models, cache) a default, which would otherwise
-stand before the inner worker's own.
+Its attributes are written out because the class-level defaults of `Worker` (models, cache) would hide the values of the
+inner worker.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ SUFFIX = ".plait"
 KEEP_FILES = 1000
 KEEP_BYTES = 1 << 30
 KEEP_DAYS_INTERRUPTED = 30.0
-"""What the folder may hold before the oldest are thrown away by themselves: files, bytes; and how long an interrupted
-run is spared."""
+"""Files and bytes above which the oldest journals are deleted by themselves, and days for which an interrupted run is
+kept even so."""
 _BEING_MADE = 60.0
 """Seconds for which an empty file may be one that is just being made."""
 
@@ -35,7 +35,7 @@ RunStatus = Literal["done", "partial", "failed", "cancelled", "running", "interr
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One run on the shelf."""
+    """One run of a journal."""
 
     run: str
     path: Path
@@ -43,7 +43,7 @@ class RunEntry:
     created: datetime
     """When it was submitted (UTC)."""
     status: str
-    """How it ended; `running`: some process works on its journal; `interrupted`: none does, and it did not end."""
+    """How it ended. `running`: a process is writing its journal; `interrupted`: none is, and the run has not ended."""
     planner: str
     tokens: int
     text: str
@@ -78,8 +78,8 @@ def journals(place: Path) -> list[Path]:
 
 
 def entries(place: Path, unread: list[str] | None = None) -> Iterator[RunEntry]:
-    """Yield the runs of a folder or a file, the newest first. Files that cannot be read are passed over; why is added
-    to `unread`, except of empty ones in a folder, in which nothing was ever written."""
+    """Yield the runs of a folder or a file, the newest first. Files that cannot be read are passed over, and the reason
+    is added to `unread`. Empty files in a folder, to which nothing was ever written, are passed over in silence."""
     for path in journals(place):
         try:
             found = _entries_of(path)
@@ -91,8 +91,8 @@ def entries(place: Path, unread: list[str] | None = None) -> Iterator[RunEntry]:
 
 
 def find(place: Path, run: str) -> RunEntry:
-    """Return the run whose id is `run` or, if there is one only, begins with it. Raises `UsageError` if there is none,
-    or more."""
+    """Return the run whose id is `run`, else the only run whose id begins with it. Raises `UsageError` if there is none
+    or several."""
     found: list[RunEntry] = []
     for entry in entries(place):
         if entry.run == run:
@@ -114,8 +114,8 @@ def find(place: Path, run: str) -> RunEntry:
 def sweep(
     folder: Path, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
 ) -> tuple[list[Path], int]:
-    """Delete journals nobody works on: all but the newest `keep` files, and those that nobody has written for
-    `older_than` seconds. Those with an interrupted run are spared unless `interrupted`; empty ones always go.
+    """Delete journals that no process is writing: all but the newest `keep` files, and files that nobody has written to
+    for `older_than` seconds. A journal with an interrupted run is kept unless `interrupted`; empty ones always go.
 
     Return the files deleted and the bytes freed.
     """

@@ -85,7 +85,7 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """Bytes written, those included that stand beside the file while it is open."""
+        """Bytes written so far, including those that SQLite keeps beside the file while it is open."""
         if self._db is None:
             return 0
         with explained(self.path):
@@ -102,10 +102,10 @@ class Journal:
         base: int | None = None,
         told: bool = False,
     ) -> Self:
-        """Start a session: what is appended from here on is for a new machine with these options, or (`resumes` a run
-        from event `base`) for the machine as it stood after that event. `told` as in `Header`.
+        """Start a session. The events appended to it are for a new machine with these options; with `resumes` and
+        `base` they are for the machine that resumes this run, as it stood after event `base`. `told` as in `Header`.
 
-        A file that is there already keeps its sessions, and the new one comes after them.
+        A file that exists keeps its sessions; the new one follows them.
         """
         if self._db is not None:
             raise ConfigError(f"{self.path} is open already")
@@ -138,8 +138,8 @@ class Journal:
         return self
 
     def told(self, *, grace: float, lease: float | None, meta: Mapping[str, JsonValue], goes_on: bool = True) -> None:
-        """Say that from here on the machine has runs that this file does not hold. It `goes_on` from the last event, or
-        its runs are new ones."""
+        """Start a session in which the machine has runs that this file does not hold. With `goes_on` its machine is
+        that of the last event, else a new one."""
         self.flush()
         base = self._next - 1 if goes_on and self._next > 1 else None
         created, meta = _now(), _without_secrets(meta)
@@ -148,7 +148,7 @@ class Journal:
         )
 
     def _begin(self, header: Header) -> None:
-        """Write a session's header. One without events is replaced: it would start where this one does."""
+        """Write a session's header. A session without events is replaced: it starts at the same event."""
         assert self._db is not None
         with explained(self.path):
             line = (self._next, self._hidden(header.model_dump_json()))
@@ -177,8 +177,8 @@ class Journal:
         return first
 
     def acted(self, seq: int, actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = ()) -> None:
-        """Note what followed from an event (`refused`: see `Machine.refused`). Written with the next batch; what a
-        crash loses, replay recomputes."""
+        """Record the actions that followed from an event (`refused`: see `Machine.refused`). They are written with the
+        next batch; actions that a crash loses are computed again by a replay."""
         for action in actions:
             if isinstance(action, Dispatch):
                 self._runs[action.job.attempt] = action.job.run
@@ -188,7 +188,7 @@ class Journal:
         self._acted.append((seq, packed(dump(actions, refused, self._hidden))))
 
     def note(self, note: Note) -> None:
-        """Write a note. It and all that was appended before it are on the disk when this returns."""
+        """Write a note. The note and all events appended before it are on the disk when this returns."""
         if self._db is None:
             self.open()
         text = packed(self._hidden(as_json(note.note)))
@@ -202,12 +202,12 @@ class Journal:
         return self._next
 
     def flush(self) -> None:
-        """Write what is kept, in one transaction."""
+        """Write what `append`, `acted` and `note` have gathered, in one transaction."""
         if self._lines or self._acted or self._index:
             self._write()
 
     def close(self) -> None:
-        """Write what is left and close the file, which is then one plain file. May be called twice."""
+        """Flush and close the file; SQLite leaves no second file beside it. May be called twice."""
         if self._db is None:
             self._release()
             return
@@ -276,7 +276,7 @@ class Journal:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[Row]:
-        """Yield all that is written, oldest first, as of now. The file may be open for writing, here or elsewhere."""
+        """Yield all rows written so far, oldest first. The file may be open for writing, here or elsewhere."""
         if self._db is not None:
             self.flush()
         with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):

@@ -106,8 +106,8 @@ def as_json(item: object) -> str:
 
 
 def ordered(actions: str | None) -> list[list[object]]:
-    """Return what of recorded actions the events after them stand on: which attempt is at which step, what is given up,
-    how runs end. The rest (how a job is worded, when to be woken) may differ between versions."""
+    """Return the part of recorded actions that later events depend on: which attempt is at which step, which steps are
+    cancelled, how runs end. The rest (the wording of a job, wake-up times) may differ between versions."""
     kept = {"dispatch": ("worker",), "cancel": ("step", "attempt"), "finish": ("run", "status")}
     found: list[list[object]] = []
     try:

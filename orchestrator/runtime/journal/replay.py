@@ -1,10 +1,10 @@
-"""Replays a journal: the same events through new machines, and where the actions first differ from those recorded.
+"""Replays a journal: feeds its events to new machines and finds the first actions that differ from those recorded.
 
 A difference means that a policy or merge is not pure, that the code has changed, or that the file was tampered with.
-Planners and workers are not called: what they said stands in the events. In a session whose machine had runs that this
-file does not hold (`Header.told`), the attempts that were made are followed rather than chosen again.
+Planners and workers are not called: the events hold their plans and results. In a session whose machine had runs that
+this file does not hold (`Header.told`), the machine follows the recorded attempts and chooses none itself.
 
-Also the history of one run across the sessions in which it was resumed.
+`history` gives the events of one run across the sessions in which it was resumed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What a replay saw."""
+    """The outcome of a replay."""
 
     events: int
     """Events replayed; those after a divergence are not."""
     sessions: int
     recomputed: int
-    """Events whose actions were not recorded, as the writer crashed before: they are what the machine does now."""
+    """Events whose actions the writer did not record before it crashed. They cannot be compared."""
     finished: tuple[Finish, ...]
     """The ends of the runs that have ended."""
     machine: Machine
@@ -89,7 +89,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One event of a run's history, the machine after it, and what followed."""
+    """One event of a run's history, the machine after it, and the actions that followed."""
 
     seq: int
     header: Header
@@ -99,16 +99,16 @@ class Moment:
     """The same object at every moment."""
     actions: list[Action]
     recorded: str | None
-    """What followed when it was written, as `dump` has it; `None` if that was not written any more."""
+    """The actions that followed in life, as `dump` writes them; `None` if the writer crashed before it wrote them."""
     said: str
-    """What follows now, in the same form."""
+    """The actions that follow now, in the same form."""
     differs: bool
-    """What followed is not what was recorded."""
+    """The actions now are not those recorded."""
 
 
 def history(path: str | os.PathLike[str], plugins: Plugins, run: str) -> Iterator[Moment]:
-    """Yield a run's history: the session in which it was submitted, and those that went on with it, as if it had never
-    been interrupted. What other runs of its session did stands in between.
+    """Yield a run's history: the events of the session in which it was submitted, then of the sessions that resumed it.
+    Events of other runs of the same sessions stand in between.
 
     Raises `ConfigError` for a file that cannot be read and for a run that is not in it.
     """
@@ -142,7 +142,7 @@ def _last_of(journal: Journal, headers: dict[int, Header], run: str) -> int:
 
 
 def _goes_on(header: Header, first: int) -> bool:
-    """Whether a session goes on with the machine of the session before it, all its runs included."""
+    """Whether a session goes on with the machine of the session before it and all of its runs."""
     return header.resumes is None and header.base is not None and header.base == first - 1
 
 
@@ -180,7 +180,7 @@ def _through(
 
 
 def _said(machine: Machine, event: Event, row: Row, header: Header) -> tuple[list[Action], str]:
-    """Have a machine take an event as in life. Return what followed, and the same as it is recorded."""
+    """Feed an event to a machine. Return the actions, and the same as a journal records them."""
     if not header.told:
         actions = machine.handle(event)
         return actions, dump(actions)
@@ -191,14 +191,15 @@ def _said(machine: Machine, event: Event, row: Row, header: Header) -> tuple[lis
 
 
 class _All:
-    """Every run."""
+    """A set that contains every run."""
 
     def __contains__(self, run: object) -> bool:
         return bool(run)
 
 
 def _same(recorded: str | None, said: str, header: Header) -> bool:
-    """Whether recorded actions are those said now. Older formats abridged them otherwise: there, orders count."""
+    """Whether the recorded actions are those of now. Older formats abridge differently; of these only `ordered` is
+    compared."""
     if recorded is None or recorded == said:
         return True
     return header.format < FORMAT and ordered(recorded) == ordered(said)

@@ -1,9 +1,9 @@
-"""Goes on with a run whose process ended.
+"""Resumes a run whose process ended.
 
-`rebuild` makes a machine from the journal's events; no planner and no worker is asked again what it had said. `rule`
-decides what becomes of the attempts that were live, `settle` ends them, and the driver's machine then adopts the run
-(`Machine.adopt`). A lost attempt is tried again as after the loss of a worker, except a call with side effects: if it
-had been about to be made, it is not made again unless somebody says so.
+`rebuild` makes a machine from the journal's events, which hold all that planners and workers had said. `rule` decides
+about the attempts that were live, `settle` ends them, and then the driver's machine adopts the run (`Machine.adopt`). A
+lost attempt is tried again as after the loss of a worker. The exception is a call with side effects that may have been
+made: it is made again only if the policy or a person says so.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from .replay import Moment, history
 from .tables import Header, Note
 
 OnUnknown = Literal["fail", "ask", "retry"]
-"""What becomes of a call with side effects that was under way when the process ended: its step fails, a person is
-asked, or it is made again."""
+"""Whether a call with side effects that was under way when the process ended makes its step fail, is decided by a
+person, or is made again."""
 
 AGAIN, TREAT_AS_DONE, GIVE_UP = "make it again", "it was made", "fail"
 
@@ -66,15 +66,15 @@ class Rebuilt:
     """All dispatches of the run, by attempt."""
     notes: list[Note]
     trail: list[Heard] = field(default_factory=list["Heard"])
-    """What the journal has of the run's flow, if its planner is one."""
+    """The events of the run's flow, if its planner is one."""
     finish: Finish | None = None
     record: Run | None = None
     """Its records, if it has finished."""
 
     @property
     def answers(self) -> dict[str, tuple[JsonValue, JsonValue]]:
-        """What people were asked and have answered, by the question's id. An id under which two different questions
-        were open has none: which of them was answered is unknown."""
+        """Questions to people and their answers, by the question's id. Where two different questions were open under
+        one id, there is no answer: it is unknown which of them was answered."""
         asked: dict[str, list[JsonValue]] = {}
         answers: dict[str, tuple[JsonValue, JsonValue]] = {}
         for note in self.notes:
@@ -88,7 +88,7 @@ class Rebuilt:
         return answers
 
     def follow(self, moment: Moment) -> None:
-        """Take note of what one event has to do with the run's flow, if its planner is one."""
+        """Add one event to the trail of the run's flow, if its planner is one and the event concerns it."""
         root = self.submitted.plan.steps[0]
         if is_root(root):
             heard = heard_at(f"{self.run}:{root.name}", moment.event, moment.machine, moment.actions)
@@ -102,8 +102,11 @@ class Rebuilt:
 
 
 def rebuild(path: Path, run: str, plugins: Plugins) -> Rebuilt:
-    """Rebuild a run from its journal. Raises `ConfigError` for a file or run that cannot be read, and where the machine
-    now decides otherwise than the one that wrote it: its attempts would not be those that the journal speaks of."""
+    """Rebuild a run from its journal.
+
+    Raises `ConfigError` for a file or run that cannot be read, and for a journal after whose events this machine acts
+    differently from the one that wrote it: their attempts would be others.
+    """
     rebuilt: Rebuilt | None = None
     machine: Machine | None = None
     dispatched: dict[int, Dispatch] = {}
@@ -139,10 +142,10 @@ async def rule(
     policy: OnUnknown,
     ask: Callable[[Question], Awaitable[JsonValue]],
 ) -> list[Event]:
-    """Decide what becomes of the attempts that were live, and return the events that say so.
+    """Decide about the attempts that were live, and return an event for each.
 
-    All count as lost with the process that made them. A call with side effects is made again if it had not been begun,
-    or if `policy` or a person says so.
+    All count as lost with the process that made them. A call with side effects is made again if it had not begun, or if
+    `policy` or a person says so.
     """
     at = rebuilt.machine.now
     intended = {note.attempt for note in rebuilt.notes if note.kind == "intent"}
@@ -176,10 +179,10 @@ async def rule(
 def settle(
     rebuilt: Rebuilt, workers: Sequence[Worker], expander: Expander, ruling: Sequence[Event]
 ) -> Iterator[tuple[Event, list[Action]]]:
-    """Have a rebuilt machine end all that was under way; yield each event and what followed.
+    """End the live attempts of a rebuilt machine; yield each event and the actions that followed.
 
-    Afterwards no attempt of the run is left, and its planner has said all that it had to say. Nothing is started: that
-    is for the machine that adopts the run.
+    Afterwards no attempt of the run is left, and the planner's patches for all ended steps are there. Nothing is
+    started: the machine that adopts the run does that.
     """
     machine, at = rebuilt.machine, rebuilt.machine.now
     there = {worker.name for worker in workers}
@@ -201,10 +204,10 @@ def settle(
 
 
 def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
-    """Return what planners say of the steps that have ended and whose readers had not said everything.
+    """Return the missing patches of steps that have ended before their readers had returned everything.
 
-    A reader is given the whole text at once, and of its patches what is there already is left out: a reader may be fed
-    in pieces of any length, so it says the same.
+    A reader returns the same patches however its text is cut into pieces. So it gets the whole text at once, and
+    patches that the run has already are left out.
     """
     events: list[Event] = []
     for node in rebuilt.nodes:

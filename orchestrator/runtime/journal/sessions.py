@@ -1,4 +1,4 @@
-"""Which journal an orchestrator writes to, and how a run is taken out of one and gone on with."""
+"""Chooses the journal that an orchestrator writes to, and takes runs out of journals to resume them."""
 
 from __future__ import annotations
 
@@ -57,14 +57,16 @@ class Records:
         return not isinstance(self._config.journal, Path) or self._config.journal.is_dir()
 
     def check(self, recorder: Recorder) -> None:
-        """Try a journal that was named, so that a bad one is heard of at once. It is opened with the first run: until
-        then one of its own runs can be resumed. Raises `ConfigError`."""
+        """Check a journal that was named, so that a bad one is refused at once. Raises `ConfigError`.
+
+        It is opened with the first run; until then, one of its own runs can be resumed.
+        """
         if recorder.current is None and isinstance(self._config.journal, Path) and not self._in_folder:
             with Journal(self._config.journal):
                 pass
 
     def open(self, recorder: Recorder) -> None:
-        """Open the journal for a first run. Raises `ConfigError` where it was named; the default one's trouble is only
+        """Open the journal for a first run. Raises `ConfigError` if it was named; an error of the default one is only
         logged."""
         if self._off or recorder.current is not None:
             return
@@ -88,7 +90,7 @@ class Records:
         return Journal(path).open(meta=self.meta(), lease=self._config.lease)
 
     def meta(self) -> dict[str, JsonValue]:
-        """Return what is remembered of a session: model, settings (no secrets), and the wall clock."""
+        """Return the metadata of a session: model, settings (no secrets), and the wall clock."""
         config = self._config
         settings = config.model_dump(mode="json", exclude_unset=True, exclude={"allow", "journal", "log_level"})
         if config.base_url is not None:
@@ -104,18 +106,18 @@ class Records:
 
 @dataclass(slots=True)
 class Taken:
-    """A run that goes on, or that has ended."""
+    """A run that was resumed, or that has ended."""
 
     rebuilt: Rebuilt
     future: asyncio.Future[tuple[Finish, Run | None]]
     began: float
-    """When it was submitted, by the driver's clock (of one that has ended, by its own)."""
+    """When it was submitted, by the driver's clock; for a run that has ended, by the clock of its own session."""
     ended: float | None = None
-    """When it ended, by its own clock."""
+    """When it ended, by the clock of its own session."""
 
 
 class Resumer:
-    """Takes runs up again: out of their journals, into the machine of a driver."""
+    """Resumes runs: reads them from their journals and gives them to the machine of a driver."""
 
     def __init__(self, config: Config, plugins: Plugins, asker: Asker, records: Records) -> None:
         self._config = config
@@ -125,16 +127,16 @@ class Resumer:
         self._taken: set[str] = set()
 
     def find(self, run: str, path: Path | None = None) -> RunEntry:
-        """Return the run with this id (or the only one that begins so). Raises `UsageError`."""
+        """Return the run with this id, or the only one whose id begins so. Raises `UsageError`."""
         return find(path or place(self._config), run)
 
     async def take_up(
         self, entry: RunEntry, driver: Driver, specs: Iterable[ToolSpec], on_unknown: OnUnknown, told: Told | None
     ) -> Taken:
-        """Rebuild a run and make it go on; one that has ended is only read.
+        """Rebuild a run and resume it; a run that has ended is only read.
 
         Raises `ConfigError` for a journal that cannot be read, that another process writes, or that this version
-        cannot go on from, and what the request's planner or task raise that are not there any more.
+        cannot resume, and `PluginError` if the request's planner or task are not there any more.
         """
         run = entry.run
         if run in self._taken:

@@ -1,7 +1,4 @@
-"""The SQLite file under a journal: found, claimed by one writer, known by its format, its troubles put into words.
-
-Knows nothing of what is written in it.
-"""
+"""The SQLite file of a journal: opens it, claims it for one writer, checks its format, and words its errors."""
 
 from __future__ import annotations
 
@@ -33,11 +30,11 @@ CREATE TABLE runs (
     status TEXT, tokens INTEGER NOT NULL DEFAULT 0, ended TEXT
 );
 """
-"""What format 2 added: notes (intents, questions, answers), which no machine sees, and an index of the runs. Format 3
-has the same tables; its sessions may be `told`, and its actions are abridged otherwise."""
+"""Tables that format 2 added: notes (intents, questions, answers), which no machine sees, and an index of the runs.
+Format 3 has the same tables; its sessions may be `told`, and it abridges actions differently."""
 _MAGIC = b"SQLite format 3\0"
 _LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
-_PATIENCE = 0.5  # seconds to wait for a claim: somebody who only asks whether a file is claimed holds it a moment
+_PATIENCE = 0.5  # seconds to wait for a claim: a process that only asks whether a file is claimed holds it for a moment
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ HEAD = 200
 
 
 class Header(Frozen):
-    """What a machine has to be made with to take the events after it."""
+    """The head of a session: the options of the machine that its events are for."""
 
     format: int = FORMAT
     plait: str
@@ -31,10 +31,10 @@ class Header(Frozen):
     base: int | None = None
     """The last event of the session that it goes on from."""
     told: bool = False
-    """The machine had runs that this file does not hold. Actions are those of this file's runs, and a replay follows
-    the attempts that they name; without, the events alone say what was sent where."""
+    """The machine had runs that this file does not hold. Then the actions are those of this file's runs, and a replay
+    follows the attempts that they name. Without it, the machine's events alone determine the attempts."""
     meta: dict[str, JsonValue] = {}
-    """Whatever the writer wants to be remembered. What looks like a secret by its name is not kept."""
+    """Metadata of the writer. Values whose name looks like that of a secret are not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that no machine needs to know and a resumed run does."""
+    """Something that no machine needs to know, but a resumed run does."""
 
     run: str
     step: str
@@ -81,7 +81,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """What the index of a journal says of a run."""
+    """A run in the index of a journal."""
 
     run: str
     first: int

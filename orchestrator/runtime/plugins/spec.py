@@ -1,6 +1,6 @@
 """How a plugin is written on a command line, in the environment and in a configuration file.
 
-Decides only how the text is cut up. It does not know which plugins there are.
+The text is only cut up here; whether there is such a plugin, the loader says.
 """
 
 from __future__ import annotations
