@@ -10,10 +10,12 @@ import hmac
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import types
 import urllib.error
@@ -233,11 +235,11 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def cluster() -> Iterator[dict[str, str]]:
     """The environment of a client of a local Ray cluster with a dashboard. `ray stop` would end every Ray on the
     machine, so this one's processes are ended one by one."""
     pytest.importorskip("ray.dashboard.optional_deps", reason="needs ray[default]")
-    folder = tmp_path_factory.mktemp("ray")
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))  # a short path: it stands in names of sockets, of 107 bytes at most
     token = folder / "token"
     token.write_text("t" * 64)
     port, dashboard = _free_port(), _free_port()
@@ -264,6 +266,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         head.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait_for(address: str, head: subprocess.Popen[bytes], log: Path) -> None:
