@@ -7,12 +7,12 @@ and the journal's header come for free. This file fixes what each may see and sa
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
-from .errors import PlannerError
+from .errors import PlannerError, PluginError
 from .events import Event, Job
 from .plan import Kind, Plan, Plugin, Request, Step
 from .result import Failure, Result
@@ -22,6 +22,14 @@ from .values import Frozen
 from .view import Branch, StepView, View
 
 
+class PluginSource(Protocol):
+    """What makes plugins of any kind by name."""
+
+    def made(self, kind: str, spec: Plugin) -> object:
+        """Return a plugin. Raises `PluginError` for one that is not there, or not of that kind."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Brief:
     """What a planner is told about a run."""
@@ -29,6 +37,13 @@ class Brief:
     request: Request
     task: Task
     tools: tuple[ToolSpec, ...] = ()
+    plugins: PluginSource | None = field(default=None, compare=False, repr=False)
+
+    def plugin(self, kind: str, spec: Plugin) -> object:
+        """Return a plugin of any kind by its name. Raises `PluginError` for one that is not there."""
+        if self.plugins is None:
+            raise PluginError(f"{kind} {spec.name!r} cannot be looked up: this brief was made without plugins")
+        return self.plugins.made(kind, spec)
 
 
 class Reader(Protocol):

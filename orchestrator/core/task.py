@@ -44,3 +44,17 @@ class Task(Frozen):
         which equal steps are equal strings. By default: its lines without the last, case and spaces apart."""
         lines = (" ".join(line.split()).casefold() for line in text.split("\n")[:-1])
         return [line for line in lines if line]
+
+    def state_key(self, partial: str) -> str | None:
+        """Return the canonical form of the state that an unfinished text has come to: texts that leave the same to be
+        done have equal keys. `None` if the task has no such form; searches then tell states apart by their text."""
+        return None
+
+    def complete(self, partial: str) -> bool | None:
+        """Return whether nothing is left to be done behind an unfinished text; `None` if only the model can tell, by
+        ending it."""
+        return None
+
+    def value(self, partial: str) -> float | None:
+        """Return how promising an unfinished text is, in [0, 1], if that can be computed; `None` if it cannot."""
+        return None

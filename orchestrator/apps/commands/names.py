@@ -20,8 +20,8 @@ from ..doctor.packages import versions
 
 __all__ = ["names", "version"]
 
-_KINDS = ("planner", "policy", "merge", "task", "worker")
-_PLURALS = {"planner": "planners", "policy": "policies", "merge": "merges", "task": "tasks", "worker": "workers"}
+_KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "worker")
+_PLURALS = {each: f"{each}s" for each in _KINDS} | {"policy": "policies", "search": "searches"}
 
 
 def version(as_json: Json = False) -> None:
@@ -36,11 +36,11 @@ def version(as_json: Json = False) -> None:
 
 
 def names(
-    kind: Annotated[str | None, typer.Argument(help="One of planner, policy, merge, task, worker.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="One of planner, policy, merge, search, scorer, task, worker.")] = None,
     options: Annotated[bool, typer.Option("--options", "-o", help="With their options.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List planners, policies, merges, tasks and workers."""
+    """List planners, policies, merges, searches, scorers, tasks and workers."""
     if kind is not None:
         singular = next((one for one, many in _PLURALS.items() if kind in (one, many)), None)
         if singular is None:

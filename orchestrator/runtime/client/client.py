@@ -513,7 +513,7 @@ class AsyncOrchestrator:
             self.plugins.policy(spec)  # said now rather than when the run has begun
         if made is not None:
             check_planner(planner, made, request.policies, self.plugins)
-        return Brief(request=request, task=task, tools=tools)
+        return Brief(request=request, task=task, tools=tools, plugins=self.plugins)
 
     def _check(self, plan: Plan, brief: Brief) -> None:
         unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open

@@ -19,6 +19,8 @@ GROUPS = {
     "merge": "plait.merges",
     "task": "plait.tasks",
     "worker": "plait.workers",
+    "search": "plait.searches",
+    "scorer": "plait.scorers",
 }
 """The group of entry points for each kind of plugin."""
 

@@ -22,6 +22,7 @@ from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
 from ...core.plan import HANDED_OVER, Plugin
+from ...core.search import Scorer, Search
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence
 from .entry_points import Installed, installed
@@ -30,7 +31,7 @@ from .spec import parse_plugin
 
 __all__ = ["PluginKind", "Plugins", "parse_plugin"]
 
-PluginKind = Literal["planner", "policy", "merge", "task", "worker"]
+PluginKind = Literal["planner", "policy", "merge", "task", "worker", "search", "scorer"]
 T = TypeVar("T")
 
 PACKAGES: dict[PluginKind, tuple[str, ...]] = {
@@ -39,8 +40,18 @@ PACKAGES: dict[PluginKind, tuple[str, ...]] = {
     "merge": ("plait.policies.merge", "plait.policies.allocate"),
     "task": ("plait.tasks",),
     "worker": ("plait.workers",),
+    "search": ("plait.policies.search",),
+    "scorer": ("plait.policies.score",),
 }
-_BASES: dict[PluginKind, type] = {"planner": Planner, "policy": Policy, "merge": Merge, "task": Task, "worker": Worker}
+_BASES: dict[PluginKind, type] = {
+    "planner": Planner,
+    "policy": Policy,
+    "merge": Merge,
+    "task": Task,
+    "worker": Worker,
+    "search": Search,
+    "scorer": Scorer,
+}
 _OWN = tuple(f"{package}." for packages in PACKAGES.values() for package in packages)
 """Beginnings of the modules that hold our own plugins: importing one does nothing."""
 _MOST_MADE = 1024
@@ -71,6 +82,13 @@ class Plugins:
     def merge(self, spec: Plugin) -> Merge:
         """Return the merge of a spec."""
         return self._once("merge", Merge, spec)
+
+    def made(self, kind: str, spec: Plugin) -> object:
+        """Return the plugin of a spec, of any kind that has no state of its own."""
+        kinds: dict[str, PluginKind] = {each: each for each in PACKAGES if each not in ("task", "worker")}
+        if kind not in kinds:
+            raise PluginError(f"there is no kind {kind!r} of plugin to be made by name: there are {', '.join(kinds)}")
+        return self._once(kinds[kind], object, spec)
 
     def task(self, spec: Plugin, text: str) -> Task:
         """Return the task of a spec, bound to a request's text; raises `TaskError` if it cannot read that."""

@@ -135,7 +135,7 @@ def simulate(
     expander = Expander()
     if plan is None:
         planner = planner or Registry().planner(request.planner)
-        brief = Brief(request, source.task(request.task, request.text), tuple(tools))
+        brief = Brief(request, source.task(request.task, request.text), tuple(tools), Registry())
         submitted = expander.start(_RUN, planner, brief, 0.0)
     else:
         submitted = Submitted(at=0.0, run=_RUN, request=request, plan=plan)

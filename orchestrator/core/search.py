@@ -1,0 +1,184 @@
+"""Tree search: a tree of partial solutions, what scores them, and what says which of them grows next.
+
+Three kinds of object are kept apart. A `Scorer` says how promising a node is. A `Search` says which node gets the next
+child. The grader (`Task.verify`) judges the answer after the run: no search sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import JsonValue
+
+from .awaited import Chance, Line
+from .values import Frozen
+
+if TYPE_CHECKING:
+    from .flow import Context
+
+__all__ = ["Frontier", "Node", "Scorer", "Search", "SearchTree"]
+
+Outcome = Literal["open", "expanded", "answer", "dead", "merged", "pruned"]
+"""`open`: it may get children (or is being written). `expanded`: it has all the children that it will get. `merged`: its
+state was there already. `pruned`: given up by the search."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A partial solution: its parent's text and one step more."""
+
+    name: str
+    """Path from the root by child's numbers: `n`, `n.2`, `n.2.1`."""
+    parent: Node | None = None
+    depth: int = 0
+    index: int = 0
+    """Number among its parent's children, from 1."""
+    step: str = ""
+    """Its own text."""
+    key: str = ""
+    """State key: nodes with equal keys are equal states. By default the text of the whole path."""
+    score: float | None = None
+    """In [0, 1]; `None`: unknown (not scored yet, or the scorer failed)."""
+    outcome: Outcome = "open"
+    tokens: int = 0
+    """Tokens of its own text."""
+    line: Line | None = None
+    """The model call that wrote it, if its children continue that token for token."""
+    seen: str = ""
+    """Text that the model is shown behind the step: the observation of a tool call."""
+    answer: JsonValue = None
+    children: list[Node] = field(default_factory=list["Node"])
+    """Those that have begun, in order."""
+    weight: int = 1
+    """Itself and the equal states that were merged into it."""
+    visits: float = 0.0
+    """For searches that count: values that came back through it."""
+    value: float = 0.0
+    """Their sum."""
+    final: bool = False
+    """Its step has had an effect outside: no search goes back behind it."""
+
+    @property
+    def text(self) -> str:
+        """The text of the path from the root, observations included."""
+        return "".join(each.step + each.seen for each in self.path())
+
+    def path(self) -> list[Node]:
+        """Return the nodes from the root to this one."""
+        found: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            found.append(node)
+            node = node.parent
+        return found[::-1]
+
+    def below(self) -> Iterator[Node]:
+        """Yield the node and all below it."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children)
+
+
+class SearchTree:
+    """The tree of one run."""
+
+    def __init__(self, random: Chance, width: int) -> None:
+        self.root = Node("n", score=0.5)
+        self.nodes = [self.root]
+        self.random = random
+        """The flow's random numbers, the same in a replay."""
+        self.width = width
+        """Most nodes being written or scored at a time."""
+        self.pending: dict[Node, None] = {}
+        """Nodes that are being written or scored."""
+
+    def prior(self, node: Node) -> float:
+        """Return a node's score, or for an unknown one the mean of the known scores (0.5 without any)."""
+        if node.score is not None:
+            return node.score
+        known = [each.score for each in self.nodes[1:] if each.score is not None]
+        return sum(known) / len(known) if known else 0.5
+
+    def prune(self, node: Node) -> None:
+        """Give up a node and all below it that is open or pending."""
+        for each in node.below():
+            if each.outcome == "open":
+                each.outcome = "pruned"
+
+    def commit(self, node: Node) -> None:
+        """Give up all that is open or pending outside a node's path and subtree: its step has an effect that cannot be
+        taken back."""
+        kept = {*node.path(), *node.below()}
+        for each in self.nodes:
+            if each not in kept and each.outcome == "open":
+                each.outcome = "pruned"
+        for each in node.path()[:-1]:
+            each.outcome = "expanded"
+        node.final = True
+
+    def live(self) -> list[Node]:
+        """Return the nodes whose text an engine still needs: those that are open or pending, and their ancestors."""
+        kept: dict[Node, None] = {}
+        for node in self.nodes:
+            each: Node | None = node if node.outcome == "open" else None
+            while each is not None and each not in kept:
+                kept[each] = None
+                each = each.parent
+        return list(kept)
+
+    def resident(self) -> int:
+        """Return the unique tokens of the live paths, the prompt's apart."""
+        return sum(node.tokens for node in self.live())
+
+
+class Frontier:
+    """One run's search: told of every node that has ended, asked where the next child begins."""
+
+    def __init__(self, tree: SearchTree) -> None:
+        self.tree = tree
+
+    def ended(self, node: Node) -> None:
+        """Take a node that has been written and scored: open, an answer, dead, or merged into an equal one."""
+
+    def take(self) -> Node | None:
+        """Return the node that gets its next child now. `None`: none before another node has ended; the search is over
+        when nothing is pending then."""
+        raise NotImplementedError
+
+    def say(self, node: Node) -> str:
+        """Return text that the model is shown for the next child of a node and not below it."""
+        return ""
+
+    async def learn(self, ctx: Context, question: str, node: Node) -> None:
+        """Do what a node that has ended asks for, with steps of the flow: a reflection on what failed."""
+
+
+class Search(Frozen):
+    """A kind of plugin: says which node of a tree gets the next child. Its fields are its options."""
+
+    answers: ClassVar[int] = 0
+    """After how many answers it ends unless the planner is told otherwise; 0: at the budget or when nothing is left."""
+    lists: ClassVar[bool] = False
+    """It wants all children of a node from one call of the model, one a line, unless the planner is told otherwise."""
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the search of one run."""
+        raise NotImplementedError
+
+
+class Scorer(Frozen):
+    """A kind of plugin: says how promising a node is. It may make steps of the flow (a model call, a tool call).
+
+    It must not look at `Task.verify`, which grades the answer. Scores are kept by state key and scorer.
+    """
+
+    logprobs: ClassVar[bool] = False
+    """It reads the log-probabilities of the node's own step."""
+
+    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+        """Return a score in [0, 1], or `None` if it cannot be told. Whatever it raises counts as not told."""
+        raise NotImplementedError

@@ -1,0 +1,78 @@
+"""Planner `tree`: a search over partial solutions, one step of reasoning at a node."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from plait.core.flow import Answerable, Context, Flow
+from plait.core.plan import Plugin
+
+from .._shared.steps import OnePlugin
+from .grow import Growth
+from .vote import Weight
+
+__all__ = ["Tree"]
+
+LIST = "\nWrite up to {branch} different next steps, each on a line of its own, and nothing else:\n"
+
+
+class Tree(Flow):
+    """Grows a tree of partial solutions: the model writes a node's step, a scorer says how promising it is, a search
+    says which node gets the next child. The answers found are voted on, each with its score as weight.
+
+    | part | option | plugins |
+    |---|---|---|
+    | who grows next | `search` | `best-first`, `beam`, `dvts`, `rebase`, `stride`, `ets`, `mcts`, `lats`, `dfs`, `tot`, `particle` |
+    | how promising | `scorer` | `function`, `model`, `logprob`, `tool`, `judge`, `reward-model` |
+
+    A node continues its parent token for token, so that the prefix is computed once. No depth waits for another, unless
+    the search says so. Nodes in equal states (`Task.state_key`) are merged. The seed of a child is made of its path, not
+    of the order in which nodes end. When the budget ends, the answers found so far are voted on.
+    """
+
+    n_option: ClassVar[str | None] = "width"
+
+    search: OnePlugin = Plugin(name="best-first")
+    """The search, by name or as `{"name": …, "options": {…}}`."""
+    scorer: OnePlugin = Plugin(name="function")
+    """The scorer, by name or as `{"name": …, "options": {…}}`."""
+    width: int = Field(default=16, ge=1)
+    """Most nodes being written or scored at a time."""
+    nodes: int = Field(default=256, ge=1)
+    """Most nodes in all."""
+    depth: int = Field(default=16, ge=1)
+    """Most steps of a path; a node as deep that is no answer is a dead end."""
+    step_tokens: int = Field(default=256, ge=1)
+    """Most tokens of one step."""
+    stop: tuple[str, ...] = ("\n",)
+    """Texts that end a step."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Of the steps; 0 is greedy and makes the children of a node equal."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Sample from the most likely tokens that together have this probability."""
+    propose: Literal["auto", "sample", "list"] = "auto"
+    """`sample`: one call a child. `list`: one call writes several next steps, one a line. `auto`: as the search has it."""
+    branch: int = Field(default=5, ge=1)
+    """With `list`: children of a node."""
+    list_prompt: str = LIST
+    """With `list`: asks for next steps; `{branch}` is their number."""
+    until: str = ""
+    """A step that has this text in it (case apart) ends its path, besides the model's own end."""
+    answers: int | None = Field(default=None, ge=0)
+    """End after so many answers that score at least `threshold`; 0: never; by default as the search has it."""
+    threshold: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Least score of an answer that counts for `answers`."""
+    weight: Weight = "last"
+    """An answer's weight in the vote: the score of its last node, or mean, least or product along its path."""
+    tools: bool = False
+    """A step may call tools, as `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; its result is shown to what
+    follows. Reading calls are made once a run. A call with side effects gives up all other branches first."""
+    style: Literal["serial", "direct"] = "serial"
+    """Mode of answering that the task's prompt asks for."""
+    merge: ClassVar[JsonValue] = None
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Grow the tree and vote."""
+        return await Growth(self, ctx, ctx.brief.task.render(self.style)).answer()

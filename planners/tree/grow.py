@@ -1,0 +1,246 @@
+"""Grows the tree of one run: writes, merges and scores nodes, and asks the search who is next."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+from plait.core.awaited import Awaited, Line, StepFailed
+from plait.core.errors import PlannerError
+from plait.core.flow import Answerable, Context
+from plait.core.planning import derive
+from plait.core.search import Node, Scorer, Search, SearchTree
+
+from .calls import Calls
+from .vote import choose
+
+if TYPE_CHECKING:
+    from . import Tree
+
+__all__ = ["Growth"]
+
+
+class Growth:
+    """The tree of one run. `tree` and `counts` tell what became of it."""
+
+    def __init__(self, options: Tree, ctx: Context, question: str) -> None:
+        self._options, self._ctx, self._question = options, ctx, question
+        self._task = ctx.brief.task
+        self._search = cast("Search", ctx.brief.plugin("search", options.search))
+        self._scorer = cast("Scorer", ctx.brief.plugin("scorer", options.scorer))
+        self.tree = SearchTree(ctx.random, options.width)
+        self._frontier = self._search.frontier(self.tree)
+        self._calls = Calls(ctx, self.tree) if options.tools else None
+        self._lists = self._search.lists if options.propose == "auto" else options.propose == "list"
+        self._enough = self._search.answers if options.answers is None else options.answers
+        self._states: dict[str, Node] = {"": self.tree.root}
+        self._scores: dict[str, float | None] = {}
+        self._began = 0
+        self._changed: Awaited[None] = Awaited(ctx.host)
+        self._over = ""
+        self.counts = {"unknown": 0, "merged": 0, "dead": 0, "failed": 0}
+        self.kv = 0.0
+        """Resident tokens integrated over time, in token seconds."""
+        self._measured = (0.0, 0)
+
+    async def answer(self) -> Answerable:
+        """Grow until the search, a limit or the budget ends it; return the vote of the answers."""
+        await self._ctx.race(self._work() for _ in range(self._options.width))
+        self._measure()
+        found = [node for node in self.tree.nodes if node.outcome == "answer"]
+        choice = choose(found, self._task, self._options.weight)
+        if choice is None:
+            raise PlannerError(f"the search found no answer in {self._told()}: give it more nodes, depth or budget")
+        return self._ctx.answer(choice.value, f"{choice.why}; {self._told()}")
+
+    def _told(self) -> str:
+        nodes = len(self.tree.nodes) - 1
+        kinds = [f"{count} {kind}" for kind, count in self.counts.items() if count]
+        deepest = max(node.depth for node in self.tree.nodes)
+        listed = f" ({', '.join(kinds)})" if kinds else ""
+        return f"{nodes} nodes{listed}, {deepest} deep; {self._over}"
+
+    async def _work(self) -> None:
+        """Take one node after another. Returns when the search is over, which ends the others."""
+        while True:
+            node = self._next()
+            if node is not None:
+                await self._grow(node)
+                self._drop()
+                self._changed, changed = Awaited(self._ctx.host), self._changed
+                changed.settle()
+            elif self.tree.pending and not self._over:
+                await self._changed
+            else:
+                self._over = self._over or "nothing is left to grow"
+                return
+
+    def _next(self) -> Node | None:
+        if self._over:
+            return None
+        if self._began >= self._options.nodes:
+            if not self.tree.pending:
+                self._over = f"the limit of {self._options.nodes} nodes is reached"
+            return None
+        return self._frontier.take()
+
+    async def _grow(self, parent: Node) -> None:
+        """Give a node its next child, or with `list` its children."""
+        if not self._lists:
+            await self._one(parent)
+            return
+        parent.outcome = "expanded"
+        self.tree.pending[parent] = None
+        try:
+            children = await self._listed(parent)
+        finally:
+            del self.tree.pending[parent]
+        await self._ctx.gather(*(self._came(child, finished=False) for child in children))
+
+    async def _one(self, parent: Node) -> None:
+        child = self._child(parent)
+        said = self._frontier.say(parent)
+        try:
+            child.line = self._write(parent, child.name, said)
+            line = await child.line
+        except StepFailed as failed:
+            await self._failed(child, failed)
+            return
+        child.step, child.tokens = line.text, line.tokens
+        if said:
+            child.line = None  # what was said to it is not shown to its children
+        await self._came(child, line.finished)
+
+    async def _listed(self, parent: Node) -> list[Node]:
+        """Have the model write a node's next steps, and return them as children."""
+        ask = self._frontier.say(parent) + self._options.list_prompt.replace("{branch}", str(self._options.branch))
+        prompt = [f"{self._question}\n{parent.text}{ask}"]
+        try:
+            line = await self._ctx.think(
+                prompt, name=f"{parent.name}-steps", label="next steps", **self._sampling(parent.name, "steps")
+            )
+        except StepFailed as failed:
+            self._spent(failed)
+            return []
+        lines = dict.fromkeys(text.strip() for text in line.text.splitlines() if text.strip())
+        children: list[Node] = []
+        for text in list(lines)[: self._options.branch]:
+            child = self._child(parent)
+            child.step, child.tokens = f"{text}\n", max(1, line.tokens // len(lines))
+            children.append(child)
+        return children
+
+    def _child(self, parent: Node) -> Node:
+        index = len(parent.children) + 1
+        child = Node(f"{parent.name}.{index}", parent, parent.depth + 1, index)
+        parent.children.append(child)
+        self.tree.nodes.append(child)
+        self.tree.pending[child] = None
+        self._began += 1
+        return child
+
+    def _write(self, parent: Node, name: str, said: str) -> Line:
+        """Ask for one step behind a node: token for token where the node's own call can be continued."""
+        sampling = self._sampling(name)
+        if parent.line is not None:
+            return parent.line.think([parent.seen + said] if parent.seen or said else (), name=name, **sampling)
+        return self._ctx.think([self._question, parent.text + said], name=name, **sampling)
+
+    def _sampling(self, *place: str) -> dict[str, object]:
+        """Return the options of a step's call. Its seed is made of the path's place in the tree."""
+        given = self._options
+        lists = place[-1] == "steps"
+        return {
+            "max_tokens": given.step_tokens,
+            "temperature": given.temperature,
+            "top_p": given.top_p,
+            "seed": derive(self._ctx.brief.request.seed, "tree", *place) if given.temperature else None,
+            "stop": () if lists else (*given.stop, *(("</tool_call>",) if given.tools else ())),
+            "logprobs": 1 if self._scorer.logprobs else 0,
+        }
+
+    # -- what became of a node ----------------------------------------------------------------------------------------
+
+    async def _came(self, node: Node, finished: bool) -> None:
+        """Settle what a node is, score it, and tell the search."""
+        try:
+            await self._settle(node, finished)
+        except StepFailed as failed:
+            await self._failed(node, failed)
+            return
+        self._done(node)
+        await self._frontier.learn(self._ctx, self._question, node)
+
+    async def _settle(self, node: Node, finished: bool) -> None:
+        text = node.text
+        node.key = self._task.state_key(text) or " ".join(text.split())
+        known = self._states.get(node.key)
+        if known is not None and known is not node:
+            known.weight += 1
+            node.outcome, node.score = "merged", known.score
+            return
+        self._states[node.key] = node
+        if self._calls is not None and not finished:
+            await self._calls.make(node)
+        until = self._options.until
+        whole = finished or self._task.complete(text) or (until and until.casefold() in node.step.casefold())
+        if whole or node.depth >= self._options.depth:
+            node.answer = self._task.extract(text)
+        if node.answer is None and (whole or node.depth >= self._options.depth):
+            node.outcome = "dead"
+            return
+        node.score = await self._score(node)
+        if node.answer is not None and node.outcome == "open":
+            node.outcome = "answer"
+
+    async def _score(self, node: Node) -> float | None:
+        if node.key in self._scores:
+            return self._scores[node.key]
+        score: float | None = None
+        try:
+            score = await self._scorer.score(self._ctx, self._question, node)
+        except StepFailed as failed:
+            self._spent(failed)
+        except Exception:  # whatever a third party's scorer does: the node's score is unknown
+            score = None
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            self.counts["unknown"] += 1
+            score = None
+        self._scores[node.key] = score = None if score is None else min(max(float(score), 0.0), 1.0)
+        return score
+
+    async def _failed(self, node: Node, failed: StepFailed) -> None:
+        self._spent(failed)
+        if node.outcome == "open":
+            node.outcome = "dead"
+            self.counts["failed"] += 1
+        self._done(node)
+
+    def _spent(self, failed: StepFailed) -> None:
+        if failed.failure.kind == "BudgetExceeded":
+            self._over = "the budget is used up"
+
+    def _done(self, node: Node) -> None:
+        """Tell the search of a node."""
+        self.tree.pending.pop(node, None)
+        self._measure()
+        if node.outcome in ("merged", "dead"):
+            self.counts[node.outcome] += 1
+        self._frontier.ended(node)
+        enough = [each for each in self.tree.nodes if each.outcome == "answer"] if self._enough else []
+        if self._enough and sum((each.score or 0.0) >= self._options.threshold for each in enough) >= self._enough:
+            self._over = f"{self._enough} answer{'s are' if self._enough > 1 else ' is'} enough"
+
+    def _drop(self) -> None:
+        """Cancel the calls of nodes that the search has given up."""
+        for node in self.tree.pending:
+            if node.outcome == "pruned" and node.line is not None and not node.line.ended:
+                self._ctx.cancel(node.line, "pruned by the search")
+
+    def _measure(self) -> None:
+        at, resident = self._measured
+        now = self._ctx.now()
+        if now > at:
+            self.kv += (now - at) * resident
+        self._measured = (now, self.tree.resident())
+

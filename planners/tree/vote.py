@@ -1,0 +1,76 @@
+"""The final choice among a tree's answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from plait.core.search import Node
+from plait.core.task import Task
+
+__all__ = ["Choice", "Weight", "choose"]
+
+Weight = Literal["last", "mean", "min", "product"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The answer that won."""
+
+    node: Node
+    value: JsonValue
+    why: str
+
+
+def choose(answers: Sequence[Node], task: Task, rule: Weight) -> Choice | None:
+    """Return the answer with the greatest sum of scores, or `None` without answers.
+
+    Equal answers (`Task.key`) are one. Ties: the higher single score, then fewer tokens, then the first by name. A score
+    that is unknown counts as the mean of the known ones.
+    """
+    if not answers:
+        return None
+    known = [each for each in (_weight(node, rule) for node in answers) if each is not None]
+    unknown = sum(known) / len(known) if known else 1.0
+    groups: dict[str, list[tuple[float, Node]]] = {}
+    for node in answers:
+        weight = _weight(node, rule)
+        groups.setdefault(task.key(node.answer), []).append((unknown if weight is None else weight, node))
+
+    def order(group: list[tuple[float, Node]]) -> tuple[float, float, int, str]:
+        weight, node = _best(group)
+        return (-sum(each * node.weight for each, node in group), -weight, _tokens(node), node.name)
+
+    won = min(groups.values(), key=order)
+    _, node = _best(won)
+    total = sum(weight * node.weight for group in groups.values() for weight, node in group) or 1.0
+    share = sum(weight * node.weight for weight, node in won) / total
+    count = f"{len(answers)} answer{'s' if len(answers) > 1 else ''} of {len(groups)} kind{'s' if len(groups) > 1 else ''}"
+    return Choice(node, node.answer, f"{count}; this one has {share:.0%} of the score")
+
+
+def _best(group: Sequence[tuple[float, Node]]) -> tuple[float, Node]:
+    return min(group, key=lambda each: (-each[0], _tokens(each[1]), each[1].name))
+
+
+def _tokens(node: Node) -> int:
+    return sum(each.tokens for each in node.path())
+
+
+def _weight(node: Node, rule: Weight) -> float | None:
+    if rule == "last":
+        return node.score
+    scores = [each.score for each in node.path()[1:] if each.score is not None]
+    if not scores:
+        return None
+    match rule:
+        case "mean":
+            return sum(scores) / len(scores)
+        case "min":
+            return min(scores)
+        case "product":
+            return math.prod(scores)

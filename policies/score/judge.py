@@ -1,0 +1,75 @@
+"""Scorer `judge`: a model compares a node with its siblings, in both orders."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plait.core.flow import Context
+from plait.core.plan import Structured
+from plait.core.search import Node, Scorer
+
+__all__ = ["Judge"]
+
+PROMPT = """{question}
+
+Two attempts at this, so far:
+
+A:
+{a}
+
+B:
+{b}
+
+Which is closer to a right answer? Reply with A or B.
+"""
+
+
+class Judge(Scorer):
+    """The share of comparisons with earlier siblings that a node wins, each made in both orders, since judges favour a
+    place (ToolLLM's ranking, arXiv 2307.16789). A pair on which the orders disagree is a draw. With no sibling to
+    compare: 0.5."""
+
+    against: int = Field(default=2, ge=1)
+    """Most siblings to compare with, the latest ones."""
+    tokens: int = Field(default=8, ge=1)
+    """Most tokens of a judgement."""
+    prompt: str = PROMPT
+    """Asks for the better; `{question}`, `{a}` and `{b}` are put in."""
+    model: str | None = None
+    """The model that judges."""
+
+    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+        """Return (wins + half the draws) / comparisons."""
+        siblings = [] if node.parent is None else node.parent.children
+        others = [each for each in siblings if each is not node and each.step and each.outcome != "dead"]
+        others = others[-self.against :]
+        if not others:
+            return 0.5
+        asked = [self._asked(ctx, question, *pair) for each in others for pair in ((node, each), (each, node))]
+        said = [await each for each in asked]
+        votes = [_named(line.text) for line in said]
+        wins = sum((first == "A") + (second == "B") for first, second in zip(votes[::2], votes[1::2], strict=True))
+        told = sum(vote is not None for vote in votes)
+        return wins / told if told else None
+
+    def _asked(self, ctx: Context, question: str, a: Node, b: Node):  # noqa: ANN202
+        fields = {"question": question, "a": a.text, "b": b.text}
+        parts = self.prompt
+        for name, value in fields.items():
+            parts = parts.replace("{" + name + "}", value, 1)
+        return ctx.think(
+            parts,
+            max_tokens=self.tokens,
+            model=self.model,
+            label="judge",
+            structured=Structured(kind="choice", spec=["A", "B"]),
+        )
+
+
+def _named(text: str) -> Literal["A", "B"] | None:
+    for letter in text.strip().upper()[:1]:
+        if letter in ("A", "B"):
+            return letter
+    return None

@@ -1,0 +1,29 @@
+"""Scorer `logprob`: how likely the model found its own step."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+from plait.core.flow import Context
+from plait.core.search import Node, Scorer
+
+__all__ = ["Logprob"]
+
+
+class Logprob(Scorer):
+    """The mean probability of a step's tokens, `e^(mean log-probability)`; no further call. With `along="path"` that of
+    all tokens from the root on. Steps that were proposed in a list have none."""
+
+    logprobs: ClassVar[bool] = True
+
+    along: Literal["step", "path"] = "step"
+    """What is averaged over."""
+
+    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+        """Return the mean probability."""
+        nodes = [node] if self.along == "step" else node.path()[1:]
+        known = [(each.tokens, each.line.logprob) for each in nodes if each.line is not None]
+        pairs = [(tokens, mean) for tokens, mean in known if mean is not None and tokens]
+        total = sum(tokens for tokens, _ in pairs)
+        return math.exp(sum(tokens * mean for tokens, mean in pairs) / total) if total else None

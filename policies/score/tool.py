@@ -1,0 +1,34 @@
+"""Scorer `tool`: a tool says how promising a text is, such as the share of tests that a program passes."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from plait.core.flow import Context
+from plait.core.search import Node, Scorer
+
+__all__ = ["Tool"]
+
+
+class Tool(Scorer):
+    """Calls a tool with `text` (the path's text) and what `args` has besides. It returns a number in [0, 1], a boolean,
+    or `{"passed": …, "total": …}`."""
+
+    name: str
+    """The tool's name."""
+    args: dict[str, JsonValue] = {}
+    """More arguments."""
+    question: bool = False
+    """Give it the request as `question`, too."""
+
+    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+        """Return the tool's number."""
+        more: dict[str, object] = {"question": question} if self.question else {}
+        call = ctx.call(self.name, text=node.text, **self.args, **more)
+        match await call:
+            case bool() | int() | float() as number:
+                return float(number)
+            case {"passed": int() | float() as passed, "total": int() | float() as total} if total:
+                return float(passed) / float(total)
+            case _:
+                return None

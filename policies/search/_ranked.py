@@ -1,0 +1,61 @@
+"""Searches that rank every child that a node could get, and start the first of them: no depth waits for another."""
+
+from __future__ import annotations
+
+import heapq
+
+from plait.core.search import Frontier, Node, SearchTree
+
+__all__ = ["Ranked"]
+
+Key = tuple[float | str, ...]
+
+
+class Ranked(Frontier):
+    """A queue of possible children. Each node stands in it once, with the rank of its next child."""
+
+    def __init__(self, tree: SearchTree, branch: int | None) -> None:
+        super().__init__(tree)
+        self.branch = branch
+        """Most children of a node; `None`: as many as the search wants."""
+        self._queue: list[tuple[Key, Key, int, Node]] = []
+        self._pushed = 0
+        self.offer(tree.root)
+
+    def rank(self, node: Node, child: int) -> Key:
+        """Return the rank of a node's next child, its `child`-th from 0; the smallest starts first."""
+        raise NotImplementedError
+
+    def ended(self, node: Node) -> None:
+        """Offer the children of a node that is open."""
+        if node.outcome == "open":
+            self.offer(node)
+
+    def offer(self, node: Node) -> None:
+        """Put a node's next child into the queue. Equal ranks: by state key, so that completion order is no matter."""
+        self._push(node, len(node.children))
+
+    def most(self, node: Node) -> int | None:
+        """Return the most children that a node gets."""
+        return self.branch
+
+    def take(self) -> Node | None:
+        """Return the node with the smallest rank, and offer its next child unless it has all."""
+        while self._queue:
+            *_, node = heapq.heappop(self._queue)
+            if node.outcome == "open":
+                self.taken(node)
+                return node
+        return None
+
+    def taken(self, node: Node) -> None:
+        """Take note that a node gets its next child now; it is not among its children yet."""
+        following, most = len(node.children) + 1, self.most(node)
+        if most is not None and following >= most:
+            node.outcome = "expanded"
+        else:
+            self._push(node, following)
+
+    def _push(self, node: Node, child: int) -> None:
+        self._pushed += 1
+        heapq.heappush(self._queue, (self.rank(node, child), (node.key,), self._pushed, node))

@@ -1,0 +1,41 @@
+"""Search `best-first`: the node with the best score gets its children first."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plait.core.search import Frontier, Node, Search, SearchTree
+
+from ._ranked import Key, Ranked
+
+__all__ = ["BestFirst"]
+
+
+class BestFirst(Search):
+    """Children of the best node first, `branch` of each.
+
+    As in HF search-and-learn, without its barrier: a node is offered as soon as it is scored.
+    """
+
+    branch: int = Field(default=3, ge=1)
+    """Children of a node."""
+    along: Literal["last", "min", "mean"] = "last"
+    """A node's worth: its own score, or the least or the mean along its path."""
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return a queue by score."""
+        return _Best(tree, self)
+
+
+class _Best(Ranked):
+    def __init__(self, tree: SearchTree, options: BestFirst) -> None:
+        self._along = options.along
+        super().__init__(tree, options.branch)
+
+    def rank(self, node: Node, child: int) -> Key:
+        if self._along == "last":
+            return (-self.tree.prior(node), child)
+        scores = [self.tree.prior(each) for each in node.path()[1:]] or [0.5]
+        return (-(min(scores) if self._along == "min" else sum(scores) / len(scores)), child)

@@ -1,0 +1,68 @@
+"""Search `dfs`: depth first, with a few siblings in flight; made for tool calls (DFSDT)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from plait.core.search import Frontier, Node, Search, SearchTree
+
+from ._ranked import Key, Ranked
+
+__all__ = ["Dfs"]
+
+
+class Dfs(Search):
+    """The deepest open node gets the next child; a dead end goes back. The first answer ends the search.
+
+    As DFSDT of ToolLLM (arXiv 2307.16789): a node that is expanded again is shown its earlier children and asked for
+    something else. Differs: `parallel` siblings may be in flight (1 is theirs); read-only calls are made once a run;
+    behind a call with side effects there is no way back.
+    """
+
+    answers: ClassVar[int] = 1
+
+    branch: int = Field(default=2, ge=1)
+    """Children of a node."""
+    parallel: int = Field(default=2, ge=1)
+    """Nodes in flight."""
+    back: int = Field(default=2, ge=1)
+    """Levels to go back from a dead end: with 2 its parent gets no more children."""
+    diverse: bool = True
+    """Show a node that is expanded again its earlier children."""
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return a queue by depth."""
+        return _Deepest(tree, self)
+
+
+class _Deepest(Ranked):
+    def __init__(self, tree: SearchTree, options: Dfs) -> None:
+        self._options = options
+        super().__init__(tree, options.branch)
+
+    def rank(self, node: Node, child: int) -> Key:
+        return (-node.depth, *(each.index for each in node.path()), child)
+
+    def take(self) -> Node | None:
+        return None if len(self.tree.pending) >= self._options.parallel else super().take()
+
+    def ended(self, node: Node) -> None:
+        super().ended(node)
+        above = node.parent
+        for _ in range(self._options.back - 1 if node.outcome == "dead" else 0):
+            if above is not None and above.parent is not None and above.outcome == "open":
+                above.outcome = "expanded"
+            above = above.parent if above is not None else None
+
+    def say(self, node: Node) -> str:
+        tried = [each for each in node.children[:-1] if each.step.strip()]
+        if not tried or not self._options.diverse:
+            return ""
+        listed = "".join(f"- {each.step.strip()}{_short(each.seen)}\n" for each in tried)
+        return f"\nThis was tried here before:\n{listed}Do something else now.\n"
+
+
+def _short(seen: str, most: int = 500) -> str:
+    return "" if not seen.strip() else f" gave {seen.strip()[:most]}"

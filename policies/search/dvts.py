@@ -1,0 +1,57 @@
+"""Search `dvts`: several independent subtrees, each of which keeps its best child."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pydantic import Field
+
+from plait.core.search import Frontier, Node, Search, SearchTree
+
+__all__ = ["Dvts"]
+
+
+class Dvts(Search):
+    """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches side by side. Of the `branch`
+    children of a subtree's node the best goes on. Subtrees do not wait for one another."""
+
+    subtrees: int = Field(default=4, ge=1)
+    """Independent searches."""
+    branch: int = Field(default=4, ge=1)
+    """Children of which the best is kept."""
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the subtrees of one run."""
+        return _Subtrees(tree, self)
+
+
+class _Subtrees(Frontier):
+    def __init__(self, tree: SearchTree, options: Dvts) -> None:
+        super().__init__(tree)
+        self._branch = options.branch
+        self._ready: deque[Node] = deque([tree.root] * (options.subtrees * options.branch))
+        self._came: dict[int, list[Node]] = {}
+
+    def take(self) -> Node | None:
+        while self._ready:
+            node = self._ready.popleft()
+            if node.outcome == "open":
+                if node not in self._ready:
+                    node.outcome = "expanded"
+                return node
+        return None
+
+    def ended(self, node: Node) -> None:
+        subtree = (node.path()[1].index - 1) // self._branch
+        came = self._came.setdefault(subtree, [])
+        came.append(node)
+        if len(came) < self._branch:
+            return
+        del self._came[subtree]
+        going = sorted((each for each in came if each.outcome == "open"), key=self._worth)
+        for each in going[1:]:
+            each.outcome = "pruned"
+        self._ready.extend(going[:1] * self._branch)
+
+    def _worth(self, node: Node) -> tuple[float, str, str]:
+        return (-self.tree.prior(node), node.key, node.name)

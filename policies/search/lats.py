@@ -1,0 +1,60 @@
+"""Search `lats`: Monte Carlo tree search that writes down what it learned from failures."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from plait.core.awaited import StepFailed
+from plait.core.flow import Context
+from plait.core.search import Frontier, Node, SearchTree
+
+from .mcts import Mcts, Visits
+
+__all__ = ["Lats"]
+
+
+class Lats(Mcts):
+    """`mcts` with reflections (arXiv 2310.04406): of an answer that scores below `fail`, the model says in two or three
+    sentences what to do otherwise, and later steps are shown it behind the shared prefix.
+
+    Differs: the scorer alone says what failed; the authors' code asks the grader. Nodes are kept, and run in parallel.
+    """
+
+    fail: float = Field(default=0.5, ge=0, le=1)
+    """Score below which an answer counts as failed."""
+    reflections: int = Field(default=3, ge=0)
+    """Most reflections, all different."""
+    tokens: int = Field(default=128, ge=1)
+    """Most tokens of a reflection."""
+    prompt: str = "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
+    """Put behind the failed attempt."""
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the statistics and reflections of one run."""
+        return _Reflecting(tree, self)
+
+
+class _Reflecting(Visits):
+    def __init__(self, tree: SearchTree, options: Lats) -> None:
+        super().__init__(tree, options)
+        self._lats = options
+        self._said: dict[str, None] = {}
+        self._asked = 0
+
+    async def learn(self, ctx: Context, question: str, node: Node) -> None:
+        failed = node.outcome == "answer" and node.score is not None and node.score < self._lats.fail
+        if not failed or self._asked >= self._lats.reflections:
+            return
+        self._asked += 1
+        prompt = [question, "\n", node.text, self._lats.prompt]
+        try:
+            said = await ctx.think(prompt, max_tokens=self._lats.tokens, name=f"{node.name}-reflection", label="reflection")
+        except StepFailed:
+            return
+        if said.text.strip():
+            self._said[said.text.strip()] = None
+
+    def say(self, node: Node) -> str:
+        if not self._said:
+            return ""
+        return "\nLearned from earlier attempts:\n" + "".join(f"- {each}\n" for each in self._said)

@@ -1,0 +1,98 @@
+"""Search `mcts`: Monte Carlo tree search with several nodes in flight."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from plait.core.search import Frontier, Node, Search, SearchTree
+
+__all__ = ["Mcts", "Visits"]
+
+
+class Mcts(Search):
+    """Goes down from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child where a node has fewer
+    than `ceil(widen · N^alpha)` (progressive widening); a node's score is its value, and goes back up the path.
+
+    Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several can be in flight.
+    Equal states share their statistics, since they are merged. P is the node's score among its siblings'.
+    """
+
+    explore: float = Field(default=1.0, ge=0)
+    """Weight of what was visited little (c)."""
+    widen: float = Field(default=2.0, gt=0)
+    """Children at the first visit (k)."""
+    alpha: float = Field(default=0.5, ge=0, le=1)
+    """How children grow with visits."""
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the statistics of one run."""
+        return Visits(tree, self)
+
+
+class Visits(Frontier):
+    """Visits and values of nodes."""
+
+    def __init__(self, tree: SearchTree, options: Mcts) -> None:
+        super().__init__(tree)
+        self._options = options
+
+    def ended(self, node: Node) -> None:
+        """Send a value up the path: the score of an open node or an answer, 0 of a dead end."""
+        value = self.tree.prior(node) if node.outcome in ("open", "answer", "merged") else 0.0
+        for each in node.path():
+            each.visits += 1
+            each.value += value
+
+    def take(self) -> Node | None:
+        """Go down from the root to a node that may have one child more."""
+        flying: dict[Node, int] = {}
+        for node in self.tree.pending:
+            for each in node.path():
+                flying[each] = flying.get(each, 0) + 1
+        return self._down(self.tree.root, flying)
+
+    def _down(self, node: Node, flying: dict[Node, int]) -> Node | None:
+        path: list[Node] = []
+        dead: set[Node] = set()
+        while True:
+            visits = node.visits + flying.get(node, 0)
+            if node.outcome == "open" and len(node.children) < self._wide(visits):
+                return node
+            best = self._best(node, visits, flying, dead)
+            if best is not None:
+                path.append(node)
+                node = best
+            elif node.outcome == "open" and node not in self.tree.pending and not self._waits(node):
+                return node  # all below is closed: widen further
+            elif path:
+                dead.add(node)
+                node = path.pop()
+            else:
+                return None
+
+    def _wide(self, visits: float) -> int:
+        return math.ceil(self._options.widen * max(visits, 1.0) ** self._options.alpha)
+
+    def _waits(self, node: Node) -> bool:
+        """Whether children of a node are in flight, so that it need not grow wider yet."""
+        return any(child in self.tree.pending for child in node.children)
+
+    def _best(self, node: Node, visits: float, flying: dict[Node, int], dead: set[Node]) -> Node | None:
+        open_ = [
+            each
+            for each in node.children
+            if each.outcome == "open" and each not in self.tree.pending and each not in dead
+        ]
+        if not open_:
+            return None
+        total = sum(self.tree.prior(each) for each in open_) or 1.0
+
+        def puct(child: Node) -> float:
+            n = child.visits + flying.get(child, 0)
+            mean = child.value / child.visits if child.visits else self.tree.prior(child)
+            prior = self.tree.prior(child) / total
+            return mean + self._options.explore * prior * math.sqrt(max(visits, 1.0)) / (1 + n)
+
+        return max(open_, key=lambda child: (puct(child), -child.index))

@@ -1,0 +1,61 @@
+"""Search `rebase`: REBASE, a share of the width for each node of a depth by its score. With a barrier, for comparison."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from plait.core.search import Frontier, Node, Search, SearchTree
+
+from ._rounds import Rounds
+
+__all__ = ["Rebase", "shares"]
+
+
+class Rebase(Search):
+    """Of each depth, sorted by score, node i gets `n_i = ceil(W · e^(r_i / T) / sum of e^(r / T) over the rest)`
+    children; both W and the rest shrink in turn (arXiv 2408.00724). A node that has ended in an answer takes 1 off W.
+
+    `stride` gives the same shares without waiting for a depth to be whole.
+    """
+
+    budget: int = Field(default=16, ge=1)
+    """Children of a depth (W)."""
+    temperature: float = Field(default=0.2, gt=0)
+    """How much the score counts (T_R): small favours the best."""
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the rounds of one run."""
+        return _Balanced(tree, self)
+
+
+class _Balanced(Rounds):
+    def __init__(self, tree: SearchTree, options: Rebase) -> None:
+        super().__init__(tree, options.budget)
+        self._options = options
+        self._finished = 0
+
+    def settle(self, came: list[Node]) -> list[Node]:
+        self._finished += sum(node.outcome != "open" for node in came)
+        going = [node for node in came if node.outcome == "open"]
+        ranked = sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))
+        left = self._options.budget - self._finished
+        counts = shares([self.tree.prior(node) for node in ranked], left, self._options.temperature)
+        return [node for node, count in zip(ranked, counts, strict=True) for _ in range(count)]
+
+
+def shares(scores: list[float], budget: int, temperature: float) -> list[int]:
+    """Return how many children each of the scores gets, which are in descending order.
+
+    >>> shares([0.9, 0.8, 0.5, 0.2], 64, 0.2)
+    [37, 22, 5, 0]
+    """
+    counts: list[int] = []
+    weights = [math.exp((score - scores[0]) / temperature) for score in scores]
+    for i, weight in enumerate(weights):
+        rest = sum(weights[i:])  # anew each time: a running difference may end below 0
+        count = math.ceil(max(budget, 0) * weight / rest) if rest else 0
+        counts.append(count)
+        budget -= count
+    return counts
