@@ -9,10 +9,11 @@ import json
 import re
 from typing import NamedTuple
 
-from pydantic import JsonValue, PrivateAttr
+from pydantic import Field, JsonValue, PrivateAttr
 
 from ..core.errors import TaskError
 from ..core.task import Style, Task
+from ._countdown_states import remaining, solvable
 
 __all__ = ["Countdown"]
 
@@ -65,6 +66,8 @@ class Countdown(Task):
     An answer is a list of steps such as `["11-7=4", "5*4=20", …]`.
     """
 
+    count: int = Field(default=COUNT, ge=3, le=6)
+    """How many numbers there are. The bundled model knows 4."""
     any_width: bool = False
     """Ask for as many branches or threads as are wanted, 1..127, also where the bundled model was not trained for it
     (it was for 2..8)."""
@@ -75,13 +78,15 @@ class Countdown(Task):
     def model_post_init(self, context: object, /) -> None:
         """Read the text, or raise `TaskError`."""
         shown = self.text if len(self.text) <= 60 else self.text[:57] + "…"
-        example = "write four numbers and a target, for example: 3 5 7 11 -> 24"
+        words = {3: "three", 4: "four", 5: "five", 6: "six"}[self.count]
+        shape = " ".join(("3", "5", "7", "11", "2", "9")[: self.count])
+        example = f"write {words} numbers and a target, for example: {shape} -> 24"
         found = _TEXT.fullmatch(self.text) if len(self.text) <= 200 else None
         if found is None:
             raise TaskError(f"{shown!r} is not a Countdown puzzle; {example}")
         numbers = [int(word) for word in re.findall(r"\d+", found[1])]
         target = int(found[2])
-        if len(numbers) != COUNT:
+        if len(numbers) != self.count:
             raise TaskError(f"{shown!r} has {len(numbers)} numbers; {example}")
         outside = [n for n in numbers if not NUMBERS[0] <= n <= NUMBERS[1]]
         if outside:
@@ -142,6 +147,26 @@ class Countdown(Task):
         found = [_Step(int(a), op, int(b), int(c)) for a, op, b, c in _OPERATION.findall(text)]
         return [str(_Step(max(s.a, s.b), s.op, min(s.a, s.b), s.c) if s.op in "+*" else s) for s in found]
 
+    def state_key(self, partial: str) -> str | None:
+        """Return the numbers left: `4 5 8 -> 24` for any steps that leave these. `None` for steps that are wrong."""
+        left = self._left(partial)
+        return None if left is None else f"{' '.join(map(str, left))} -> {self._target}"
+
+    def complete(self, partial: str) -> bool:
+        """Return whether one number is left, or a step was wrong."""
+        left = self._left(partial)
+        return left is None or len(left) == 1
+
+    def value(self, partial: str) -> float:
+        """Return 1 if the target can still be reached from the numbers left, else 0: exact, by search."""
+        left = self._left(partial)
+        return float(left is not None and solvable(left, self._target))
+
+    def _left(self, partial: str) -> tuple[int, ...] | None:
+        written = [part for part in partial.strip().split(";") if part.strip()]
+        steps = _steps(list(written))
+        return None if steps is None else remaining(self._numbers, steps)
+
     def explain(self, answer: JsonValue) -> str:
         """Return the steps as a person writes them: `11 - 7 = 4, 5 × 4 = 20, …`."""
         steps = _steps(answer)
@@ -154,7 +179,7 @@ class Countdown(Task):
 
         Of two equal numbers the last one made is used first, so that equal steps build one expression.
         """
-        if len(steps) != COUNT - 1:
+        if len(steps) != self.count - 1:
             return None
         pool = [_Expr(n, "", ()) for n in self._numbers]
         for step in steps:

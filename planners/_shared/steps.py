@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Unpack
 
-from pydantic import BeforeValidator, JsonValue
+from pydantic import BaseModel, BeforeValidator, JsonValue
 
 from plait.core.chat import split_reasoning
 from plait.core.interfaces import Brief
@@ -40,11 +40,13 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 
 def _as_plugin(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"name": value}
+    return Plugin.of(value) if isinstance(value, BaseModel) else value
 
 
 OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
-"""An option that names a plugin: `majority`, or `{"name": …, "options": {…}}`."""
+"""An option that names a plugin: `majority`, `{"name": …, "options": {…}}`, or an instance of its class."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,8 @@ class Tree(Flow):
     threshold: float = Field(default=0.0, ge=0.0, le=1.0)
     """Least score of an answer that counts for `answers`."""
     weight: Weight = "last"
-    """An answer's weight in the vote: the score of its last node, or mean, least or product along its path."""
+    """An answer's weight in the vote: the score of its last node, or mean, least or product along its path. `best`: no
+    vote, the highest score wins (best-of-n). `count`: a majority vote."""
     tools: bool = False
     """A step may call tools, as `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; its result is shown to what
     follows. Reading calls are made once a run. A call with side effects gives up all other branches first."""

@@ -14,7 +14,7 @@ from plait.core.task import Task
 
 __all__ = ["Choice", "Weight", "choose"]
 
-Weight = Literal["last", "mean", "min", "product"]
+Weight = Literal["last", "mean", "min", "product", "best", "count"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Choice:
 
 
 def choose(answers: Sequence[Node], task: Task, rule: Weight) -> Choice | None:
-    """Return the answer with the greatest sum of scores, or `None` without answers.
+    """Return the answer with the greatest sum of scores, or `None` without answers. `best`: that of the highest single
+    score, as in best-of-n. `count`: that of most nodes, as in a majority vote.
 
     Equal answers (`Task.key`) are one. Ties: the higher single score, then fewer tokens, then the first by name. A score
     that is unknown counts as the mean of the known ones.
@@ -43,7 +44,8 @@ def choose(answers: Sequence[Node], task: Task, rule: Weight) -> Choice | None:
 
     def order(group: list[tuple[float, Node]]) -> tuple[float, float, int, str]:
         weight, node = _best(group)
-        return (-sum(each * node.weight for each, node in group), -weight, _tokens(node), node.name)
+        total = weight if rule == "best" else sum(each * node.weight for each, node in group)
+        return (-total, -weight, _tokens(node), node.name)
 
     won = min(groups.values(), key=order)
     _, node = _best(won)
@@ -62,7 +64,9 @@ def _tokens(node: Node) -> int:
 
 
 def _weight(node: Node, rule: Weight) -> float | None:
-    if rule == "last":
+    if rule == "count":
+        return 1.0
+    if rule in ("last", "best"):
         return node.score
     scores = [each.score for each in node.path()[1:] if each.score is not None]
     if not scores:
@@ -72,5 +76,5 @@ def _weight(node: Node, rule: Weight) -> float | None:
             return sum(scores) / len(scores)
         case "min":
             return min(scores)
-        case "product":
+        case _:
             return math.prod(scores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from pydantic import Field
 
@@ -15,6 +16,8 @@ class Mcts(Search):
     """Goes down from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child where a node has fewer
     than `ceil(widen · N^alpha)` (progressive widening); a node's score is its value, and goes back up the path.
 
+    Each new child goes on for `rollout` steps at once; these nodes are kept.
+
     Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several can be in flight.
     Equal states share their statistics, since they are merged. P is the node's score among its siblings'.
     """
@@ -25,6 +28,9 @@ class Mcts(Search):
     """Children at the first visit (k)."""
     alpha: float = Field(default=0.5, ge=0, le=1)
     """How children grow with visits."""
+
+    rollout: int = Field(default=4, ge=0)
+    """Further steps that a new node goes on for."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the statistics of one run."""
@@ -37,6 +43,9 @@ class Visits(Frontier):
     def __init__(self, tree: SearchTree, options: Mcts) -> None:
         super().__init__(tree)
         self._options = options
+        self._rolling: deque[tuple[Node, int]] = deque()
+        self._left: dict[tuple[Node | None, int], int] = {}
+        """Steps of a rollout that are left behind a node in flight, by its parent and number."""
 
     def ended(self, node: Node) -> None:
         """Send a value up the path: the score of an open node or an answer, 0 of a dead end."""
@@ -44,9 +53,17 @@ class Visits(Frontier):
         for each in node.path():
             each.visits += 1
             each.value += value
+        left = self._left.pop((node.parent, node.index), self._options.rollout)
+        if node.outcome == "open" and left:
+            self._rolling.append((node, left - 1))
 
     def take(self) -> Node | None:
         """Go down from the root to a node that may have one child more."""
+        while self._rolling:
+            node, left = self._rolling.popleft()
+            if node.outcome == "open":
+                self._left[node, len(node.children) + 1] = left
+                return node
         flying: dict[Node, int] = {}
         for node in self.tree.pending:
             for each in node.path():

@@ -1,0 +1,61 @@
+"""States of a Countdown puzzle: which numbers are left after some steps, and whether they can still reach the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import combinations
+
+__all__ = ["moves", "remaining", "solvable"]
+
+
+def remaining(numbers: Sequence[int], steps: Iterable[tuple[int, str, int, int]]) -> tuple[int, ...] | None:
+    """Return the numbers that exact steps leave, in descending order; `None` if a step is wrong or takes what is not
+    there."""
+    left = list(numbers)
+    for a, op, b, c in steps:
+        for each in (a, b):
+            if each not in left:
+                return None
+            left.remove(each)
+        if _result(a, op, b) != c:
+            return None
+        left.append(c)
+    return tuple(sorted(left, reverse=True))
+
+
+def moves(numbers: tuple[int, ...]) -> list[tuple[int, str, int, int]]:
+    """Return every exact step that can be made, the larger number first: no negative result, no zero divisor."""
+    found: dict[tuple[int, str, int, int], None] = {}
+    for a, b in combinations(sorted(numbers, reverse=True), 2):
+        for op in "+-*/":
+            c = _result(a, op, b)
+            if c is not None and c >= 0:
+                found[a, op, b, c] = None
+    return list(found)
+
+
+@lru_cache(maxsize=1 << 17)
+def solvable(numbers: tuple[int, ...], target: int) -> bool:
+    """Whether some order of steps that uses all the numbers ends in the target. `numbers` are in descending order."""
+    if len(numbers) == 1:
+        return numbers[0] == target
+    for step in moves(numbers):
+        left = remaining(numbers, (step,))
+        if left is not None and solvable(left, target):
+            return True
+    return False
+
+
+def _result(a: int, op: str, b: int) -> int | None:
+    match op:
+        case "+":
+            return a + b
+        case "-":
+            return a - b
+        case "*":
+            return a * b
+        case "/":
+            return a // b if b and a % b == 0 else None
+        case _:
+            return None
