@@ -1,8 +1,8 @@
 """Study `search`: selected accuracy of the tree searches against tokens, in virtual time, on Countdown.
 
-The proposer is a script: with probability `RIGHT` it makes a move that keeps the puzzle solvable (if there is one), else
-any exact move. The scorer is exact solvability with noise of a stated AUROC (area under the ROC curve). So the figures
-say how the searches spend tokens, not how well any model reasons.
+The proposer is a script: with probability `RIGHT` it makes a move that keeps the puzzle solvable (if there is one),
+else any exact move. The scorer is exact solvability with noise of a stated AUROC (area under the ROC curve). So the
+figures say how the searches spend tokens, not how well any model reasons.
 """
 
 from __future__ import annotations
@@ -189,8 +189,12 @@ def _row(size: int, method: str, auroc: float, most: int, texts: Sequence[str]) 
             | options_of(method, most, size - 1)
         )
         task = Countdown(text=text, count=size, any_width=True)
-        request = Request(text=text, task=Plugin(name="countdown", options={"count": size, "any_width": True}), seed=number)
-        done = simulate(request, planner=planner, hosts=[Host("host", slots=SLOTS, decode_rate=50.0)], outcome=propose, seed=number)
+        request = Request(
+            text=text, task=Plugin(name="countdown", options={"count": size, "any_width": True}), seed=number
+        )
+        done = simulate(
+            request, planner=planner, hosts=[Host("host", slots=SLOTS, decode_rate=50.0)], outcome=propose, seed=number
+        )
         growth = _LAST[0]
         answers = [node.answer for node in growth.tree.nodes if node.outcome == "answer"]
         right += done.result is not None and task.verify(done.result.value)
@@ -237,7 +241,9 @@ def page_of(rows: Sequence[Row], problems: int, seed: int) -> str:
                 mine = {row.auroc: row for row in chosen if row.method == method}
                 if not mine:
                     continue
-                shown = [f"{mine[each].accuracy:.0%} of {mine[each].coverage:.0%}" if each in mine else "" for each in aurocs]
+                shown = [
+                    f"{mine[each].accuracy:.0%} of {mine[each].coverage:.0%}" if each in mine else "" for each in aurocs
+                ]
                 at = mine.get(0.9) or next(iter(mine.values()))
                 lines.append(f"| {method} | {' | '.join(shown)} | {at.tokens:.0f} | {at.seconds:.1f} | {at.kv:.0f} |")
             lines += ["", "Selected accuracy, of any answer found being right. Tokens, seconds and KV at A=0.9.", ""]

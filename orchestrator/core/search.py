@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Frontier", "Node", "Scorer", "Search", "SearchTree"]
 
 Outcome = Literal["open", "expanded", "answer", "dead", "merged", "pruned"]
-"""`open`: it may get children (or is being written). `expanded`: it has all the children that it will get. `merged`: its
-state was there already. `pruned`: given up by the search."""
+"""`open`: it may get children (or is being written). `expanded`: it has all the children that it will get. `merged`:
+its state was there already. `pruned`: given up by the search."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +76,7 @@ class Node:
 
     def below(self) -> Iterator[Node]:
         """Yield the node and all below it."""
-        stack = [self]
+        stack: list[Node] = [self]
         while stack:
             node = stack.pop()
             yield node

@@ -1,4 +1,4 @@
-"""States of a Countdown puzzle: which numbers are left after some steps, and whether they can still reach the target."""
+"""States of a Countdown puzzle: which numbers are left after some steps, and whether these can reach the target."""
 
 from __future__ import annotations
 

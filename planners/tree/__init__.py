@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.plan import Plugin
@@ -24,12 +24,13 @@ class Tree(Flow):
 
     | part | option | plugins |
     |---|---|---|
-    | who grows next | `search` | `best-first`, `beam`, `dvts`, `rebase`, `stride`, `ets`, `mcts`, `lats`, `dfs`, `tot`, `particle` |
-    | how promising | `scorer` | `function`, `model`, `logprob`, `tool`, `judge`, `reward-model` |
+    | who grows next | `search` | `best-first`, `stride`, `ets`, `mcts`, `lats`, `dfs`: no depth waits for another |
+    | | | `beam`, `dvts`, `rebase`, `tot`, `particle`: rounds |
+    | how promising | `scorer` | `function`, `logprob`, `tool`, `judge` |
 
-    A node continues its parent token for token, so that the prefix is computed once. No depth waits for another, unless
-    the search says so. Nodes in equal states (`Task.state_key`) are merged. The seed of a child is made of its path, not
-    of the order in which nodes end. When the budget ends, the answers found so far are voted on.
+    A node continues its parent token for token, so that the prefix is computed once. Nodes in equal states
+    (`Task.state_key`) are merged. The seed of a child is made of its path, not of the order in which nodes end. When
+    the budget ends, the answers found so far are voted on.
     """
 
     n_option: ClassVar[str | None] = "width"
@@ -53,13 +54,16 @@ class Tree(Flow):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Sample from the most likely tokens that together have this probability."""
     propose: Literal["auto", "sample", "list"] = "auto"
-    """`sample`: one call a child. `list`: one call writes several next steps, one a line. `auto`: as the search has it."""
+    """`sample`: one call a child. `list`: one call writes several next steps, one a line. `auto`: as the search has
+    it."""
     branch: int = Field(default=5, ge=1)
     """With `list`: children of a node."""
     list_prompt: str = LIST
     """With `list`: asks for next steps; `{branch}` is their number."""
     until: str = ""
     """A step that has this text in it (case apart) ends its path, besides the model's own end."""
+    give_up: str = ""
+    """A step that has this text in it (case apart) is a dead end: the model's word for it, where it was told one."""
     answers: int | None = Field(default=None, ge=0)
     """End after so many answers that score at least `threshold`; 0: never; by default as the search has it."""
     threshold: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -72,7 +76,6 @@ class Tree(Flow):
     follows. Reading calls are made once a run. A call with side effects gives up all other branches first."""
     style: Literal["serial", "direct"] = "serial"
     """Mode of answering that the task's prompt asks for."""
-    merge: ClassVar[JsonValue] = None
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Grow the tree and vote."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, cast
 
-from plait.core.awaited import Awaited, Line, StepFailed
+from plait.core.awaited import Asked, Awaited, Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.planning import derive
@@ -116,9 +116,7 @@ class Growth:
         ask = self._frontier.say(parent) + self._options.list_prompt.replace("{branch}", str(self._options.branch))
         prompt = [f"{self._question}\n{parent.text}{ask}"]
         try:
-            line = await self._ctx.think(
-                prompt, name=f"{parent.name}-steps", label="next steps", **self._sampling(parent.name, "steps")
-            )
+            line = await self._ctx.think(prompt, **self._sampling(f"{parent.name}-steps", "next steps"))
         except StepFailed as failed:
             self._spent(failed)
             return []
@@ -141,21 +139,23 @@ class Growth:
 
     def _write(self, parent: Node, name: str, said: str) -> Line:
         """Ask for one step behind a node: token for token where the node's own call can be continued."""
-        sampling = self._sampling(name)
+        sampling = self._sampling(name, "step")
         if parent.line is not None:
-            return parent.line.think([parent.seen + said] if parent.seen or said else (), name=name, **sampling)
-        return self._ctx.think([self._question, parent.text + said], name=name, **sampling)
+            return parent.line.think([parent.seen + said] if parent.seen or said else (), **sampling)
+        return self._ctx.think([self._question, parent.text + said], **sampling)
 
-    def _sampling(self, *place: str) -> dict[str, object]:
-        """Return the options of a step's call. Its seed is made of the path's place in the tree."""
+    def _sampling(self, name: str, label: str) -> Asked:
+        """Return the options of a step's call. Its seed is made of its name, which is its place in the tree."""
         given = self._options
-        lists = place[-1] == "steps"
+        ends = (*given.stop, "</tool_call>") if given.tools else given.stop
         return {
+            "name": name,
+            "label": label,
             "max_tokens": given.step_tokens,
             "temperature": given.temperature,
             "top_p": given.top_p,
-            "seed": derive(self._ctx.brief.request.seed, "tree", *place) if given.temperature else None,
-            "stop": () if lists else (*given.stop, *(("</tool_call>",) if given.tools else ())),
+            "seed": derive(self._ctx.brief.request.seed, "tree", name) if given.temperature else None,
+            "stop": () if label == "next steps" else ends,
             "logprobs": 1 if self._scorer.logprobs else 0,
         }
 
@@ -182,13 +182,15 @@ class Growth:
         self._states[node.key] = node
         if self._calls is not None and not finished:
             await self._calls.make(node)
-        until = self._options.until
-        whole = finished or self._task.complete(text) or (until and until.casefold() in node.step.casefold())
-        if whole or node.depth >= self._options.depth:
-            node.answer = self._task.extract(text)
-        if node.answer is None and (whole or node.depth >= self._options.depth):
+        if _has(node.step, self._options.give_up):
             node.outcome = "dead"
             return
+        whole = finished or self._task.complete(text) or _has(node.step, self._options.until)
+        if whole or node.depth >= self._options.depth:
+            node.answer = self._task.extract(text)
+            if node.answer is None:
+                node.outcome = "dead"
+                return
         node.score = await self._score(node)
         if node.answer is not None and node.outcome == "open":
             node.outcome = "answer"
@@ -198,15 +200,15 @@ class Growth:
             return self._scores[node.key]
         score: float | None = None
         try:
-            score = await self._scorer.score(self._ctx, self._question, node)
+            said: object = await self._scorer.score(self._ctx, self._question, node)
+            if isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said):
+                score = min(max(float(said), 0.0), 1.0)
         except StepFailed as failed:
             self._spent(failed)
         except Exception:  # whatever a third party's scorer does: the node's score is unknown
             score = None
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            self.counts["unknown"] += 1
-            score = None
-        self._scores[node.key] = score = None if score is None else min(max(float(score), 0.0), 1.0)
+        self.counts["unknown"] += score is None
+        self._scores[node.key] = score
         return score
 
     async def _failed(self, node: Node, failed: StepFailed) -> None:
@@ -244,3 +246,6 @@ class Growth:
             self.kv += (now - at) * resident
         self._measured = (now, self.tree.resident())
 
+
+def _has(step: str, text: str) -> bool:
+    return bool(text) and text.casefold() in step.casefold()

@@ -30,8 +30,8 @@ def choose(answers: Sequence[Node], task: Task, rule: Weight) -> Choice | None:
     """Return the answer with the greatest sum of scores, or `None` without answers. `best`: that of the highest single
     score, as in best-of-n. `count`: that of most nodes, as in a majority vote.
 
-    Equal answers (`Task.key`) are one. Ties: the higher single score, then fewer tokens, then the first by name. A score
-    that is unknown counts as the mean of the known ones.
+    Equal answers (`Task.key`) are one. Ties: the higher single score, then fewer tokens, then the first by name. An
+    unknown score counts as the mean of the known ones.
     """
     if not answers:
         return None
@@ -51,8 +51,7 @@ def choose(answers: Sequence[Node], task: Task, rule: Weight) -> Choice | None:
     _, node = _best(won)
     total = sum(weight * node.weight for group in groups.values() for weight, node in group) or 1.0
     share = sum(weight * node.weight for weight, node in won) / total
-    count = f"{len(answers)} answer{'s' if len(answers) > 1 else ''} of {len(groups)} kind{'s' if len(groups) > 1 else ''}"
-    return Choice(node, node.answer, f"{count}; this one has {share:.0%} of the score")
+    return Choice(node, node.answer, f"{share:.0%} of the score; {len(answers)} answers, {len(groups)} different")
 
 
 def _best(group: Sequence[tuple[float, Node]]) -> tuple[float, Node]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plait.core.flow import Context
+from plait.core.flow import Context, Line
 from plait.core.plan import Structured
 from plait.core.search import Node, Scorer
 
@@ -54,7 +54,7 @@ class Judge(Scorer):
         told = sum(vote is not None for vote in votes)
         return wins / told if told else None
 
-    def _asked(self, ctx: Context, question: str, a: Node, b: Node):  # noqa: ANN202
+    def _asked(self, ctx: Context, question: str, a: Node, b: Node) -> Line:
         fields = {"question": question, "a": a.text, "b": b.text}
         parts = self.prompt
         for name, value in fields.items():

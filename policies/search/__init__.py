@@ -1,1 +1,1 @@
-"""Searches: which node of a tree of partial solutions gets the next child. One file each; `python -m plait names search`."""
+"""Searches: which node of a tree of partial solutions gets the next child. One file each."""

@@ -20,7 +20,7 @@ class Rounds(Frontier):
         """Those of this round that have ended."""
 
     def settle(self, came: list[Node]) -> list[Node]:
-        """Return the nodes of the next round, each once a child, from those of this one, in the order of their names."""
+        """Return the nodes of the next round, each once a child. `came` is this round, in the order of names."""
         raise NotImplementedError
 
     def ended(self, node: Node) -> None:

@@ -26,7 +26,9 @@ class Lats(Mcts):
     """Most reflections, all different."""
     tokens: int = Field(default=128, ge=1)
     """Most tokens of a reflection."""
-    prompt: str = "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
+    prompt: str = (
+        "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
+    )
     """Put behind the failed attempt."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
@@ -48,7 +50,9 @@ class _Reflecting(Visits):
         self._asked += 1
         prompt = [question, "\n", node.text, self._lats.prompt]
         try:
-            said = await ctx.think(prompt, max_tokens=self._lats.tokens, name=f"{node.name}-reflection", label="reflection")
+            said = await ctx.think(
+                prompt, max_tokens=self._lats.tokens, name=f"{node.name}-reflection", label="reflection"
+            )
         except StepFailed:
             return
         if said.text.strip():

@@ -1,4 +1,4 @@
-"""Search `rebase`: REBASE, a share of the width for each node of a depth by its score. With a barrier, for comparison."""
+"""Search `rebase`: REBASE, a share of the width for each node of a depth by its score; depth by depth."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def version(as_json: Json = False) -> None:
 
 
 def names(
-    kind: Annotated[str | None, typer.Argument(help="One of planner, policy, merge, search, scorer, task, worker.")] = None,
+    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(_KINDS)}.")] = None,
     options: Annotated[bool, typer.Option("--options", "-o", help="With their options.")] = False,
     as_json: Json = False,
 ) -> None:

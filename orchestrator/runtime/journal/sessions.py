@@ -151,7 +151,9 @@ class Resumer:
                 journal.close()
                 return self._read(rebuilt)
             request = rebuilt.submitted.request
-            brief = Brief(request=request, task=rebuilt.machine.runs[run].task, tools=tuple(specs), plugins=self._plugins)
+            brief = Brief(
+                request=request, task=rebuilt.machine.runs[run].task, tools=tuple(specs), plugins=self._plugins
+            )
             driver.expander.adopt(run, self._plugins.planner(request.planner), brief)
             header = rebuilt.header
             journal.open(

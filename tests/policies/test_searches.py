@@ -1,0 +1,235 @@
+"""Searches: shares, pruning and order, without a machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from random import Random
+
+import pytest
+
+from plait.core.plan import Plugin
+from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.policies.search._kept_leaves import by_program, by_tree
+from plait.policies.search.beam import Beam
+from plait.policies.search.best_first import BestFirst
+from plait.policies.search.dfs import Dfs
+from plait.policies.search.dvts import Dvts
+from plait.policies.search.ets import Ets
+from plait.policies.search.mcts import Mcts
+from plait.policies.search.particle import Particle
+from plait.policies.search.rebase import Rebase, shares
+from plait.policies.search.stride import Stride
+from plait.policies.search.tot import Tot
+from plait.runtime.plugins.loader import Plugins
+
+ALL = [BestFirst(), Stride(branch=4), Beam(), Beam(barrier=False), Dvts(), Rebase(), Ets(limit=40), Mcts(), Dfs()]
+ALL += [Tot(), Particle(), Particle(iterations=3)]
+
+
+class Play:
+    """Drives a search by hand."""
+
+    def __init__(self, search: Search, width: int = 16, seed: int = 0) -> None:
+        self.tree = SearchTree(Random(seed), width)
+        self.frontier: Frontier = search.frontier(self.tree)
+
+    def take(self) -> Node | None:
+        parent = self.frontier.take()
+        if parent is None:
+            return None
+        index = len(parent.children) + 1
+        child = Node(f"{parent.name}.{index}", parent, parent.depth + 1, index, tokens=5)
+        child.key = child.step = child.name
+        parent.children.append(child)
+        self.tree.nodes.append(child)
+        self.tree.pending[child] = None
+        return child
+
+    def end(self, node: Node, score: float | None, outcome: str = "open") -> None:
+        node.score = score
+        if node.outcome == "open":
+            node.outcome = outcome  # type: ignore[assignment]
+        self.tree.pending.pop(node)
+        self.frontier.ended(node)
+
+
+def children_of_four(search: Search, children: int) -> list[int]:
+    """Return how many of so many children each of four nodes gets that score .9, .8, .5 and .2."""
+    play = Play(search, width=10_000)
+    four = [child for child in (play.take() for _ in range(4)) if child is not None]
+    play.tree.root.outcome = "expanded"
+    for node, score in zip(four, (0.9, 0.8, 0.5, 0.2), strict=True):
+        play.end(node, score)
+    taken = Counter(child.parent for child in (play.take() for _ in range(children)) if child is not None)
+    return [taken[node] for node in four]
+
+
+def test_stride_gives_the_shares_of_rebase_without_rounding_up() -> None:
+    assert children_of_four(Stride(), 64) == [36, 22, 5, 1]
+    assert shares([0.9, 0.8, 0.5, 0.2], 64, 0.2) == [37, 22, 5, 0]
+
+
+def test_a_node_that_is_scored_late_gets_its_share_from_then_on() -> None:
+    play = Play(Stride(), width=10_000)
+    early, late = play.take(), play.take()
+    assert early is not None and late is not None
+    play.tree.root.outcome = "expanded"
+    play.end(early, 0.5)
+    assert all(child is not None and child.parent is early for child in (play.take() for _ in range(20)))
+    play.end(late, 0.5)
+    taken = Counter(child.parent for child in (play.take() for _ in range(20)) if child is not None)
+    assert abs(taken[early] - taken[late]) <= 1
+
+
+@pytest.mark.parametrize("scores", [[1e308, -1e308, 0.0], [0.0] * 5, [700.0, 0.0]])
+def test_shares_of_any_scores_add_up(scores: list[float]) -> None:
+    assert sum(shares(sorted(scores, reverse=True), 16, 0.2)) <= 16
+
+
+def test_rebase_waits_for_the_whole_depth_and_best_first_does_not() -> None:
+    for search, waits in ((Rebase(budget=4), True), (BestFirst(branch=4), False)):
+        play = Play(search)
+        first = [play.take() for _ in range(4)]
+        assert first[0] is not None
+        play.end(first[0], 0.9)
+        assert (play.take() is None) is waits
+
+
+def test_beam_keeps_the_best_of_a_depth() -> None:
+    for barrier in (True, False):
+        play = Play(Beam(keep=2, branch=3, barrier=barrier))
+        first = [child for child in (play.take() for _ in range(6)) if child is not None]
+        assert len(first) == 6 and play.take() is None
+        for i, node in enumerate(first):
+            play.end(node, i / 10)
+        second = [child for child in (play.take() for _ in range(20)) if child is not None]
+        assert Counter(child.parent for child in second) == {first[5]: 3, first[4]: 3}
+
+
+def test_subtrees_keep_their_own_best_child() -> None:
+    play = Play(Dvts(subtrees=2, branch=2))
+    first = [child for child in (play.take() for _ in range(4)) if child is not None]
+    for node, score in zip(first, (0.9, 0.8, 0.1, 0.2), strict=True):
+        play.end(node, score)
+    second = [child for child in (play.take() for _ in range(9)) if child is not None]
+    assert Counter(child.parent for child in second) == {first[0]: 2, first[3]: 2}
+
+
+def test_depth_first_goes_down_and_back_two_levels_from_a_dead_end() -> None:
+    play = Play(Dfs(parallel=1, back=2))
+    a = play.take()
+    assert a is not None and play.take() is None, "one in flight"
+    play.end(a, 0.5)
+    b = play.take()
+    assert b is not None and b.parent is a
+    play.end(b, 0.5)
+    c = play.take()
+    assert c is not None and c.parent is b
+    play.end(c, None, "dead")
+    d = play.take()
+    assert d is not None and d.parent is a, "b, the dead end's parent, gets no more children"
+    assert "tried here before" in play.frontier.say(a)
+
+
+def test_visits_in_flight_send_the_next_one_elsewhere() -> None:
+    play = Play(Mcts(rollout=0, widen=2))
+    first = [play.take(), play.take()]
+    assert all(node is not None and node.parent is play.tree.root for node in first)
+    for node in first:
+        assert node is not None
+        play.end(node, 0.5)
+    parents = {node.parent for node in (play.take() for _ in range(4)) if node is not None}
+    assert len(parents) >= 2
+
+
+def test_particles_are_drawn_by_score_and_ended_ones_stay() -> None:
+    play = Play(Particle(particles=8))
+    first = [child for child in (play.take() for _ in range(8)) if child is not None]
+    assert len(first) == 8
+    for i, node in enumerate(first):
+        play.end(node, 0.999 if i == 3 else 0.001)
+    second = [child for child in (play.take() for _ in range(8)) if child is not None]
+    assert {child.parent for child in second} == {first[3]}
+
+
+def random_tree(random: Random) -> tuple[list[float], list[list[int]], dict[int, float]]:
+    parents: dict[int, int] = {}
+    for node in range(1, random.randint(2, 14)):
+        parents[node] = random.randrange(node)
+    nodes = [0, *parents]
+    inner = set(parents.values())
+    leaves = [node for node in nodes if node not in inner or (node and random.random() < 0.2)]
+
+    def path(node: int) -> list[int]:
+        return [*path(parents[node]), node] if node in parents else [node]
+
+    weights = [random.random() for _ in leaves]
+    total = sum(weights)
+    return [each / total for each in weights], [path(leaf) for leaf in leaves], {n: random.random() / 4 for n in nodes}
+
+
+def worth(
+    chosen: tuple[int, ...], weights: list[float], paths: list[list[int]], cost: dict[int, float],
+    clusters: list[int] | None = None, diversity: float = 0.0,
+) -> float:  # fmt: skip
+    touched = {node for i in chosen for node in paths[i]}
+    kinds = len({clusters[i] for i in chosen}) / len(set(clusters)) if clusters else 0.0
+    return sum(weights[i] for i in chosen) - sum(cost[node] for node in touched) + diversity * kinds
+
+
+def subsets(count: int) -> list[tuple[int, ...]]:
+    return [each for size in range(1, count + 1) for each in itertools.combinations(range(count), size)]
+
+
+def test_the_leaves_kept_are_the_best_by_brute_force() -> None:
+    random = Random(5)
+    for _ in range(400):
+        weights, paths, cost = random_tree(random)
+        kept = tuple(by_tree(weights, paths, cost))
+        best = max(worth(each, weights, paths, cost) for each in subsets(len(weights)))
+        assert kept and worth(kept, weights, paths, cost) == pytest.approx(best)
+
+
+def test_the_integer_program_is_right_about_clusters() -> None:
+    pytest.importorskip("scipy")
+    random = Random(6)
+    for _ in range(30):
+        weights, paths, cost = random_tree(random)
+        clusters = [random.randrange(3) for _ in weights]
+        kept = by_program(weights, paths, cost, clusters, 0.4)
+        assert kept is not None
+        best = max(worth(each, weights, paths, cost, clusters, 0.4) for each in subsets(len(weights)))
+        assert worth(tuple(kept), weights, paths, cost, clusters, 0.4) == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize("search", ALL, ids=lambda search: type(search).__name__)
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_becomes_of_nodes_a_search_goes_on_or_ends(search: Search, seed: int) -> None:
+    """No node that has ended is expanded, none is taken twice at once beyond what was asked, nothing hangs."""
+    random = Random(seed)
+    play = Play(search, seed=seed)
+    for _ in range(300):
+        child = play.take() if len(play.tree.pending) < 8 else None
+        if child is not None:
+            assert child.parent is not None and child.parent.outcome in ("open", "expanded")
+            assert child.parent not in play.tree.pending
+        elif play.tree.pending:
+            node = random.choice(list(play.tree.pending))
+            score = random.choice([None, 0.0, 1.0, random.random()])
+            play.end(node, score, random.choice(["open", "open", "answer", "dead", "merged"]))
+        else:
+            break
+    assert len(play.tree.nodes) > 1
+
+
+def test_searches_and_scorers_are_found_by_name_and_options_are_checked() -> None:
+    plugins = Plugins()
+    assert isinstance(plugins.made("search", Plugin(name="best-first", options={"branch": 2})), BestFirst)
+    with pytest.raises(Exception, match="there is no option 'brunch'; did you mean 'branch'"):
+        plugins.made("search", Plugin(name="best-first", options={"brunch": 2}))
+    with pytest.raises(Exception, match="there is no scorer 'functoin'"):
+        plugins.made("scorer", Plugin(name="functoin"))
+    assert {"best-first", "beam", "dvts", "rebase", "stride", "ets", "mcts", "lats", "dfs", "tot", "particle"} <= set(
+        plugins.names("search")
+    )
