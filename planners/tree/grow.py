@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from plait.core.awaited import Asked, Awaited, Line, StepFailed
 from plait.core.errors import PlannerError
@@ -12,10 +12,8 @@ from plait.core.planning import derive
 from plait.core.search import Node, Scorer, Search, SearchTree
 
 from .calls import Calls
+from .options import TreeOptions
 from .vote import choose
-
-if TYPE_CHECKING:
-    from . import Tree
 
 __all__ = ["Growth"]
 
@@ -23,7 +21,7 @@ __all__ = ["Growth"]
 class Growth:
     """The tree of one run. `tree` and `counts` tell what became of it."""
 
-    def __init__(self, options: Tree, ctx: Context, question: str) -> None:
+    def __init__(self, options: TreeOptions, ctx: Context, question: str) -> None:
         self._options, self._ctx, self._question = options, ctx, question
         self._task = ctx.brief.task
         self._search = cast("Search", ctx.brief.plugin("search", options.search))

@@ -1,11 +1,7 @@
-"""Scorer `function`: a value that can be computed, by the task or by a function of yours."""
+"""Scorer `function`: the value of a partial solution that the task can compute."""
 
 from __future__ import annotations
 
-import importlib
-
-from plait.core.addresses import check
-from plait.core.errors import PluginError
 from plait.core.flow import Context
 from plait.core.search import Node, Scorer
 
@@ -13,20 +9,12 @@ __all__ = ["Function"]
 
 
 class Function(Scorer):
-    """`Task.value` of the text so far, or with `of` a pure function of yours: `of(question, text)` gives a number in
-    [0, 1], or `None` if it cannot tell."""
+    """`Task.value` of the text so far; unknown where the task has none.
 
-    of: str | None = None
-    """The function, as `pkg.mod:name`; it must be allowed (`--allow`)."""
+    A function of your own is a scorer too: `scorer=their_pkg.mod:name`, with `name(question, text)` that returns a
+    number in [0, 1], or `None` if it cannot tell.
+    """
 
     async def score(self, ctx: Context, question: str, node: Node) -> float | None:
-        """Return the function's value."""
-        if self.of is None:
-            return ctx.brief.task.value(node.text)
-        check(self.of, "scorer", plugin=True)
-        module, _, name = self.of.partition(":")
-        function = getattr(importlib.import_module(module), name, None)
-        if not callable(function):
-            raise PluginError(f"scorer 'function': {self.of} is no function")
-        value = function(question, node.text)
-        return float(value) if isinstance(value, int | float) else None
+        """Return the task's value."""
+        return ctx.brief.task.value(node.text)

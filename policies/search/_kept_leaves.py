@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,10 +53,12 @@ def by_program(
 ) -> list[int] | None:
     """Return the same with `diversity / K` added for each of the K clusters of which a leaf is kept: the integer
     program of ETS (arXiv 2502.13575), solved by `scipy.optimize.milp`. `None` without scipy, or if it finds nothing."""
-    if importlib.util.find_spec("scipy") is None:
-        return None
     import numpy as np
-    from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
+
+    try:
+        from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError:
+        return None
 
     solver: Any = optimize
     inner = sorted({node for path in paths for node in path[:-1]})

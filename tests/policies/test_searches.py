@@ -233,3 +233,13 @@ def test_searches_and_scorers_are_found_by_name_and_options_are_checked() -> Non
     assert {"best-first", "beam", "dvts", "rebase", "stride", "ets", "mcts", "lats", "dfs", "tot", "particle"} <= set(
         plugins.names("search")
     )
+
+
+def test_a_function_is_a_scorer() -> None:
+    from plait.runtime.plugins.inline import made_of
+
+    def length(question: str, text: str) -> float:
+        return len(text) / len(question)
+
+    made = made_of("scorer", length)
+    assert made is not None and made.__name__ == "length"

@@ -16,6 +16,7 @@ from ...core.errors import PluginError
 from ...core.flow import Answerable, Context, Flow
 from ...core.interfaces import Brief, Merge, Planner, Policy, Verdict
 from ...core.plan import Plan, Plugin
+from ...core.search import Node, Scorer
 from ...core.task import Task
 from ...core.view import Branch, StepView, View
 
@@ -25,9 +26,14 @@ Kind = Literal["planner", "policy", "merge", "task"]
 def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
     """Return the plugin class that a function stands for: a planner `fn(brief) -> Plan` or
     `async fn(ctx, question)` (a flow), a policy's rank
-    `fn(step, view) -> number or tuple`, a merge `fn(branches, task) -> value or Verdict`. `None` for another kind,
-    or a function that takes something else."""
-    bases: dict[str, tuple[type, int]] = {"planner": (_Function, 1), "policy": (_Rank, 2), "merge": (_Merged, 2)}
+    `fn(step, view) -> number or tuple`, a merge `fn(branches, task) -> value or Verdict`, a scorer
+    `fn(question, text) -> number or None`. `None` for another kind, or a function that takes something else."""
+    bases: dict[str, tuple[type, int]] = {
+        "planner": (_Function, 1),
+        "policy": (_Rank, 2),
+        "merge": (_Merged, 2),
+        "scorer": (_Scored, 2),
+    }
     if kind not in bases:
         return None
     base, takes = bases[kind]
@@ -107,6 +113,11 @@ class _Rank(Policy):
         key = cast("Any", self).function(step, view)
         keys = cast("Sequence[float]", key if isinstance(key, tuple | list) else (key,))
         return tuple(float(each) for each in keys)
+
+
+class _Scored(Scorer):
+    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+        return cast("Any", self).function(question, node.text)
 
 
 class _Merged(Merge):
