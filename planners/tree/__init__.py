@@ -23,6 +23,11 @@ class Tree(TreeOptions):
     A node continues its parent token for token, so that the prefix is computed once. Nodes in equal states
     (`Task.state_key`) are merged. The seed of a child is made of its path, not of the order in which nodes end. When
     the budget ends, the answers found so far are voted on.
+
+    After Tree of Thoughts (arXiv 2305.10601), REBASE (arXiv 2408.00724), ETS (arXiv 2502.13575), LATS (arXiv
+    2310.04406), DFSDT (arXiv 2307.16789) and particle filtering (arXiv 2502.01618). Differs from all of them: no depth
+    waits for another unless the search says so, equal states are merged, and no search sees the grader. Defaults:
+    best-first by `Task.value`, 16 nodes at a time, 256 in all.
     """
 
     async def run(self, ctx: Context, question: str) -> Answerable:

@@ -61,7 +61,7 @@ def planner(name: str) -> Planner:
 
 def brief(name: str, seed: int = 0) -> Brief:
     request = Request(text=PROMPT, planner=Plugin(name=name), seed=seed)
-    return Brief(request, Plugins().task(request.task, PROMPT), (search.spec,))
+    return Brief(request, Plugins().task(request.task, PROMPT), (search.spec,), Plugins())
 
 
 @dataclass

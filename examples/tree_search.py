@@ -1,0 +1,45 @@
+"""A search over partial solutions: a scripted model writes one step at a time, a scorer of your own says how promising
+each is, and a search says which of them goes on."""
+
+from __future__ import annotations
+
+from plait import Orchestrator
+from plait.core.flow import Context
+from plait.core.search import Node, Scorer
+from plait.planners.tree import Tree
+from plait.workers.scripted import Reply, Scripted
+
+
+class Checked(Scorer):
+    """Steps that were checked are promising."""
+
+    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+        """Return the share of steps with a check in it."""
+        return node.text.count("check") / node.depth
+
+
+def model() -> Scripted:
+    """Return a model that has six tries at the first step, and writes 42 only behind a right one."""
+    return Scripted(
+        [
+            Reply(when="7 = 42.*\n.*\n\\Z", text="The answer is 42."),
+            Reply(when="7 = 41\n.*\n\\Z", text="The answer is 41."),
+            Reply(when="7 = 4.*\n\\Z", text="check: 42 / 7 = 6\n", times=3),
+            Reply(when="7 = 4.*\n\\Z", text="That looks right.\n"),
+            Reply(text="6 · 7 = 42, check\n", times=2),
+            Reply(text="6 · 7 = 42\n", times=2),
+            Reply(text="6 · 7 = 41\n"),
+        ]
+    )
+
+
+def main() -> None:
+    for search in ("best-first", "stride", "beam"):
+        with Orchestrator(workers=[model()]) as plait:
+            answer = plait.run("What is 6 times 7?\n", planner=Tree(search=search, scorer=Checked(), nodes=40, width=4))
+        last = str(answer.answer).strip().splitlines()[-1]
+        print(f"{search}: {last}  ({answer.why})")
+
+
+if __name__ == "__main__":
+    main()
