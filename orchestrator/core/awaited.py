@@ -7,7 +7,7 @@ have ended: the machine then waits, not the flow.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from typing import Generic, Protocol, TypedDict, TypeVar, Unpack, cast
+from typing import Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
@@ -66,6 +66,7 @@ class Asked(TypedDict, total=False):
     model: str | None
     salt: str
     tools: Sequence[Function]
+    tool_choice: Literal["auto", "required"]
     name: str
     """The step's name; by default `think-1`, `think-2`, …"""
     label: str

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, JsonValue, model_validator
 
 from .chat import Message, transcript
+from .form import Form
 from .values import Frozen, StepName, json_references
 
 HANDED_OVER: dict[str, type] = {}
@@ -112,6 +113,8 @@ class Structured(Frozen):
     notation (for vLLM: GBNF or Lark). `choice`: one of several texts."""
     spec: JsonValue
     """The schema (an object), the expression or grammar (a string), or the choices (a list of strings)."""
+    required: bool = Field(default=True, exclude_if=lambda required: required)
+    """`False`: a worker that cannot enforce the form leaves it out, and whoever reads the text checks it."""
 
 
 class Function(Frozen):
@@ -209,6 +212,8 @@ class Think(Frozen):
     """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
     part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
     not told of them, so a prompt that relies on them says in words what else to write."""
+    tool_choice: Literal["auto", "required"] = Field(default="required", exclude_if=lambda each: each == "required")
+    """Whether the model must call one of `tools` or may, where a server can be told so."""
     reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda each: each is None)
     """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
     chat_template_kwargs: dict[str, JsonValue] = Field(default={}, exclude_if=lambda each: not each)
@@ -231,6 +236,7 @@ class Think(Frozen):
             model: str | None = None,
             salt: str = "",
             tools: Sequence[Function] = (),
+            tool_choice: Literal["auto", "required"] = "required",
             messages: Sequence[Message] = (),
             reasoning_effort: str | None = None,
             chat_template_kwargs: Mapping[str, JsonValue] = ...,
@@ -472,5 +478,7 @@ class Request(Frozen):
     """The conversation before `text`, which is its last user's message. It stands before the prompts of all steps that
     are chats and have no messages of their own. Where it ends with results of tools, `text` is the last user's message
     among them, and a step that asks just that gets the conversation alone."""
+    form: Form | None = Field(default=None, exclude_if=lambda form: form is None)
+    """The form of the answer, where it is to be typed."""
     asks: Asking = Field(default=Asking(), exclude_if=lambda asks: asks == Asking())
     """What all model calls ask for that do not say it themselves."""

@@ -75,8 +75,15 @@ class Prompts:
         found, key = ways(form), (server.model, form.kind, chat)
         async with self._lock:
             if key not in self._ways:
-                self._ways[key] = await way(server.link, server.dialect, server.model, form.kind, chat)
-        return found[self._ways[key]]
+                try:
+                    self._ways[key] = await way(server.link, server.dialect, server.model, form.kind, chat)
+                except EngineError:
+                    if form.required:
+                        raise
+                    self._ways[key] = ""
+        if not self._ways[key] and form.required:
+            raise EngineError(f"{server.link.base_url} takes no form of the kind {form.kind!r}")
+        return found.get(self._ways[key], {})
 
     async def stripped(self, think: Think, server: Server, reading: Reading) -> Result:
         """Return the result without the ids of a stop that is not to be kept, as vLLM returns it."""

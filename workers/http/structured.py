@@ -48,7 +48,7 @@ def ways(form: Structured) -> dict[str, Mapping[str, Any]]:
     }
     match form.kind:
         case "json":
-            schema = {"name": "form", "schema": spec, "strict": True}
+            schema = {"name": "form", "schema": spec, "strict": _strict(spec)}
             found["response_format (OpenAI)"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
         case "regex":
             found["regex (SGLang)"] = {"regex": spec}
@@ -59,6 +59,21 @@ def ways(form: Structured) -> dict[str, Mapping[str, Any]]:
             found["regex (SGLang)"] = {"regex": "|".join(f"({re.escape(each)})" for each in spec)}
             found["grammar (llama.cpp)"] = {"grammar": "root ::= " + " | ".join(json.dumps(each) for each in spec)}
     return found
+
+
+def _strict(schema: object) -> bool:
+    """Whether a schema is of the kind that OpenAI's servers take as strict: objects name all of their fields, require
+    them, and allow no others."""
+    if isinstance(schema, list):
+        return all(map(_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    fields = schema.get("properties")
+    if isinstance(fields, dict):
+        required = schema.get("required")
+        if schema.get("additionalProperties") is not False or set(required or ()) != set(fields):
+            return False
+    return all(map(_strict, schema.values()))
 
 
 async def way(link: Link, dialect: Dialect, model: str, kind: str, chat: bool) -> str:

@@ -32,7 +32,7 @@ class Offers:
 
     def fields(self, model: str, think: Think, chat: bool) -> Mapping[str, Any]:
         """Return the fields that offer a step's functions; none where the server takes none."""
-        way = self._ways.get(model, 0)
+        way = max(self._ways.get(model, 0), think.tool_choice == "auto")
         if not think.tools or not chat or way >= len(WAYS):
             return {}
         return {"tools": [function(each) for each in think.tools], **WAYS[way]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import InstanceOf, JsonValue
 
@@ -44,6 +44,8 @@ class Answer(Frozen):
     """Why there is no answer."""
     partial: dict[str, JsonValue] = {}
     """Values of the steps that were done, by step id, if the run has no value of its own."""
+    output: Any = None
+    """The answer as the type that the request asked for (`output_type`)."""
     reasoning: str = ""
     """What the model thought before the output: a block `<think>…</think>`, or what a server keeps apart."""
     anew: tuple[str, ...] = ()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ...core.chat import Message, read_messages
-from ...core.errors import FieldError, UsageError
+from ...core.errors import FieldError, TaskError, UsageError
+from ...core.form import ADAPTERS, Form
 from ...core.plan import Asking, Function
+from ...core.result import as_failure
 from ...core.tools.tool import is_name
 from ...core.values import json_value
+from ..driver.forms import check_schema
 from . import kinds
+from .answer import Answer
 
 _MAPPINGS = ("logit_bias", "chat_template_kwargs", "extra_body")
 
@@ -58,6 +63,31 @@ def asking(options: Mapping[str, Any]) -> Asking:
         functions = kinds.iterable("functions", given["functions"], 'functions=[{"name": "f", "parameters": {…}}]')
         given["functions"] = tuple(_function(each) for each in functions)
     return Asking(**given)
+
+
+def form_of(kind: object) -> Form | None:
+    """Return the form of the answer that a type asks for. Raises `FieldError`."""
+    if kind is None:
+        return None
+    form = Form.of(kind)[0]
+    check_schema(form)
+    return form
+
+
+def typed(answer: Answer, form: Form | None) -> Answer:
+    """Return an answer with its value as the type that was asked for: as plain JSON if the type is not known here."""
+    if form is None or answer.failure is not None or answer.value is None:
+        return answer
+    adapter = ADAPTERS.get(form.key)
+    if adapter is None:
+        return answer.model_copy(update={"output": answer.value, "answer": answer.value})
+    try:
+        output = adapter.validate_json(json.dumps(answer.value))
+    except Exception as error:  # pydantic's, or a validator of the user's own
+        said = str(error).strip().partition("\n")[0]
+        failure = as_failure(TaskError(f"the answer is not of the type that was asked for: {said}"))
+        return answer.model_copy(update={"failure": failure, "status": "failed"})
+    return answer.model_copy(update={"output": output, "answer": answer.value})
 
 
 def _mapping(name: str, given: object) -> object:

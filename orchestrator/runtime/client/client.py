@@ -42,7 +42,7 @@ from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
 from . import kinds
 from .answer import Answer, Mode, News
-from .asking import asked, asking
+from .asking import asked, asking, form_of
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
@@ -94,6 +94,8 @@ class Options(TypedDict, total=False):
     """Cached prefixes are shared only with requests of the same salt: what keeps tenants apart."""
     messages: Sequence[Message | Mapping[str, object]] | None
     """A conversation, as OpenAI's chat API has it. A text beside it is one more message of the user's."""
+    output_type: Any
+    """The type of `Answer.output`: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON schema."""
     functions: Iterable[Function | Mapping[str, object]] | None
     """Functions that the model may call and you run: its calls stand in `Answer.message`."""
     stop: str | Sequence[str] | None
@@ -325,6 +327,8 @@ class AsyncOrchestrator:
     ) -> Handle:
         if plan is not None:
             kinds.instance("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
+            if options.get("output_type") is not None:
+                raise UsageError("output_type goes with a planner: what a plan of yours ends in is yours to read")
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
         async with self._submitting:
@@ -488,9 +492,13 @@ class AsyncOrchestrator:
             planner = Plugin(name=planner.name, options={**planner.options, **general})
             made = self.plugins.planner(planner)
         policies = options.get("policies")
+        form = form_of(options.get("output_type"))
+        task_spec = self._task(options)
+        if form is not None and task_spec == Plugin(name="plain"):
+            task_spec = Plugin(name="plain", options={"answer": "json", "field": ""})  # votes are over JSON values
         request = Request(
             text=text,
-            task=self._task(options),
+            task=task_spec,
             planner=planner,
             policies=tuple(
                 self._spec("policy", each) for each in (config.standing_policies if policies is None else policies)
@@ -501,6 +509,7 @@ class AsyncOrchestrator:
             salt=options.get("salt") or "",
             messages=messages,
             asks=asking(options),
+            form=form,
         )
         trust(request.planner, *request.policies)
         task = self.plugins.task(request.task, text)

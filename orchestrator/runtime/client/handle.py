@@ -21,6 +21,7 @@ from ...core.tools.context import Question
 from ...machine import Machine, Node, Run, moved, step_record
 from ..driver.driver import LARGE, Driver
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews
+from .asking import typed
 from .questions import Asker
 from .report import report
 
@@ -50,6 +51,7 @@ class Handle:
         self._began = event.at if began is None else began
         self._ended = ended
         self._plan = event.plan
+        self._form = event.request.form
         self._asker = asker
         self._seen = len(nodes)
         self._news: asyncio.Queue[News | BaseException] | None = asyncio.Queue() if watch else None
@@ -151,6 +153,7 @@ class Handle:
         given = (finish, run, self._task, self._began, ended, self._plan)
         large = run is not None and len(run.nodes) >= LARGE
         answer = await asyncio.to_thread(read_answer, *given) if large else read_answer(*given)
+        answer = typed(answer, self._form)
         if self._news is not None:
             self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
         return answer

@@ -54,7 +54,8 @@ def _asked(op: Think, asks: Asking) -> dict[str, object]:
         if asks.chat_template_kwargs:
             update["chat_template_kwargs"] = {**asks.chat_template_kwargs, **op.chat_template_kwargs}
         update["reasoning_effort"] = op.reasoning_effort or asks.reasoning_effort
-        update["tools"] = op.tools or asks.functions
+        if asks.functions and not op.tools:
+            update |= {"tools": asks.functions, "tool_choice": "auto"}
     return update
 
 

@@ -13,12 +13,12 @@ from ...core.errors import RAISED, PlaitError, PlannerError
 from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
 from ...core.flow import Flow, is_root
 from ...core.interfaces import Brief, Planner, Reader
-from ...core.plan import Plan
+from ...core.plan import Plan, Step
 from ...core.result import Failure, as_failure
 from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
-from . import checked
+from . import checked, forms
 from .flows import End, Heard, Running, again
 
 ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
@@ -87,7 +87,7 @@ class Expander:
         except RAISED as error:
             raise _of_planner(planner, "start", error) from error
         self._runs[run] = _Open(planner, brief)
-        return Submitted(at=at, run=run, request=brief.request, plan=self._revise(plan, brief))
+        return Submitted(at=at, run=run, request=brief.request, plan=self._revise(forms.with_form(plan, brief), brief))
 
     def heard(self, machine: Machine, at: float) -> list[Event]:
         """Tell flows which of their steps ended in the last `Machine.handle`, and return what they want."""
@@ -156,7 +156,7 @@ class Expander:
             return []
         try:
             if reading is None or reading.attempt != action.attempt:
-                reading = _Reading(action.attempt, opened.planner.reader(step.plan, opened.brief))
+                reading = _Reading(action.attempt, _reader(opened, step.plan))
                 opened.readers[action.step] = reading
             said: list[Event] = [*self._read(reading, opened.brief, action, step, at)]
         except RAISED as error:
@@ -192,6 +192,12 @@ class Expander:
         flow = self.flows.pop(run, None)
         if flow is not None:
             flow.close()
+
+
+def _reader(opened: _Open, step: Step) -> Reader:
+    if forms.reads(step, opened.brief):
+        return forms.Reading(step, opened.brief)
+    return opened.planner.reader(step, opened.brief)
 
 
 def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action]) -> Heard | None:

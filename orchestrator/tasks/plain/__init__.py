@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from ...core.chat import split_reasoning
 from ...core.errors import TaskError
+from ...core.form import json_in
 from ...core.task import Style, Task
 from ...core.values import as_text
 from .._expression import canonical
@@ -30,8 +31,8 @@ class Plain(Task):
     number is written (`1,000.0`, `1000`, `2000/2`). `exact`: character by character. `number`: as numbers, rounded to a
     multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`, `2x+2`); any other text
     is normalised."""
-    field: str = Field(default="answer", min_length=1)
-    """For `json`: the field; `result.value` is one inside another."""
+    field: str = "answer"
+    """For `json`: the field; `result.value` is one inside another. Empty: the whole JSON value."""
     pattern: str | None = None
     """For `regex`: its group `answer`, else its first group, else the whole match. It runs on whatever a model writes,
     so keep nested repetitions out of it."""
@@ -86,7 +87,7 @@ class Plain(Task):
             case "line":
                 return after_the_word(text)
             case "json":
-                return json_field(text, self.field)
+                return json_field(text, self.field) if self.field else json_in(text)
             case "regex":
                 return by_pattern(text, self.pattern or "")
             case "function":

@@ -117,6 +117,8 @@ def normalised(answer: JsonValue) -> str:
 
 def plain(answer: JsonValue) -> str:
     """Return an answer as text, without spaces and marks that say nothing."""
+    if isinstance(answer, dict | list):
+        answer = json.dumps(answer, sort_keys=True, ensure_ascii=False)
     text = " ".join(as_text(answer).replace("\\!", "").replace("\\,", "").replace("$", "").split())
     return _WRAPPERS.sub(r"\1", text).strip().strip("*").rstrip(".").strip()
 

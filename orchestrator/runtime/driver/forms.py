@@ -1,0 +1,115 @@
+"""Typed answers: a last step that reads the planner's output by the request's form, with one turn of repair.
+
+Where the output is a model's text, or a vote over some, those calls are asked for the form at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jsonschema
+import referencing
+from jsonschema.validators import validator_for
+from pydantic import JsonValue
+
+from ...core.errors import FieldError, PlannerError
+from ...core.form import Form
+from ...core.interfaces import Brief
+from ...core.plan import Join, Plan, Plugin, Sampling, Step, Structured, Text, Think
+from ...core.planning import pass_through
+from ...core.result import Result
+
+OUTPUT = "output"
+"""Name of the step that reads the planner's output."""
+_SHOWN = 4000
+"""Characters of a text that is shown again to be repaired."""
+_STATE = "form"
+
+
+def check_schema(form: Form) -> None:
+    """Raise `FieldError` for what is no JSON schema."""
+    try:
+        validator_for(form.schema_).check_schema(form.schema_)
+    except jsonschema.SchemaError as error:
+        raise FieldError(f"output_type is no JSON schema: {error.message[:200]}") from None
+
+
+def with_form(plan: Plan, brief: Brief) -> Plan:
+    """Return a planner's first plan with the step that reads its output, where the request has a form."""
+    form = brief.request.form
+    if form is None or plan.output is None:
+        return plan
+    steps = {step.name: step for step in plan.steps}
+    output = steps.get(plan.output)
+    asked = [] if output is None else [output.name, *(output.needs if isinstance(output.op, Join) else ())]
+    new = [_asking(step, form) if step.name in asked else step for step in plan.steps]
+    name = OUTPUT if OUTPUT not in steps else f"{OUTPUT}-of-{plan.output}"
+    return plan.model_copy(update={"steps": (*new, _reading(name, plan.output, 0)), "output": name})
+
+
+def reads(step: Step, brief: Brief) -> bool:
+    """Whether a step is one that reads the output by the form."""
+    return brief.request.form is not None and isinstance(step.state, dict) and _STATE in step.state
+
+
+def _reading(name: str, branch: str, tries: int) -> Step:
+    step = pass_through(name, branch, expands=True)
+    return step.model_copy(update={"state": {_STATE: tries}, "label": "typed answer"})
+
+
+def _asking(step: Step, form: Form) -> Step:
+    """Return a model call that asks for the form, in words and of the engine."""
+    op = step.op
+    if not isinstance(op, Think) or not op.chat or op.sampling.structured is not None or step.expands:
+        return step
+    sampling = op.sampling.model_copy(update={"structured": structured(form)})
+    prompt = (*op.prompt, Text(text=f"\n\n{form.words}"))
+    return step.model_copy(update={"op": op.model_copy(update={"sampling": sampling, "prompt": prompt})})
+
+
+def structured(form: Form) -> Structured:
+    """Return what an engine is asked for, if it can."""
+    return Structured(kind="json", spec=form.schema_, required=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Reads one output."""
+
+    step: Step
+    brief: Brief
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        """Return nothing: there is more to come."""
+        return ()
+
+    def close(self, result: Result) -> Plan:
+        """Return the value as a step, or a turn of repair and the reading of that. Raises `PlannerError`."""
+        form, state = self.brief.request.form, self.step.state
+        assert form is not None
+        assert isinstance(state, dict)
+        value, wrong = self._value(form, result)
+        if not wrong:
+            merge = Plugin(name="constant", options={"value": value, "why": result.why})
+            return Plan(steps=(Step(name="value", op=Join(merge=merge, tolerate="any-end")),), output="value")
+        if state[_STATE]:
+            raise PlannerError(f"the answer does not have the form that was asked for, and its repair neither: {wrong}")
+        again = self._repair(form, result.text, wrong)
+        return Plan(steps=(again, _reading("repaired", again.name, 1)), output="repaired")
+
+    def _value(self, form: Form, result: Result) -> tuple[JsonValue, str]:
+        def check(value: JsonValue) -> str:
+            kind = validator_for(form.schema_)
+            error = next(iter(kind(form.schema_, registry=referencing.Registry()).iter_errors(value)), None)
+            return "" if error is None else f"at {error.json_path}: {error.message[:300]}"
+
+        return form.read(result.text, check)
+
+    def _repair(self, form: Form, text: str, wrong: str) -> Step:
+        question = self.brief.task.render()
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        prompt = f"{question}\n\nThis was answered:\n{shown}\n\nIt cannot be used: {wrong}.\n{form.words}"
+        sampling = Sampling(max_tokens=2048, structured=structured(form))
+        op = Think(prompt=(Text(text=prompt),), chat=self.brief.task.chat(), sampling=sampling)
+        return Step(name="repair", op=op, label="repair of the form")
