@@ -41,7 +41,7 @@ def build(service: Service) -> Starlette:
     routes = [
         Route("/healthz", _healthz),
         Route("/readyz", _Endpoint(service, _readyz, "readyz", keys=False)),
-        Route("/v1/models", _Endpoint(service, _models(service), "models")),
+        Route("/v1/models", _Endpoint(service, _models(service), "models"), methods=["GET"]),
         Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
         Route("/v1/chat/completions", _Endpoint(service, ChatCompletions(service), "chat"), methods=["POST"]),
     ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from pydantic import JsonValue
 from starlette.requests import Request
 
 from ...core.interfaces import Worker, offer
@@ -78,7 +79,15 @@ class Service:
         planner = (parse_plugin(said) if isinstance(said, str) else said) or strategy.planner
         planner = planner or self.orchestrator.config.planner
         user.may_plan(planner, body.plait.plan)
+        self._bounded({"n": body.plait.n, **planner.options})
         return asked(body, conversation, wishes, strategy, planner, self.orchestrator, self.limits(user))
+
+    def _bounded(self, options: Mapping[str, JsonValue]) -> None:
+        """Raise `ApiError` for an option that asks a planner for too many of something: planners make all at once."""
+        for name, value in options.items():
+            many = isinstance(value, int | float) and value > self.settings.width
+            if many and not any(word in name for word in ("token", "chars")):
+                raise invalid(f"{name}={value} is more than the {self.settings.width} allowed here", "model")
 
     async def submit(self, asked: Asked, field: PlaitField, user: User, *, watch: bool) -> Live:
         """Start a run. Raises `ApiError`, and what the orchestrator raises for a request that makes no sense."""

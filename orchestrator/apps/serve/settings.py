@@ -114,6 +114,8 @@ class Settings(Frozen):
     tokens_per_run: int = Field(default=1_000_000, ge=1)
     """Most tokens that one run may generate."""
     seconds_per_run: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
+    width: int = Field(default=256, ge=1)
+    """Most branches, rounds and the like that a request may ask a planner for."""
     runs: int = Field(default=4096, ge=1)
     """Runs at the same time; further requests are turned away (429)."""
     body_bytes: int = Field(default=8 << 20, ge=1024)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -46,10 +48,32 @@ class Served:
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    """A server in a thread of its own, for all tests of a module."""
+    begun: queue.Queue[tuple[Served, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
+
+    async def run() -> None:
+        end = asyncio.Event()
+        async with _starting()("fine") as served:
+            begun.put((served, asyncio.get_running_loop(), end))
+            await end.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    served, loop, end = begun.get(timeout=60)
+    yield served
+    loop.call_soon_threadsafe(end.set)
+    thread.join(timeout=20)
+
+
 @pytest.fixture
 def serve() -> Serve:
     """Start a server over scripted replies (texts or `Reply`s) or ready-made workers; more are settings."""
+    return _starting()
 
+
+def _starting() -> Serve:
     @contextlib.asynccontextmanager
     async def start(
         *replies: Reply | str, workers: list[Worker] | None = None, journal: str = "off", tools: Any = (),
