@@ -41,7 +41,7 @@ _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
 
 @common_options
 def study(
-    name: Annotated[str, typer.Argument(help=f"Which one: {', '.join(NAMES)}.")],
+    name: Annotated[str, typer.Argument(help=f"Which one: {', '.join((*NAMES, 'search'))}.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where tables, plots and numbers go.")] = Path("results"),
     records: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs are kept, to resume; OUT/records if left out.")
@@ -64,12 +64,18 @@ def study(
     *,
     common: Common,
 ) -> None:
-    """Rerun a study end to end on the local engine; stopped, it goes on where it was."""
+    """Rerun a study end to end on the local engine (`search`: in virtual time); stopped, it goes on where it was."""
     from plait.core.errors import UsageError
 
     from .base import Keeper
     from .store import Store
 
+    if name == "search":  # in virtual time: no engine, no session
+        from .search import run
+
+        with opened(False) as output:
+            output.people.print(run(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
+        return
     made = load(name)
     unknown = [given for given in only or () if not any(fnmatchcase(each.key, given) for each in made.conditions())]
     if unknown:

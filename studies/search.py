@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import NormalDist, fmean
-from typing import cast
+from typing import Any, cast
 
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
@@ -29,7 +29,7 @@ from plait.runtime.simulation.simulator import simulate
 from plait.tasks._countdown_states import moves, remaining, solvable
 from plait.tasks.countdown import Countdown
 
-__all__ = ["AUROCS", "METHODS", "Noisy", "Row", "cells", "puzzles", "run"]
+__all__ = ["AUROCS", "METHODS", "Noisy", "Row", "puzzles", "row_of", "run"]
 
 RIGHT = 0.35
 """Probability that the proposer looks for a move that keeps the puzzle solvable."""
@@ -161,17 +161,8 @@ def propose(job: Job, random: Random) -> Result:
     return Result(value=f"{a}{op}{b}={c};", usage=Usage(completion=tokens))
 
 
-def cells(numbers: Sequence[int], nodes: Sequence[int], count: int, seed: int) -> Iterator[Row]:
-    """Run every method at every setting."""
-    for size in numbers:
-        texts = puzzles(size, count, seed)
-        for method in METHODS:
-            for auroc in AUROCS if method != "majority" else (0.5,):
-                for most in nodes:
-                    yield _row(size, method, auroc, most, texts)
-
-
-def _row(size: int, method: str, auroc: float, most: int, texts: Sequence[str]) -> Row:
+def row_of(size: int, method: str, auroc: float, most: int, texts: Sequence[str]) -> Row:
+    """Run one method at one setting on the puzzles."""
     right = covered = 0
     tokens: list[float] = []
     seconds: list[float] = []
@@ -206,14 +197,31 @@ def _row(size: int, method: str, auroc: float, most: int, texts: Sequence[str]) 
     return Row(size, method, auroc, most, right / n, covered / n, fmean(tokens), fmean(seconds), fmean(kv))
 
 
-def run(out: Path, problems: int, seed: int) -> str:
-    """Run the study and write `search.json` and `search.md`; return the page."""
-    rows = list(cells((4, 5, 6), (24, 48, 96, 192), problems, seed))
+def run(out: Path, problems: int, seed: int, report: bool = False) -> str:
+    """Run what is missing, write `search.json` (after every cell, so that it can go on) and `search.md`; return the
+    page."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "search.json").write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    kept = out / "search.json"
+    known: dict[str, list[dict[str, Any]]] = json.loads(kept.read_text()) if kept.is_file() else {}
+    key = f"{problems} puzzles, seed {seed}"
+    rows = [Row(**each) for each in known.get(key, [])]
+    done = {(row.numbers, row.method, row.auroc, row.nodes) for row in rows}
+    for size, method, auroc, nodes in () if report else _settings():
+        if (size, method, auroc, nodes) not in done:
+            rows.append(row_of(size, method, auroc, nodes, puzzles(size, problems, seed)))
+            known[key] = [asdict(row) for row in rows]
+            kept.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     page = page_of(rows, problems, seed)
     (out / "search.md").write_text(page, encoding="utf-8")
     return page
+
+
+def _settings() -> Iterator[tuple[int, str, float, int]]:
+    for size in (5, 4, 6):
+        for nodes in (96, 24):
+            for method in METHODS:
+                for auroc in AUROCS if method != "majority" else (0.5,):
+                    yield size, method, auroc, nodes
 
 
 def page_of(rows: Sequence[Row], problems: int, seed: int) -> str:
