@@ -469,6 +469,13 @@ class Request(Frozen):
     policies: tuple[Plugin, ...] = ()
     budget: Budget = Budget()
     retries: Retries = Retries()
+    share: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
+    """Runs that name the same share divide slots with others as one run would, and go in order of arrival among
+    themselves. Each run is a share of its own by default."""
+    weight: float = Field(default=1.0, ge=0.001, le=1000, exclude_if=lambda weight: weight == 1)
+    """Of its share: one of weight 2 gets twice the tokens of one of weight 1 while both have steps that wait."""
+    priority: int = Field(default=0, ge=-1000, le=1000, exclude_if=lambda priority: not priority)
+    """Added to that of each step: all that waits with a smaller one goes first, whatever has been served."""
     seed: int = 0
     model: str | None = Field(default=None, exclude_if=lambda model: model is None)
     """Name of the model that answers where a step names none (`Think.model`)."""

@@ -97,7 +97,7 @@ class Dispatcher:
                 worker, reason = place
                 if node.ended:  # a policy that raised while it was asked has ended the run
                     return
-            priority = node.step.priority * PRIORITY_STEP
+            priority = node.priority * PRIORITY_STEP
             if node.rank and node.rank[0] == node.rank[0]:  # it may be no number
                 priority += int(max(-_MOST_RANK, min(_MOST_RANK, node.rank[0])))
             self._start(node, worker, answer, priority, reason)
@@ -171,7 +171,7 @@ class Dispatcher:
                 self.refused.append((len(self._records.actions), Refused(node.id, failure, run.id)))
                 self._steps.break_with(run, failure)
                 return default, ""
-            if chosen is None and worker is not None and worker.free > 0 and lane_of(node.step) in worker.lanes:
+            if chosen is None and worker is not None and worker.free > 0 and worker.in_lane(lane_of(node.step)):
                 chosen = worker, reason
         return chosen or (default, "")
 
@@ -207,7 +207,7 @@ class Dispatcher:
             worker = self._queue.another(lane, first.worker)
         else:
             worker = self._records.workers.get(wish.worker)
-        if worker is None or worker is first.worker or worker.free <= 0 or lane not in worker.lanes:
+        if worker is None or worker is first.worker or worker.free <= 0 or not worker.in_lane(lane):
             return
         checkpoint = first.checkpoint()
         grant = budgets.admit(node.account, _asks_for(node, checkpoint), self._records.now)

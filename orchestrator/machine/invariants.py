@@ -69,7 +69,7 @@ def _check_queue(machine: Machine) -> None:
     for lane, nodes in machine.queue.waiting():
         ready = [node.id for node in nodes if node.state is State.READY]
         places.update(ready)
-        idle = any(worker.free > 0 and lane in worker.lanes for worker in machine.workers.values())
+        idle = any(worker.free > 0 and worker.in_lane(lane) for worker in machine.workers.values())
         _demand(not (ready and idle), min(ready, default=lane), "is ready beside an idle slot")
     for run in machine.runs.values():
         _check_held_by_policies(run)

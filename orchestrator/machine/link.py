@@ -42,7 +42,7 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
         if name in taken:
             raise PlanError(f"{prefix}{name}: this name is already taken in its scope")
         merger = merge(op.merge) if op.kind == "join" else None
-        nodes[name] = Node(prefix + name, run, step, scope, group, merger)
+        nodes[name] = Node(prefix + name, run, step, scope, group, merger, step.priority + run.request.priority)
     output = _output(plan, scope, nodes)
     in_order = True
     alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}

@@ -24,7 +24,8 @@ The rules, and where they are:
    tolerate what their plan says. Failure travels downstream as data. (`steps.py`, `joins.py`)
 2. A step that ends releases the steps that it needed. A step without a consumer is cancelled, and releases in turn.
    Early stop, quorum, failure, budgets and the user's Ctrl-C all work by this one rule, upstream. (`steps.py`)
-3. Ready steps go to free slots by priority, then the policies' rank, then arrival. (`ready_queue.py`)
+3. Ready steps go to free slots by priority, then by what their run has been served, then by the policies' rank, then
+   by arrival. (`ready_queue.py`, `shares.py`, `waiting.py`)
 4. A ready step may be blocked by a budget, by a policy or by the user's pause. When something has ended there, the
    first of the blocked steps is asked about again. A policy never blocks the last thing that a run could do.
    (`dispatch.py`)
@@ -98,9 +99,12 @@ _REMEMBERED = 65_536
 
 class Machine:
     """All state of all runs. `cancel_timeout` is how many seconds a worker has to confirm a cancel, `lease` how many an
-    attempt may be silent before its worker is taken to have lost it (`None`: for ever)."""
+    attempt may be silent before its worker is taken to have lost it (`None`: for ever), `fair` whether runs divide the
+    slots (`shares.py`) or go in order of arrival."""
 
-    def __init__(self, plugins: Plugins, *, cancel_timeout: float = 10.0, lease: float | None = None) -> None:
+    def __init__(
+        self, plugins: Plugins, *, cancel_timeout: float = 10.0, lease: float | None = None, fair: bool = True
+    ) -> None:
         self.cancel_timeout = cancel_timeout
         self.lease = lease
         self.late = 0
@@ -111,7 +115,7 @@ class Machine:
         self._finished: dict[str, None] = {}
         """Ids of the runs that finished last, in that order: a second copy of one's submission is late news."""
         self._records = records = Records()
-        self.queue = queue = ReadyQueue(records.workers)
+        self.queue = queue = ReadyQueue(records.workers, fair)
         self._slots = slots = Slots(records, queue, cancel_timeout=cancel_timeout, lease=lease)
         self._steps = steps = Steps(records, queue, slots)
         self._dispatcher = Dispatcher(records, queue, slots, steps)
@@ -228,6 +232,7 @@ class Machine:
         """
         self._open_answer(at)
         taken = other._records.runs.pop(run)
+        taken.share = self.queue.enter(run, taken.request)
         for node in take_over(self._records, self._slots.timers, other._records, other._slots.timers, taken, at):
             self._steps.enqueue(node)
         self._dispatcher.advance()
@@ -292,6 +297,7 @@ class Machine:
         if tokens and not attempt.tokens and node.run.held:
             self._slots.stirred[node.run.id] = node.run
         attempt.tokens += tokens
+        self.queue.heard(attempt, tokens)
         attempt.largest = max(attempt.largest, event.largest or tokens)
         used = min(attempt.left, tokens)
         attempt.left -= used
@@ -376,6 +382,7 @@ class Machine:
         if account is not None:
             self._plans.arm_deadline(account, run)
         self.runs[run.id] = run
+        run.share = self.queue.enter(run.id, request)
         self._plans.start(nodes)
         self._plans.close_scope(scope)
         self._reviews.begin(run)
@@ -504,6 +511,7 @@ class Machine:
         assert run.root is not None and run.root.output is not None
         self._remember(run.id)
         del self.runs[run.id]
+        self.queue.leave(run.share)
         self._dispatcher.holding.pop(run.id, None)
         for node in run.nodes:
             del self.nodes[node.id]

@@ -1,13 +1,8 @@
 """Which ready step goes to which worker next.
 
-Steps queue in lanes: a kind of step, and the model if one is named. In a lane, smaller `Step.priority` goes first, then
-the smaller rank that the run's policies gave the step when it became ready, then arrival.
-
-Ranks of different policies measure different things (tokens to go, places in a tree), so steps whose runs rank them by
-different policies stand in different queues, one for each *order*, and steps that no policy ranks in another. Between
-orders, steps start in order of arrival. If an order starts a later arrival first, because its rank says so, the two
-steps swap their tickets (numbers of arrival), so that other orders see no jump in the queue. Example: steps a, b, c
-arrive in that order, a and c are ranked by one policy with c first, b by none. They start as c, b, a.
+Steps queue in lanes: a kind of step, and the model if one is named. The smallest priority goes first: that of the
+request and of the step together. Then the share goes first that has been served least (`shares.py`), and within it
+rank and arrival count (`waiting.py`).
 
 Among workers with a free slot the one with the fewest attempts gets the step, unless a policy chose another.
 """
@@ -15,107 +10,16 @@ Among workers with a free slot the one with the fewest attempts gets the step, u
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from ..core.interfaces import Policy
-from ..core.plan import Kind
-from ..core.states import State
-from .records import Node, Queued, WorkerState, lane_of, queued
+from ..core.plan import Kind, Request
+from ..core.result import Usage
+from .records import Attempt, Node, WorkerState, lane_of
+from .shares import Share, Tally
+from .waiting import Room, Waiting
 
-
-@dataclass(slots=True, eq=False)
-class Unranked:
-    """Ready steps of one lane that no policy ranks. Most come in order of arrival and with priority 0: these stand in a
-    plain line, the others in a heap."""
-
-    line: deque[Node] = field(default_factory=deque[Node])
-    heap: list[Queued] = field(default_factory=list[Queued])
-
-    def push(self, node: Node) -> None:
-        """Add a step."""
-        line = self.line
-        if node.step.priority == 0 and (not line or line[-1].ticket < node.ticket):
-            line.append(node)
-        else:
-            heapq.heappush(self.heap, queued(node))
-
-    def first(self) -> Node | None:
-        """Return the step that is to go first; steps that are over are dropped on the way."""
-        line, heap = self.line, self.heap
-        while line and line[0].state is not State.READY:
-            line.popleft()
-        if not heap:
-            return line[0] if line else None
-        while heap and heap[0][3].state is not State.READY:
-            heapq.heappop(heap)
-        if not line or (heap and heap[0] < queued(line[0])):
-            return heap[0][3] if heap else None
-        return line[0]
-
-    def pop(self, node: Node) -> None:
-        """Take out the first step, which is `node`."""
-        if self.line and self.line[0] is node:
-            self.line.popleft()
-        else:
-            heapq.heappop(self.heap)
-
-    def nodes(self) -> list[Node]:
-        """Return all steps here, those included that are over."""
-        return [*self.line, *(entry[3] for entry in self.heap)]
-
-
-@dataclass(slots=True, eq=False)
-class Ranked:
-    """Ready steps of one lane and one order. Every operation takes O(log n), amortised."""
-
-    heap: list[Queued] = field(default_factory=list[Queued])
-    """By priority, rank, ticket."""
-    _turns: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """A heap of (priority, turn, ticket); entries whose step has gone, or has swapped its turn, are stale."""
-    _waiting: dict[int, Node] = field(default_factory=dict[int, Node])
-    """The steps in the other heap, by ticket."""
-
-    def push(self, node: Node) -> None:
-        """Add a step; one that was taken out before has kept its turn."""
-        heapq.heappush(self.heap, queued(node))
-        self._waiting[node.ticket] = node
-        node.turn = node.turn or node.ticket
-        self.note_turn(node)
-
-    def note_turn(self, node: Node) -> None:
-        """Take note of the turn of a step that stands here, a new or a swapped one."""
-        heapq.heappush(self._turns, (node.step.priority, node.turn, node.ticket))
-
-    def first(self) -> Node | None:
-        """Return the step that is to go first; steps that are over are dropped on the way."""
-        while self.heap and self.heap[0][3].state is not State.READY:
-            self.pop()
-        return self.heap[0][3] if self.heap else None
-
-    def pop(self) -> None:
-        """Take out the first step."""
-        self._waiting.pop(heapq.heappop(self.heap)[2], None)
-
-    def earliest(self) -> Node:
-        """Return the step here whose turn comes first. Only while there is a first."""
-        while True:
-            _, turn, ticket = self._turns[0]
-            node = self._waiting.get(ticket)
-            if node is not None and node.turn == turn and not node.ended:
-                return node
-            heapq.heappop(self._turns)
-
-
-class _Choice(NamedTuple):
-    """The step of an order that would start now, a worker for it, and the step of that order whose turn comes first."""
-
-    node: Node
-    worker: WorkerState | None
-    queue: Ranked
-    due: Node
-    due_in: Ranked
+_IDLE_LANES = 64
+"""Lanes in which nothing waits that are remembered: a lane for every model that was ever named would be a leak."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +30,8 @@ class _Pool:
     the entry on top when somebody asks.
     """
 
-    lanes: dict[str, None]
+    last: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    """What the share had been served that these workers took a step of last: of think steps, and (`True`) of calls."""
     heap: list[tuple[int, str, WorkerState]] = field(default_factory=list[tuple[int, str, WorkerState]])
 
     def offer(self, worker: WorkerState) -> None:
@@ -153,29 +58,72 @@ class _Pool:
         return None
 
 
-Rankers = tuple[type[Policy], ...]
-"""The classes of the policies that rank: two functions of one name are two classes."""
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """Steps of one kind, and of one model if they name one: who serves them, and which shares have some waiting."""
+
+    name: str
+    call: bool
+    pools: list[_Pool] = field(default_factory=list[_Pool])
+    serving: int = 0
+    """How many workers that are up serve it."""
+    expected: bool = False
+    """Whether a worker serves it, or will when it is back."""
+    heap: list[tuple[int, float, int, Share]] = field(default_factory=list[tuple[int, float, int, Share]])
+    """The shares that wait, by (priority, key, number). An entry may be stale. Each share that waits has one that is
+    not above its true one, so it is enough to correct the entry on top when somebody asks."""
+    listed: dict[Share, tuple[int, float]] = field(default_factory=dict[Share, tuple[int, float]])
+    """The entries that are not stale."""
+
+    def least_loaded(self) -> WorkerState | None:
+        """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
+        pools = self.pools
+        if len(pools) == 1:
+            return pools[0].least()
+        best: WorkerState | None = None
+        for pool in pools:
+            worker = pool.least()
+            if worker is not None and (best is None or (worker.running, worker.name) < (best.running, best.name)):
+                best = worker
+        return best
+
+    def enter(self, share: Share, priority: int) -> None:
+        """List a share, unless it is listed at least as far ahead. An entry that stood alone was not kept correct."""
+        if len(self.heap) == 1:
+            first, _, number, alone = self.heap[0]
+            self.listed[alone] = known = first, self.tally(alone).key
+            self.heap[0] = (*known, number, alone)
+        key = self.tally(share).key
+        if share not in self.listed or (priority, key) < self.listed[share]:
+            self.listed[share] = (priority, key)
+            heapq.heappush(self.heap, (priority, key, share.number, share))
+
+    def tally(self, share: Share) -> Tally:
+        """Return what a share has been served in steps of this kind."""
+        return share.call if self.call else share.think
 
 
 class ReadyQueue:
-    """The steps that are ready for a slot, and the workers that have slots."""
+    """The steps that are ready for a slot, and the workers that have slots.
 
-    def __init__(self, workers: dict[str, WorkerState]) -> None:
+    `fair=False`: all runs are one share, as before there were shares. Journals of then are replayed so.
+    """
+
+    def __init__(self, workers: dict[str, WorkerState], fair: bool = True) -> None:
         self.workers = workers
-        self.serving: dict[str, int] = {}
-        """How many workers that are up serve each lane."""
-        self.orders: dict[Rankers, dict[str, Ranked]] = {}
-        """By order, then by lane: the steps that policies rank. An order of which nothing waits is not there."""
-        self._lanes: dict[str, Unranked] = {"think": Unranked(), "call": Unranked()}
-        """By lane: the steps that no policy ranks."""
-        self._expected: dict[str, bool] = {}
-        """Whether a worker serves this lane, or will when it is back."""
-        self._pools: dict[str, list[_Pool]] = {}
-        """By lane."""
+        self.shares: dict[str, Share] = {}
+        """By name; that of a run by itself is `:` and its id."""
+        self._fair = fair
+        self._arrived = 0
+        self._waiting: dict[Share, Waiting] = {}
+        self._lanes: dict[str, _Lane] = {}
+        self._busy: dict[str, _Lane] = {}
+        """The lanes in which shares are listed."""
+        self._pools: dict[tuple[tuple[Kind, ...], tuple[str, ...]], _Pool] = {}
+        """By what their workers serve."""
         self._pool_of: dict[str, _Pool] = {}
         """By worker."""
         self._tickets = 0
-        self._see_who_serves()
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -202,20 +150,35 @@ class ReadyQueue:
         self._see_who_serves()
 
     def _see_who_serves(self) -> None:
-        """Find anew which workers serve which lanes; workers and lanes change seldom."""
-        lanes, workers = self._lanes, self.workers.values()
-        pools: dict[tuple[str, ...], _Pool] = {}
-        for worker in workers:
-            worker.see_lanes(lanes)
+        """Find anew which workers serve which lanes; workers change seldom."""
+        before, self._pools = self._pools, {}
+        for worker in self.workers.values():
             worker.listed = -1
-            pool = pools.setdefault(tuple(worker.lanes), _Pool(worker.lanes))
+            serves = worker.serves, worker.models
+            pool = self._pools.get(serves)
+            if pool is None:
+                pool = self._pools[serves] = _Pool()
+                if serves in before:
+                    pool.last = before[serves].last
             pool.offer(worker)
             self._pool_of[worker.name] = pool
-        for lane in lanes:
-            here = [worker for worker in workers if lane in worker.lanes]
-            self._pools[lane] = [pool for pool in pools.values() if lane in pool.lanes]
-            self._expected[lane] = any(worker.up or worker.returning for worker in here)
-            self.serving[lane] = sum(worker.up for worker in here)
+        for lane in self._lanes.values():
+            self._see_lane(lane)
+
+    def _see_lane(self, lane: _Lane) -> None:
+        here = [worker for worker in self.workers.values() if worker.in_lane(lane.name)]
+        lane.pools = list(dict.fromkeys(self._pool_of[worker.name] for worker in here))
+        lane.expected = any(worker.up or worker.returning for worker in here)
+        lane.serving = sum(worker.up for worker in here)
+
+    def _lane(self, name: str) -> _Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            if len(self._lanes) >= _IDLE_LANES + 2 * len(self._busy):
+                self._lanes = dict(self._busy)
+            lane = self._lanes[name] = _Lane(name, name == "call")
+            self._see_lane(lane)
+        return lane
 
     def offer(self, worker: WorkerState) -> None:
         """Take note that a worker has given a slot back."""
@@ -223,28 +186,73 @@ class ReadyQueue:
 
     def least_loaded(self, lane: str) -> WorkerState | None:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
-        pools = self._pools.get(lane, ())
-        if len(pools) == 1:
-            return pools[0].least()
-        best: WorkerState | None = None
-        for pool in pools:
-            worker = pool.least()
-            if worker is not None and (best is None or (worker.running, worker.name) < (best.running, best.name)):
-                best = worker
-        return best
+        return self._lane(lane).least_loaded()
 
     def another(self, lane: str, beside: WorkerState) -> WorkerState | None:
         """Return the worker other than one with a free slot that runs the fewest attempts, or `None`."""
-        free = (each for each in self.workers.values() if each is not beside and each.free > 0 and lane in each.lanes)
+        free = (each for each in self.workers.values() if each is not beside and each.free > 0 and each.in_lane(lane))
         return min(free, key=lambda each: (each.running, each.name), default=None)
+
+    def serving(self, lane: str) -> int:
+        """Return how many workers that are up serve a lane."""
+        return self._lane(lane).serving
 
     def expects(self, lane: str) -> bool:
         """Whether a worker serves a lane, or will when it is back."""
-        return self._expected[lane]
+        return self._lane(lane).expected
 
     def models(self) -> list[str]:
         """Return the names that workers there are give their models."""
         return sorted({name for each in self.workers.values() if each.up or each.returning for name in each.models})
+
+    # -- shares --------------------------------------------------------------------------------------------------------
+
+    def enter(self, run: str, request: Request) -> Share:
+        """Return the share of a new run."""
+        name = (request.share or f":{run}") if self._fair else ""
+        share = self.shares.get(name)
+        if share is None:
+            self._arrived += 1
+            share = self.shares[name] = Share(name, self._arrived)
+            self._waiting[share] = Waiting()
+        share.runs += 1
+        if self._fair:
+            share.weigh(request.weight)
+        return share
+
+    def leave(self, share: Share) -> None:
+        """Take note that a run is over. A share without a run is forgotten."""
+        share.runs -= 1
+        if not share.runs:
+            del self.shares[share.name], self._waiting[share]
+            for name, lane in list(self._busy.items()):
+                if lane.listed.pop(share, None) is not None and not lane.listed:
+                    lane.heap.clear()
+                    del self._busy[name]
+
+    def heard(self, attempt: Attempt, tokens: int) -> None:
+        """Count tokens that an attempt has reported."""
+        attempt.due = attempt.node.run.share.think.heard(tokens, attempt.due)
+
+    def begun(self, attempt: Attempt) -> None:
+        """Count an attempt that begins."""
+        node = attempt.node
+        share = node.run.share
+        if node.step.op.kind == "think":
+            attempt.due = share.think.begin()
+        else:
+            share.call.served += 1
+
+    def over(self, attempt: Attempt, usage: Usage) -> None:
+        """Count the end of an attempt."""
+        node = attempt.node
+        if node.step.op.kind != "think":
+            return
+        share = node.run.share
+        share.think.end(usage, attempt.tokens, attempt.due)
+        for lane in self._busy.values():
+            if len(lane.heap) > 1 and not lane.call and share in lane.listed:
+                lane.enter(share, lane.listed[share][0])
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -253,84 +261,100 @@ class ReadyQueue:
         if node.ticket == 0:
             self._tickets = node.ticket = self._tickets + 1
         op = node.step.op
-        lane = op.kind if op.kind != "think" or op.model is None else lane_of(node.step)
-        if lane not in self._lanes:
-            self._lanes[lane] = Unranked()
-            self._see_who_serves()
-        if node.rank:
-            order = tuple(type(policy) for policy in node.run.rankers)
-            self.orders.setdefault(order, {}).setdefault(lane, Ranked()).push(node)
-        else:
-            self._lanes[lane].push(node)
+        name = op.kind if op.kind != "think" or op.model is None else lane_of(node.step)
+        lane = self._lanes.get(name) or self._lane(name)
+        share = node.run.share
+        waiting = self._waiting[share]
+        if not waiting.surely(name) and waiting.first(name) is None:
+            lane.tally(share).lift(self._least(lane))
+        waiting.push(node, name)
+        known = lane.listed.get(share)
+        if known is None or node.priority < known[0]:
+            lane.enter(share, node.priority)
+            self._busy[name] = lane
+
+    def _least(self, lane: _Lane) -> float:
+        """Return what the share that goes first has been served, of those that wait for the workers of a lane; if none
+        waits, what the last one had been that did."""
+        counters: list[float] = []
+        for each in self._busy.values():
+            if each.call is lane.call and (each is lane or any(pool in lane.pools for pool in each.pools)):
+                first = self._top(each)
+                if first is not None:
+                    counters.append(each.tally(first).counter)
+        return min(counters, default=max([pool.last[lane.call] for pool in lane.pools], default=0.0))
+
+    def _top(self, lane: _Lane) -> Share | None:
+        """Return the share that goes first in a lane; those that wait no longer are dropped on the way."""
+        heap, listed = lane.heap, lane.listed
+        while heap:
+            priority, key, number, share = heap[0]
+            if listed.get(share) != (priority, key):
+                heapq.heappop(heap)
+                continue
+            first = self._waiting[share].first(lane.name)
+            if first is None:
+                heapq.heappop(heap)
+                del listed[share]
+                continue
+            if len(heap) == 1 and len(self._busy) == 1:
+                return share
+            true = first.priority, lane.tally(share).key
+            if true != (priority, key):
+                listed[share] = true
+                heapq.heapreplace(heap, (*true, number, share))
+                continue
+            return share
+        return None
 
     def take(self) -> tuple[Node, WorkerState | None] | None:
         """Take out the first step that a worker has room for; or one, with `None`, that no worker serves or will serve.
         Return `None` if there is neither."""
-        chosen: Node | None = None
-        room: WorkerState | None = None
-        where: Unranked | None = None
-        for lane, queue in self._lanes.items():
-            if not queue.line and not queue.heap:
+        busy = self._busy
+        if len(busy) == 1:
+            ((name, lane),) = busy.items()
+            share = self._top(lane)
+            if share is None:
+                busy.clear()
+                return None
+            worker = lane.least_loaded()
+            return None if worker is None and lane.expected else self._take(share, {name: worker})
+        room: dict[str, WorkerState | None] = {}
+        first: dict[bool, _Lane] = {}
+        for name, lane in list(busy.items()):
+            if self._top(lane) is None:
+                del busy[name]
                 continue
-            worker = self.least_loaded(lane)
-            if worker is None and self._expected[lane]:
+            worker = lane.least_loaded()
+            if worker is None and lane.expected:
                 continue
-            node = queue.first()
-            if node is not None and (chosen is None or queued(node) < queued(chosen)):
-                chosen, room, where = node, worker, queue
-        if self.orders:
-            due = None if chosen is None else (chosen.step.priority, chosen.ticket)
-            choice = self._of_orders(due)
-            if choice is not None:
-                choice.queue.pop()
-                node, other = choice.node, choice.due
-                if other is not node:
-                    node.turn, other.turn = other.turn, node.turn
-                    choice.due_in.note_turn(other)
-                return node, choice.worker
-        if chosen is None or where is None:
+            room[name] = worker
+            before = first.get(lane.call)
+            if before is None or lane.heap[0][:3] < before.heap[0][:3]:
+                first[lane.call] = lane
+        if not first:
             return None
-        where.pop(chosen)
-        return chosen, room
+        share = min(first.values(), key=self._arrival).heap[0][3]
+        ours = [lane.call for lane in first.values() if lane.heap[0][3] is share]
+        return self._take(share, {name: worker for name, worker in room.items() if (name == "call") in ours})
 
-    def _of_orders(self, due: tuple[int, int] | None) -> _Choice | None:
-        """Return the choice of the order whose turn comes first, if it comes before `due` (a priority and a ticket)."""
-        best: _Choice | None = None
-        for order in list(self.orders):
-            found = self._of_order(order)
-            if found is not None:
-                turn = (found.due.step.priority, found.due.turn)
-                if due is None or turn < due:
-                    due, best = turn, found
-        return best
+    def _take(self, share: Share, room: Room) -> tuple[Node, WorkerState | None]:
+        """Take out the first step of a share in the lanes given, in one of which it has a step."""
+        taken = self._waiting[share].take(room)
+        assert taken is not None
+        node, worker = taken
+        if worker is not None:
+            call = node.step.op.kind == "call"
+            self._pool_of[worker.name].last[call] = (share.call if call else share.think).counter
+        return taken
 
-    def _of_order(self, order: Rankers) -> _Choice | None:
-        """Return the step that may start first among the steps of one order, over all lanes."""
-        lanes = self.orders[order]
-        found: _Choice | None = None
-        for lane, queue in list(lanes.items()):
-            node = queue.first()
-            if node is None:
-                del lanes[lane]
-                continue
-            worker = self.least_loaded(lane)
-            if worker is None and self._expected[lane]:
-                continue
-            due = queue.earliest()
-            if found is None:
-                found = _Choice(node, worker, queue, due, queue)
-                continue
-            if queued(node) < queued(found.node):
-                found = found._replace(node=node, worker=worker, queue=queue)
-            if (due.step.priority, due.turn) < (found.due.step.priority, found.due.turn):
-                found = found._replace(due=due, due_in=queue)
-        if not lanes:
-            del self.orders[order]
-        return found
+    def _arrival(self, lane: _Lane) -> tuple[int, int]:
+        """Return priority and number of arrival of the step for which a share goes first in a lane: what think steps
+        and calls have been served cannot be compared."""
+        first = self._waiting[lane.heap[0][3]].first(lane.name)
+        assert first is not None
+        return first.priority, first.ticket
 
     def waiting(self) -> list[tuple[str, list[Node]]]:
         """Return lanes with the steps in their queues, those included that are over."""
-        ranked = [(lane, queue) for lanes in self.orders.values() for lane, queue in lanes.items()]
-        return [(lane, queue.nodes()) for lane, queue in self._lanes.items()] + [
-            (lane, [entry[3] for entry in queue.heap]) for lane, queue in ranked
-        ]
+        return [found for waiting in self._waiting.values() for found in waiting.nodes()]

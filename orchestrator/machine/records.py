@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -20,6 +20,7 @@ from ..core.result import Failure, Result, Usage
 from ..core.states import MOVES, NAMES, Move, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView
+from .shares import Share
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +39,8 @@ class Node:
     """Innermost budget account over it; `None` without any budget."""
     merge: Merge | None = None
     """Of a join: its merge."""
+    priority: int = 0
+    """Of its request and its step together: the smaller the earlier."""
     state: State = State.WAITING
     ended: bool = False
     """Whether `state` is one that a step does not leave."""
@@ -171,7 +174,7 @@ Queued = tuple[int, tuple[float, ...], int, Node]
 
 def queued(node: Node) -> Queued:
     """Return a step's entry in a heap of ready steps."""
-    return node.step.priority, node.rank, node.ticket, node
+    return node.priority, node.rank, node.ticket, node
 
 
 @dataclass(slots=True, eq=False)
@@ -285,6 +288,8 @@ class Attempt:
     """Token ids that it generated, from a worker that says so."""
     group: float | None = None
     lowest: float | None = None
+    due: int = 0
+    """Units that its share is still expected to be charged for it (`shares.py`)."""
     context: int = 0
     """Tokens of context that it alone may come to hold on its worker, in a run with policies."""
 
@@ -373,6 +378,8 @@ class Run:
     id: str
     request: Request
     task: Task
+    share: Share = field(default_factory=lambda: Share("", 0))
+    """Whose part of the slots it takes."""
     rankers: tuple[Policy, ...] = ()
     """Its policies that rank ready steps."""
     placers: tuple[Policy, ...] = ()
@@ -427,8 +434,6 @@ class WorkerState:
     """Tokens that its attempts may still generate."""
     context: int = 0
     """Tokens of context that they may come to hold; shared ones count once; of runs with policies."""
-    lanes: dict[str, None] = field(default_factory=dict[str, None])
-    """Lanes that it serves."""
     listed: int = -1
     """`running` in its entry in the heap of free workers; -1 without an entry."""
 
@@ -439,19 +444,16 @@ class WorkerState:
 
     def could_take(self, step: StepView) -> bool:
         """Return whether it is up and serves a step's kind and model, free slot or not."""
-        return self.up and lane_of(step.plan) in self.lanes
+        return self.up and self.in_lane(lane_of(step.plan))
 
     def takes(self, step: StepView) -> bool:
         """Return whether it serves a step's kind and model, and has a free slot."""
-        return self.free > 0 and lane_of(step.plan) in self.lanes
+        return self.free > 0 and self.in_lane(lane_of(step.plan))
 
-    def see_lanes(self, lanes: Iterable[str]) -> None:
-        """Find which of all lanes it serves."""
-        self.lanes = {}
-        for lane in lanes:
-            kind, _, model = lane.partition(" ")
-            if kind in self.serves and (not model or not self.models or model in self.models):
-                self.lanes[lane] = None
+    def in_lane(self, lane: str) -> bool:
+        """Return whether it serves a lane."""
+        kind, _, model = lane.partition(" ")
+        return kind in self.serves and (not model or not self.models or model in self.models)
 
 
 @dataclass(slots=True, eq=False)

@@ -58,6 +58,7 @@ class Slots:
             seconds = budgets.seconds_left(node.account, records.now)
         worker.load += tokens
         worker.running += 1
+        self._queue.begun(attempt)
         if node.prefix_group is not None:
             prefix_groups.begun(node.prefix_group, attempt)
         if self.lease is not None:
@@ -113,6 +114,7 @@ class Slots:
         node.spent = usage if node.spent is None else node.spent + usage
         worker.load -= attempt.left
         worker.running -= 1
+        self._queue.over(attempt, usage)
         if not 0 <= worker.listed <= worker.running:
             self._queue.offer(worker)
         if node.prefix_group is not None:

@@ -302,7 +302,7 @@ class View:
 
     def serving(self, step: AnyStep) -> int:
         """Return how many workers serve a step's kind and model, free slot or not."""
-        return self._queue.serving.get(lane_of(step.plan), 0)
+        return self._queue.serving(lane_of(step.plan))
 
     def peers(self, step: AnyStep) -> Sequence[Ended]:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have

@@ -346,8 +346,14 @@ class World:
         group: Budget | None = None,
         retries: Retries | None = None,
         policies: Sequence[str] = (),
+        share: str = "",
+        weight: float = 1.0,
+        priority: int = 0,
     ) -> list[Action]:
         request = Request(
+            share=share,
+            weight=weight,
+            priority=priority,
             text=text,
             budget=budget or Budget(),
             retries=retries or Retries(),

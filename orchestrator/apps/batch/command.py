@@ -144,7 +144,7 @@ async def _outcome(
     try:
         own = {key: value for key, value in fields.items() if key in FIELDS and key != "text"}
         with untrusted():
-            handle = await orchestrator.submit(fields["text"], **{**options, **own})
+            handle = await orchestrator.submit(fields["text"], share="batch", **{**options, **own})
     except WorkerError:  # nothing can be run any more: that is no row's fault
         raise
     except (PlaitError, ValueError, TypeError) as error:

@@ -88,6 +88,13 @@ class Options(TypedDict, total=False):
     """Functions that this request alone may call, besides the orchestrator's own."""
     seed: int | None
     """Of all sampling."""
+    share: str | None
+    """Runs that name the same share divide slots with others as one run would; each is a share of its own by default
+    (`Request.share`)."""
+    weight: float | None
+    """Of its share of the slots: with 2 it is served twice the tokens of a run of weight 1, the default."""
+    priority: int | None
+    """What waits with a smaller one goes first, whatever has been served; 0 by default."""
     model: str | None
     """Name of the model that answers where the plan names none, among those that the workers serve."""
     salt: str | None
@@ -505,6 +512,9 @@ class AsyncOrchestrator:
             ),
             budget=self._budget(options),
             seed=_first(options.get("seed"), config.seed) or 0,
+            share=options.get("share") or "",
+            weight=1.0 if (weight := options.get("weight")) is None else weight,
+            priority=options.get("priority") or 0,
             model=options.get("model"),
             salt=options.get("salt") or "",
             messages=messages,

@@ -19,9 +19,13 @@ from ...core.interfaces import Plugins
 from ...machine import Machine, check as check_invariants
 from .journal import Journal
 from .recorded import dump, ordered, orders
-from .sqlite import FORMAT
 from .tables import Header, Row
 from .writer import of_runs
+
+_ABRIDGED = 3
+"""Format from which on actions are abridged as they are now."""
+_FAIR = 4
+"""Format from which on runs divide slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,7 @@ def _same(recorded: str | None, said: str, header: Header) -> bool:
     compared."""
     if recorded is None or recorded == said:
         return True
-    return header.format < FORMAT and ordered(recorded) == ordered(said)
+    return header.format < _ABRIDGED and ordered(recorded) == ordered(said)
 
 
 def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
@@ -216,7 +220,7 @@ def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
 
 
 def _machine(header: Header, plugins: Plugins) -> Machine:
-    return Machine(plugins, cancel_timeout=header.grace, lease=header.lease)
+    return Machine(plugins, cancel_timeout=header.grace, lease=header.lease, fair=header.format >= _FAIR)
 
 
 def _step(machine: Machine, row: Row, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 
-FORMAT = 3
+FORMAT = 4
 APPLICATION = 0x706C6974  # "plit", in SQLite's own header: says whose file this is
 SCHEMA = """
 CREATE TABLE sessions (first INTEGER PRIMARY KEY, header TEXT NOT NULL);
@@ -31,7 +31,8 @@ CREATE TABLE runs (
 );
 """
 """Tables that format 2 added: notes (intents, questions, answers), which no machine sees, and an index of the runs.
-Format 3 has the same tables; its sessions may be `told`, and it abridges actions differently."""
+Formats 3 and 4 have the same tables. Since format 3 sessions may be `told`, and actions are abridged differently; since
+format 4 runs divide slots, where their steps went in order of arrival before."""
 _MAGIC = b"SQLite format 3\0"
 _LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
 _PATIENCE = 0.5  # seconds to wait for a claim: a process that only asks whether a file is claimed holds it for a moment

@@ -1,0 +1,238 @@
+"""The steps of one share (`shares.py`) that are ready for a slot, and which of them goes first.
+
+In a lane, smaller priority goes first, then the smaller rank that the run's policies gave the step when it became
+ready, then arrival.
+
+Ranks of different policies measure different things (tokens to go, places in a tree), so steps whose runs rank them by
+different policies stand in different queues, one for each *order*, and steps that no policy ranks in another. Between
+orders, steps start in order of arrival. If an order starts a later arrival first, because its rank says so, the two
+steps swap their tickets (numbers of arrival), so that other orders see no jump in the queue. Example: steps a, b, c
+arrive in that order, a and c are ranked by one policy with c first, b by none. They start as c, b, a.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..core.interfaces import Policy
+from ..core.states import State
+from .records import Node, Queued, WorkerState, queued
+
+
+@dataclass(slots=True, eq=False)
+class Unranked:
+    """Ready steps of one lane that no policy ranks. Most come in order of arrival and with priority 0: these stand in a
+    plain line, the others in a heap."""
+
+    line: deque[Node] = field(default_factory=deque[Node])
+    heap: list[Queued] = field(default_factory=list[Queued])
+
+    def push(self, node: Node) -> None:
+        """Add a step."""
+        line = self.line
+        if node.priority == 0 and (not line or line[-1].ticket < node.ticket):
+            line.append(node)
+        else:
+            heapq.heappush(self.heap, queued(node))
+
+    def first(self) -> Node | None:
+        """Return the step that is to go first; steps that are over are dropped on the way."""
+        line, heap = self.line, self.heap
+        while line and line[0].state is not State.READY:
+            line.popleft()
+        if not heap:
+            return line[0] if line else None
+        while heap and heap[0][3].state is not State.READY:
+            heapq.heappop(heap)
+        if not line or (heap and heap[0] < queued(line[0])):
+            return heap[0][3] if heap else None
+        return line[0]
+
+    def pop(self, node: Node) -> None:
+        """Take out the first step, which is `node`."""
+        if self.line and self.line[0] is node:
+            self.line.popleft()
+        else:
+            heapq.heappop(self.heap)
+
+    def nodes(self) -> list[Node]:
+        """Return all steps here, those included that are over."""
+        return [*self.line, *(entry[3] for entry in self.heap)]
+
+
+@dataclass(slots=True, eq=False)
+class Ranked:
+    """Ready steps of one lane and one order. Every operation takes O(log n), amortised."""
+
+    heap: list[Queued] = field(default_factory=list[Queued])
+    """By priority, rank, ticket."""
+    _turns: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """A heap of (priority, turn, ticket); entries whose step has gone, or has swapped its turn, are stale."""
+    _waiting: dict[int, Node] = field(default_factory=dict[int, Node])
+    """The steps in the other heap, by ticket."""
+
+    def push(self, node: Node) -> None:
+        """Add a step; one that was taken out before has kept its turn."""
+        heapq.heappush(self.heap, queued(node))
+        self._waiting[node.ticket] = node
+        node.turn = node.turn or node.ticket
+        self.note_turn(node)
+
+    def note_turn(self, node: Node) -> None:
+        """Take note of the turn of a step that stands here, a new or a swapped one."""
+        heapq.heappush(self._turns, (node.priority, node.turn, node.ticket))
+
+    def first(self) -> Node | None:
+        """Return the step that is to go first; steps that are over are dropped on the way."""
+        while self.heap and self.heap[0][3].state is not State.READY:
+            self.pop()
+        return self.heap[0][3] if self.heap else None
+
+    def pop(self) -> None:
+        """Take out the first step."""
+        self._waiting.pop(heapq.heappop(self.heap)[2], None)
+
+    def earliest(self) -> Node:
+        """Return the step here whose turn comes first. Only while there is a first."""
+        while True:
+            _, turn, ticket = self._turns[0]
+            node = self._waiting.get(ticket)
+            if node is not None and node.turn == turn and not node.ended:
+                return node
+            heapq.heappop(self._turns)
+
+
+class _Choice(NamedTuple):
+    """The step of an order that would start now, a worker for it, and the step of that order whose turn comes first."""
+
+    node: Node
+    worker: WorkerState | None
+    queue: Ranked
+    due: Node
+    due_in: Ranked
+
+
+Rankers = tuple[type[Policy], ...]
+"""The classes of the policies that rank: two functions of one name are two classes."""
+Room = Mapping[str, WorkerState | None]
+"""Lanes of which a step could go now, each with a worker that has room; `None`: nobody serves it, nor will."""
+
+
+class Waiting:
+    """The ready steps of one share."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, Unranked] = {}
+        """By lane: the steps that no policy ranks. A lane in which nothing waits is soon not there."""
+        self.orders: dict[Rankers, dict[str, Ranked]] = {}
+        """By order, then by lane: the steps that policies rank. An order of which nothing waits is soon not there."""
+
+    def push(self, node: Node, lane: str) -> None:
+        """Add a step."""
+        if node.rank:
+            order = tuple(type(policy) for policy in node.run.rankers)
+            self.orders.setdefault(order, {}).setdefault(lane, Ranked()).push(node)
+        else:
+            queue = self.lanes.get(lane)
+            if queue is None:
+                queue = self.lanes[lane] = Unranked()
+            queue.push(node)
+
+    def surely(self, lane: str) -> bool:
+        """Whether a step that waits in a lane is seen at a glance."""
+        queue = self.lanes.get(lane)
+        return queue is not None and bool(queue.line) and queue.line[-1].state is State.READY
+
+    def first(self, lane: str) -> Node | None:
+        """Return a step of a lane that has the smallest priority, or `None` if nothing waits there."""
+        best: Node | None = None
+        queue = self.lanes.get(lane)
+        if queue is not None:
+            best = queue.first()
+            if best is None:
+                del self.lanes[lane]
+        if self.orders:
+            for lanes in self.orders.values():
+                ranked = lanes.get(lane)
+                node = ranked.first() if ranked is not None else None
+                if node is not None and (best is None or node.priority < best.priority):
+                    best = node
+        return best
+
+    def take(self, room: Room) -> tuple[Node, WorkerState | None] | None:
+        """Take out the step that goes first in the lanes given, or return `None`."""
+        if len(room) == 1 and not self.orders:
+            ((lane, worker),) = room.items()
+            queue = self.lanes[lane]
+            node = queue.first()
+            if node is None:
+                return None
+            queue.pop(node)
+            return node, worker
+        chosen: Node | None = None
+        where: Unranked | None = None
+        worker: WorkerState | None = None
+        for lane, free in room.items():
+            queue = self.lanes.get(lane)
+            node = queue.first() if queue is not None else None
+            if node is not None and (chosen is None or queued(node) < queued(chosen)):
+                chosen, where, worker = node, queue, free
+        if self.orders:
+            due = None if chosen is None else (chosen.priority, chosen.ticket)
+            choice = self._of_orders(due, room)
+            if choice is not None:
+                choice.queue.pop()
+                node, other = choice.node, choice.due
+                if other is not node:
+                    node.turn, other.turn = other.turn, node.turn
+                    choice.due_in.note_turn(other)
+                return node, choice.worker
+        if chosen is None or where is None:
+            return None
+        where.pop(chosen)
+        return chosen, worker
+
+    def _of_orders(self, due: tuple[int, int] | None, room: Room) -> _Choice | None:
+        """Return the choice of the order whose turn comes first, if it comes before `due` (a priority and a ticket)."""
+        best: _Choice | None = None
+        for order in list(self.orders):
+            found = self._of_order(order, room)
+            if found is not None:
+                turn = (found.due.priority, found.due.turn)
+                if due is None or turn < due:
+                    due, best = turn, found
+        return best
+
+    def _of_order(self, order: Rankers, room: Room) -> _Choice | None:
+        """Return the step that may start first among the steps of one order, over the lanes given."""
+        lanes = self.orders[order]
+        found: _Choice | None = None
+        for lane, queue in list(lanes.items()):
+            node = queue.first()
+            if node is None:
+                del lanes[lane]
+                continue
+            if lane not in room:
+                continue
+            worker, due = room[lane], queue.earliest()
+            if found is None:
+                found = _Choice(node, worker, queue, due, queue)
+                continue
+            if queued(node) < queued(found.node):
+                found = found._replace(node=node, worker=worker, queue=queue)
+            if (due.priority, due.turn) < (found.due.priority, found.due.turn):
+                found = found._replace(due=due, due_in=queue)
+        if not lanes:
+            del self.orders[order]
+        return found
+
+    def nodes(self) -> list[tuple[str, list[Node]]]:
+        """Return lanes with their steps, those included that are over."""
+        ranked = [(lane, queue) for lanes in self.orders.values() for lane, queue in lanes.items()]
+        return [(lane, queue.nodes()) for lane, queue in self.lanes.items()] + [
+            (lane, [entry[3] for entry in queue.heap]) for lane, queue in ranked
+        ]

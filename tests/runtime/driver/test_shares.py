@@ -1,0 +1,72 @@
+"""Runs divide the slots of one orchestrator, as their requests say; a journal of several is replayed to the letter."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from plait import AsyncOrchestrator, PlaitError
+from plait.runtime.journal.replay import replay
+from plait.runtime.plugins.loader import Plugins
+from plait.workers.scripted import Reply, Scripted
+
+
+def replies() -> Scripted:
+    return Scripted([Reply(text="answer: 4", delay=0.002)], slots=4)
+
+
+async def order_of_ends(journal: Path | str, **options: object) -> list[str]:
+    """Submit a run of sixty branches and then, while it runs, three runs of one step; return who ended when."""
+    ended: list[str] = []
+    async with AsyncOrchestrator(workers=[replies()], journal=journal) as plait:
+        handles = {"big": await plait.submit("2 + 2?", planner="sample", n=60)}
+        await asyncio.sleep(0.01)
+        for name in ("a", "b", "c"):
+            handles[name] = await plait.submit("2 + 2?", **options)  # type: ignore[arg-type]
+        for name, handle in handles.items():
+            handle.finished.add_done_callback(lambda _, name=name: ended.append(name))
+        for handle in handles.values():
+            assert (await handle).status == "done"
+        await asyncio.sleep(0)
+    return ended
+
+
+async def test_runs_of_one_step_do_not_wait_for_a_large_one() -> None:
+    assert (await order_of_ends("off"))[-1] == "big"
+
+
+async def test_what_has_a_smaller_priority_goes_first() -> None:
+    assert (await order_of_ends("off", priority=1))[0] == "big"
+
+
+async def test_a_journal_of_several_runs_is_replayed(tmp_path: Path) -> None:
+    """Reports are written several as one; what they add up to is the same."""
+    path = tmp_path / "runs.plait"
+    await order_of_ends(path, weight=3.0, share="small")
+    report = replay(path, Plugins(), check=True)
+    assert report.divergence is None and len(report.finished) == 4
+
+
+async def test_a_journal_from_before_there_were_shares_is_replayed_in_order_of_arrival(tmp_path: Path) -> None:
+    path = tmp_path / "runs.plait"
+    await order_of_ends(path)
+    with sqlite3.connect(path) as db:
+        ((first, header),) = db.execute("SELECT first, header FROM sessions").fetchall()
+        db.execute("UPDATE sessions SET header = ?", (json.dumps(json.loads(header) | {"format": 3}),))
+        assert first == 1
+    report = replay(path, Plugins())
+    assert report.divergence is not None, "its small runs went ahead of what had come before them"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [("weight", 0, "weight"), ("weight", "heavy", "weight"), ("priority", 0.5, "priority"), ("share", 7, "share")],
+)
+async def test_what_makes_no_sense_is_refused(option: str, value: object, says: str) -> None:
+    async with AsyncOrchestrator(workers=[replies()], journal="off") as plait:
+        with pytest.raises(PlaitError, match=says):
+            await plait.run("2 + 2?", **{option: value})  # type: ignore[arg-type]
