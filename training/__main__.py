@@ -13,13 +13,7 @@ from pathlib import Path
 
 import torch
 
-MODELS = {
-    "small": Path("orchestrator/models/countdown"),
-    "large": Path("orchestrator/models/countdown-large"),
-}
-STEPS = {"small": 16_000, "large": 8_500}
-"""Of about 4,400 tokens: an hour for the small model on two CPU threads, an hour and a quarter for the large one."""
-
+from .trades import TRADES
 
 COMMANDS = ("all", "train", "export", "evaluate", "check", "compare", "reproduce")
 
@@ -38,13 +32,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
     parser.add_argument("command", nargs="?", default="all", choices=COMMANDS)
+    parser.add_argument("--trade", choices=list(TRADES), default="countdown", help="what is learned")
     parser.add_argument("--folder", type=Path, default=None, help="checkpoints and loss curve; build/training/SIZE")
     parser.add_argument("--model", type=Path, default=None, help="exported model; the bundled one of that size")
     parser.add_argument("--other", type=Path, default=None, help="compare: the model beside it; FOLDER/model")
     parser.add_argument("--engine", action="store_true", help="compare: on the engine, too")
     parser.add_argument("--out", type=Path, default=None, help="compare: where the page goes; FOLDER")
     parser.add_argument("--size", choices=["small", "large"], default="small", help="1.1 or 3.2 million parameters")
-    parser.add_argument("--steps", type=int, default=None, help="16,000 for the small one, 8,500 for the large")
+    parser.add_argument("--steps", type=int, default=None, help="16,000 for the small countdown model")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
@@ -57,12 +52,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     again = options.command in ("compare", "reproduce")
-    options.folder = options.folder or Path("build/training") / (options.size + "-again" * again)
+    trade = TRADES[options.trade]
+    if options.size not in trade.sizes:
+        parser.error(f"--trade {options.trade} has the sizes {', '.join(trade.sizes)}")
+    prefix = f"{options.trade}-" * (options.trade != "countdown")
+    options.folder = options.folder or Path("build/training") / (prefix + options.size + "-again" * again)
     options.problems = options.problems or (1000 if again else 500)
     options.other = options.other or options.folder / "model"
     options.out = options.out or options.folder
-    options.model = options.model or MODELS[options.size]
-    options.steps = options.steps or STEPS[options.size]
+    options.model = options.model or trade.folders[options.size]
+    options.steps = options.steps or trade.steps[options.size]
     return options
 
 
@@ -92,11 +91,15 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "check":
         return int(check_traces(options.text, options.seed) > 0)
     from . import evaluate, export, train
-    from .model import SIZES
 
+    trade = TRADES[options.trade]
     device = device_of(options.device)
     config = train.TrainConfig(
-        steps=options.steps, seed=options.seed, compile=options.compile, model=SIZES[options.size]
+        steps=options.steps,
+        seed=options.seed,
+        compile=options.compile,
+        model=trade.sizes[options.size],
+        trade=options.trade,
     )
     if options.command in ("all", "train", "reproduce"):
         train.run(config, options.folder, device, fresh=options.fresh)
@@ -109,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
             "seed": config.seed,
         }
         to = options.other if options.command == "reproduce" else options.model
-        export.export(state.model, to, facts)
+        export.export(state.model, to, facts, trade)
         flags = [f"--size {options.size}"] * (options.size != "small") + ["--compile"] * options.compile
         export.write_card(state.model, to, " ".join(["python -m training", *flags]), facts, evaluate.TABLE)
         print(f"{to}: step {state.step}, {state.tokens:,} tokens")

@@ -8,7 +8,7 @@ nothing but the seed and n. This file does not know about the model.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from .generate import Trace, draw_trace
 from .vocab import PAD
 
 POOL = 768  # traces drawn at a time
+Draw = Callable[[random.Random], Trace]
 
 
 class Batch(NamedTuple):
@@ -36,10 +37,10 @@ def pad(traces: list[Trace]) -> Batch:
     return Batch(ids, weights, sum(len(t.ids) for t in traces))
 
 
-def pool_batches(seed: int, number: int, batch_tokens: int, pool: int = POOL) -> list[Batch]:
+def pool_batches(seed: int, number: int, batch_tokens: int, pool: int = POOL, draw: Draw = draw_trace) -> list[Batch]:
     """All batches of pool `number`, each of at most about `batch_tokens` tokens."""
     rng = random.Random(f"{seed}/{number}")
-    traces = sorted((draw_trace(rng) for _ in range(pool)), key=lambda t: len(t.ids))
+    traces = sorted((draw(rng) for _ in range(pool)), key=lambda t: len(t.ids))
     groups: list[list[Trace]] = [[]]
     for trace in traces:
         if groups[-1] and len(trace.ids) * (len(groups[-1]) + 1) > batch_tokens:
@@ -52,10 +53,17 @@ def pool_batches(seed: int, number: int, batch_tokens: int, pool: int = POOL) ->
 class Stream:
     """An endless, resumable stream of batches; `position` (pool, place in it) is its whole state."""
 
-    def __init__(self, seed: int, batch_tokens: int, position: tuple[int, int] = (0, 0), pool: int = POOL) -> None:
-        self.seed, self.batch_tokens, self.pool = seed, batch_tokens, pool
+    def __init__(
+        self,
+        seed: int,
+        batch_tokens: int,
+        position: tuple[int, int] = (0, 0),
+        pool: int = POOL,
+        draw: Draw = draw_trace,
+    ) -> None:
+        self.seed, self.batch_tokens, self.pool, self.draw = seed, batch_tokens, pool, draw
         self.position = position
-        self._batches = pool_batches(seed, position[0], batch_tokens, pool)
+        self._batches = pool_batches(seed, position[0], batch_tokens, pool, draw)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -64,6 +72,6 @@ class Stream:
         number, place = self.position
         if place >= len(self._batches):
             number, place = number + 1, 0
-            self._batches = pool_batches(self.seed, number, self.batch_tokens, self.pool)
+            self._batches = pool_batches(self.seed, number, self.batch_tokens, self.pool, self.draw)
         self.position = (number, place + 1)
         return self._batches[place]

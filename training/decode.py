@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .model import Block, Llama
-from .vocab import PAD
+
+_PAD = 0  # any word: what stands behind a prompt's end is never looked at
 
 
 class _Cache:
@@ -38,7 +39,7 @@ def _prefill(model: Llama, cache: _Cache, prompts: Sequence[Sequence[int]]) -> T
     device = model.embedding.device
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     longest = int(lengths.max())
-    ids = torch.tensor([[*p, *[PAD] * (longest - len(p))] for p in prompts], device=device)
+    ids = torch.tensor([[*p, *[_PAD] * (longest - len(p))] for p in prompts], device=device)
     x = F.embedding(ids, model.embedding)
     cos, sin = model.cos[:longest], model.sin[:longest]
     for layer, block in enumerate(model.blocks):

@@ -15,24 +15,21 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from .model import Block, Llama, ModelConfig, parameter_count
 from .task import MAX_NUMBER, MAX_TARGET, MIN_NUMBER, MIN_TARGET
-from .vocab import END, ID, PAD, VOCAB_SIZE
+from .trades import TRADES, Trade
 
-SPECIAL = ("<pad>", "<unk>", "<end>")
+COUNTDOWN = TRADES["countdown"]
 
 
-def hf_config(config: ModelConfig) -> dict[str, Any]:
+def hf_config(config: ModelConfig, trade: Trade = COUNTDOWN) -> dict[str, Any]:
     """config.json of the exported model."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": config.vocab,
         "hidden_size": config.d,
         "intermediate_size": config.ff,
         "num_hidden_layers": config.layers,
@@ -47,9 +44,9 @@ def hf_config(config: ModelConfig) -> dict[str, Any]:
         "mlp_bias": False,
         "tie_word_embeddings": True,
         "initializer_range": 0.02,
-        "pad_token_id": PAD,
+        "pad_token_id": trade.id("<pad>"),
         "bos_token_id": None,
-        "eos_token_id": END,
+        "eos_token_id": trade.id("<end>"),
         "torch_dtype": "bfloat16",
         "use_cache": True,
     }
@@ -72,17 +69,11 @@ def hf_weights(model: Llama) -> dict[str, Tensor]:
     return {name: w.detach().to("cpu", torch.bfloat16).clone().contiguous() for name, w in out.items()}
 
 
-def build_tokenizer() -> Tokenizer:
-    """Words separated by white space, one token each; unknown words become `<unk>`."""
-    tokenizer = Tokenizer(WordLevel(dict(ID), unk_token="<unk>"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIAL])
-    return tokenizer
-
-
-def tokenizer_config(context: int) -> dict[str, Any]:
+def tokenizer_config(context: int, trade: Trade = COUNTDOWN) -> dict[str, Any]:
     """tokenizer_config.json."""
+    chat = {"chat_template": trade.chat_template} if trade.chat_template else {}
     return {
+        **chat,
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
@@ -95,21 +86,25 @@ def tokenizer_config(context: int) -> dict[str, Any]:
     }
 
 
-def export(model: Llama, folder: Path, facts: dict[str, Any] | None = None) -> None:
+def export(model: Llama, folder: Path, facts: dict[str, Any] | None = None, trade: Trade = COUNTDOWN) -> None:
     """Write the model folder; `facts` (tokens, seconds, …) are kept beside it in training.json."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".writing-{os.getpid()}"
     temporary.mkdir()
     texts: dict[str, Any] = {
-        "config.json": hf_config(model.config),
-        "generation_config.json": {"eos_token_id": END, "pad_token_id": PAD, "do_sample": False},
-        "tokenizer_config.json": tokenizer_config(model.config.context),
+        "config.json": hf_config(model.config, trade),
+        "generation_config.json": {
+            "eos_token_id": trade.id("<end>"),
+            "pad_token_id": trade.id("<pad>"),
+            "do_sample": False,
+        },
+        "tokenizer_config.json": tokenizer_config(model.config.context, trade),
     }
     if facts is not None:
         texts["training.json"] = facts
     for name, content in texts.items():
         (temporary / name).write_text(json.dumps(content, indent=2) + "\n")
-    build_tokenizer().save(str(temporary / "tokenizer.json"))
+    trade.tokenizer().save(str(temporary / "tokenizer.json"))
     save_file(hf_weights(model), str(temporary / "model.safetensors"), metadata={"format": "pt"})
     for path in sorted(temporary.iterdir()):
         path.chmod(0o644)  # safetensors writes for the owner alone; a package is read by others
@@ -148,7 +143,7 @@ def load(folder: Path, device: torch.device | None = None) -> Llama:
     config = ModelConfig(
         d=raw["hidden_size"], layers=raw["num_hidden_layers"], heads=raw["num_attention_heads"],
         ff=raw["intermediate_size"], context=raw["max_position_embeddings"], rope_theta=raw["rope_theta"],
-        eps=raw["rms_norm_eps"],
+        eps=raw["rms_norm_eps"], vocab=raw["vocab_size"],
     )  # fmt: skip
     model = Llama(config)
     weights = {name: w.float() for name, w in load_file(str(folder / "model.safetensors")).items()}

@@ -32,6 +32,9 @@ class ModelConfig:
     context: int = 1024
     rope_theta: float = 10000.0
     eps: float = 1e-5
+    vocab: int = VOCAB_SIZE
+    numbers: bool = True
+    """The first ids are the numbers 0..127, then the targets; they start as Fourier features."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,11 +111,12 @@ class Llama(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        table = torch.randn(VOCAB_SIZE, config.d)
-        numbers = number_features(config.d)
-        table[: MAX_NUMBER + 1] = numbers
-        # A target looks like its number, turned by one shared vector that says "this is the goal".
-        table[TARGET_BASE : TARGET_BASE + MAX_NUMBER + 1] = numbers + torch.randn(config.d)
+        table = torch.randn(config.vocab, config.d)
+        if config.numbers:
+            numbers = number_features(config.d)
+            table[: MAX_NUMBER + 1] = numbers
+            # A target looks like its number, turned by one shared vector that says "this is the goal".
+            table[TARGET_BASE : TARGET_BASE + MAX_NUMBER + 1] = numbers + torch.randn(config.d)
         self.embedding = nn.Parameter(table * EMBEDDING_STD)
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.layers)])
         self.norm = nn.Parameter(torch.ones(config.d))

@@ -22,6 +22,7 @@ from torch import Tensor
 from .batches import Batch, Stream
 from .model import Llama, ModelConfig, parameter_count
 from .optim import Muon, learning_rate
+from .trades import TRADES
 
 
 @dataclass
@@ -42,6 +43,8 @@ class TrainConfig:
     pool: int = 768
     compile: bool = False  # fuse the forward pass; about 10 % faster, needs a C++ compiler
     model: ModelConfig = field(default_factory=ModelConfig)
+    trade: str = "countdown"
+    """What is learned: a name in `trades.TRADES`."""
 
 
 @dataclass
@@ -129,7 +132,7 @@ def run(config: TrainConfig, folder: Path, device: torch.device, fresh: bool = F
     last = folder / "last.pt"
     state = start(config, device) if fresh or not last.exists() else resume(config, last, device)
     folder.mkdir(parents=True, exist_ok=True)
-    stream = Stream(config.seed, config.batch_tokens, state.position, config.pool)
+    stream = Stream(config.seed, config.batch_tokens, state.position, config.pool, TRADES[config.trade].draw)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     loss_of = torch.compile(state.model.loss, dynamic=True) if config.compile else state.model.loss
     before, begun = state.seconds, time.monotonic()

@@ -13,8 +13,9 @@ import torch
 
 from training.decode import generate
 from training.evaluate import TABLE, Row, update_card
-from training.export import build_tokenizer, export, hf_config, load, write_card
+from training.export import export, hf_config, load, write_card
 from training.model import Llama, ModelConfig, parameter_count
+from training.trades import by_words
 from training.vocab import END, ID, WORDS, encode
 
 CONFIG = ModelConfig(d=64, layers=2, heads=2, ff=96)
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tokenizer_is_one_word_one_token() -> None:
-    tokenizer = build_tokenizer()
+    tokenizer = by_words()
     assert tokenizer.get_vocab_size() == len(WORDS)
     for text in PROMPTS:
         assert tokenizer.encode(text).ids == encode(text)

@@ -1,0 +1,111 @@
+"""Random questions of the language, with as many calls as are wanted, and which of them are for testing."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+from .language import (
+    ATTRIBUTES,
+    LEADS,
+    NAMES,
+    OPERATIONS,
+    RELATIONS,
+    Count,
+    Entity,
+    Field,
+    Find,
+    If,
+    Is,
+    Number,
+    Operation,
+    Question,
+    Total,
+    Value,
+    Which,
+    Who,
+    slots,
+    words,
+)
+from .plan import calls
+
+__all__ = ["MOST_CALLS", "draw", "held_out", "is_test"]
+
+MOST_CALLS = 8
+_KINDS = ("find", "find", "find", "who", "is", "which", "which", "total", "count", "if")
+
+
+def is_test(text: str) -> bool:
+    """Whether a question belongs to the test split, one in ten: by its text with slots, so that a question of the test
+    split is not trained on with other names and numbers either."""
+    return zlib.crc32(slots(text)[0].encode()) % 10 == 0
+
+
+def draw(rng: random.Random, size: int | None = None, most: int = MOST_CALLS) -> Question:
+    """Return a random question that takes `size` calls, or else 1..`most`."""
+    while True:
+        question = _draw(rng)
+        takes = len(calls(question))
+        if takes == size or (size is None and takes <= most):
+            return question
+
+
+def held_out(count: int, seed: int = 2024, sizes: tuple[int, int] = (1, MOST_CALLS)) -> list[str]:
+    """Return distinct questions of the test split, sizes in turn."""
+    rng = random.Random(seed)
+    found: dict[str, None] = {}
+    span = sizes[1] - sizes[0] + 1
+    while len(found) < count:
+        text = words(draw(rng, sizes[0] + len(found) % span))
+        if is_test(text):
+            found[text] = None
+    return list(found)
+
+
+def _draw(rng: random.Random) -> Question:
+    match rng.choice(_KINDS):
+        case "find":
+            return Find(_value(rng, rng.randint(0, 3), numbers=False), rng.choice(LEADS))
+        case "who":
+            return Who(_entity(rng, rng.randint(1, 3)))
+        case "is":
+            return _test(rng)
+        case "which":
+            return Which(rng.choice(("most", "least")), rng.choice(ATTRIBUTES), _entities(rng))
+        case "total":
+            return Total(rng.choice(ATTRIBUTES), _entities(rng))
+        case "count":
+            return Count(rng.choice(ATTRIBUTES), _entities(rng), _value(rng, 0))
+        case _:
+            return If(_test(rng), _value(rng, rng.randint(0, 1)), _value(rng, rng.randint(0, 1)))
+
+
+def _test(rng: random.Random) -> Is:
+    left = _value(rng, rng.randint(0, 1), numbers=False)
+    return Is(rng.choice(("above", "below")), left, _value(rng, rng.randint(0, 1)))
+
+
+def _value(rng: random.Random, depth: int, numbers: bool = True) -> Value:
+    """A value with operations at most `depth` deep."""
+    if depth:
+        name = rng.choice(list(OPERATIONS))
+        left = _value(rng, rng.randint(0, depth - 1), numbers=False)
+        if name == "product":  # by a small number, so that results keep few digits
+            return Operation(name, left, Number(str(rng.randint(2, 20))))
+        return Operation(name, left, _value(rng, rng.randint(0, depth - 1)))
+    if numbers and rng.random() < 0.4:
+        return Number(str(rng.randint(2, 999)))
+    return Field(rng.choice(ATTRIBUTES), _entity(rng, rng.choice((0, 0, 0, 1, 1, 2))))
+
+
+def _entity(rng: random.Random, relations: int) -> Entity:
+    return Entity(rng.choice(NAMES), tuple(rng.choice(RELATIONS) for _ in range(relations)))
+
+
+def _entities(rng: random.Random) -> tuple[Entity, ...]:
+    found: list[Entity] = []
+    for _ in range(rng.randint(2, 5)):
+        each = _entity(rng, rng.choice((0, 0, 0, 1)))
+        if each not in found:
+            found.append(each)
+    return tuple(found) if len(found) > 1 else _entities(rng)

@@ -1,0 +1,232 @@
+"""What a question takes: its calls in order, what the tools do, and the answer. The calls are the rule-based plan."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from .language import (
+    NAMES,
+    OPERATIONS,
+    RELATIONS,
+    Count,
+    Entity,
+    Field,
+    Find,
+    If,
+    Is,
+    Number,
+    Operation,
+    Question,
+    Total,
+    Value,
+    Which,
+    Who,
+)
+
+__all__ = ["PARAMETERS", "Facts", "Made", "Ref", "answer", "calls", "carry_out"]
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "lookup": ("field", "name"),
+    "add": ("a", "b"),
+    "subtract": ("a", "b"),
+    "multiply": ("a", "b"),
+    "larger": ("a", "b"),
+    "smaller": ("a", "b"),
+    "above": ("a", "b"),
+    "below": ("a", "b"),
+    "choose": ("test", "first", "second"),
+    "most": ("names", "values"),
+    "least": ("names", "values"),
+    "total": ("values",),
+    "count_above": ("values", "limit"),
+}
+"""The tools and their parameters, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The result of an earlier call: its place, from 0."""
+
+    index: int
+
+
+Argument = str | Ref | tuple["str | Ref", ...]
+"""A name, a field or a number as the question writes it, an earlier result, or a list of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One call."""
+
+    tool: str
+    args: tuple[Argument, ...]
+
+    def needs(self) -> list[int]:
+        """Return the places of the calls whose results it takes."""
+        flat = (part for arg in self.args for part in (arg if isinstance(arg, tuple) else (arg,)))
+        return [part.index for part in flat if isinstance(part, Ref)]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Tables of invented facts, the same for a seed: every field of every name, known or not, has a value."""
+
+    seed: int = 0
+
+    def lookup(self, field: str, name: str) -> int | str:
+        """Return a number 1..999, or for a relation a name."""
+        mixed = zlib.crc32(f"{self.seed}/{field}/{name}".encode()) // 7
+        return NAMES[mixed % len(NAMES)] if field in RELATIONS else 1 + mixed % 999
+
+
+def calls(question: Question) -> list[Made]:
+    """Return the calls that answer a question, each after those that it needs, in the question's order. The last one
+    is the answer."""
+    out: list[Made] = []
+
+    def made(tool: str, *args: Argument) -> Ref:
+        out.append(Made(tool, args))
+        return Ref(len(out) - 1)
+
+    def entity(each: Entity) -> str | Ref:
+        at: str | Ref = each.name
+        for relation in reversed(each.relations):
+            at = made("lookup", relation, at)
+        return at
+
+    def value(each: Value) -> str | Ref:
+        match each:
+            case Number(text):
+                return text
+            case Field(attribute, of):
+                return made("lookup", attribute, entity(of))
+            case Operation(name, left, right):
+                first = value(left)
+                return made(OPERATIONS[name], first, value(right))
+
+    def fan(attribute: str, entities: Sequence[Entity]) -> tuple[tuple[str | Ref, ...], tuple[str | Ref, ...]]:
+        names: list[str | Ref] = []
+        values: list[str | Ref] = []
+        for each in entities:
+            names.append(entity(each))
+            values.append(made("lookup", attribute, names[-1]))
+        return tuple(names), tuple(values)
+
+    match question:
+        case Find(wanted):
+            value(wanted)
+        case Who(who):
+            entity(who)
+        case Is(test, left, right):
+            first = value(left)
+            made(test, first, value(right))
+        case Which(extreme, attribute, entities):
+            made(extreme, *fan(attribute, entities))
+        case Total(attribute, entities):
+            made("total", fan(attribute, entities)[1])
+        case Count(attribute, entities, limit):
+            values = fan(attribute, entities)[1]
+            made("count_above", values, value(limit))
+        case If(Is(test, left, right), then, otherwise):
+            first = value(left)
+            condition = made(test, first, value(right))
+            chosen = value(then)
+            made("choose", condition, chosen, value(otherwise))
+    return out
+
+
+def carry_out(tool: str, args: Sequence[JsonValue], facts: Facts) -> JsonValue:
+    """Return what a tool makes of its arguments. Raises `ValueError` where they are of a wrong kind."""
+    match tool, list(args):
+        case "lookup", [str(field), str(name)]:
+            return facts.lookup(field, name)
+        case "choose", [bool(test), first, second]:
+            return first if test else second
+        case "most" | "least", [[*names], [*values]] if names and len(names) == len(values):
+            numbers = [_number(each) for each in values]
+            return names[numbers.index(max(numbers) if tool == "most" else min(numbers))]
+        case "total", [[*values]]:
+            return sum(_number(each) for each in values)
+        case "count_above", [[*values], limit]:
+            return sum(_number(each) > _number(limit) for each in values)
+        case (("add" | "subtract" | "multiply" | "larger" | "smaller" | "above" | "below"), [one, other]):
+            return _two(tool, _number(one), _number(other))
+        case _:
+            raise ValueError(f"the tool {tool!r} takes {', '.join(PARAMETERS.get(tool, ()))}, not {list(args)}")
+
+
+def _two(tool: str, a: int, b: int) -> int | bool:
+    match tool:
+        case "add":
+            return a + b
+        case "subtract":
+            return a - b
+        case "multiply":
+            return a * b
+        case "larger":
+            return max(a, b)
+        case "smaller":
+            return min(a, b)
+        case "above":
+            return a > b
+        case _:
+            return a < b
+
+
+def _number(value: JsonValue) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+def answer(question: Question, facts: Facts, stands_for: Mapping[str, str] | None = None) -> JsonValue:
+    """Return the right answer. It is worked out from the question itself, not from `calls`, and so can check them.
+    `stands_for` says what slots in the question mean."""
+    meaning = stands_for or {}
+
+    def entity(each: Entity) -> str:
+        at = meaning.get(each.name, each.name)
+        for relation in reversed(each.relations):
+            at = str(facts.lookup(relation, at))
+        return at
+
+    def value(each: Value) -> int:
+        match each:
+            case Number(text):
+                return int(meaning.get(text, text))
+            case Field(attribute, of):
+                return int(facts.lookup(attribute, entity(of)))
+            case Operation("sum", left, right):
+                return value(left) + value(right)
+            case Operation("difference", left, right):
+                return value(left) - value(right)
+            case Operation("product", left, right):
+                return value(left) * value(right)
+            case Operation(name, left, right):
+                both = sorted((value(left), value(right)))
+                return both[1 if name == "larger" else 0]
+
+    def holds(each: Is) -> bool:
+        left, right = value(each.left), value(each.right)
+        return left > right if each.test == "above" else left < right
+
+    match question:
+        case Find(wanted):
+            return value(wanted)
+        case Who(who):
+            return entity(who)
+        case Is():
+            return holds(question)
+        case Which(extreme, attribute, entities):
+            sign = 1 if extreme == "most" else -1
+            return entity(max(entities, key=lambda each: sign * value(Field(attribute, each))))
+        case Total(attribute, entities):
+            return sum(value(Field(attribute, each)) for each in entities)
+        case Count(attribute, entities, limit):
+            return sum(value(Field(attribute, each)) > value(limit) for each in entities)
+        case If(condition, then, otherwise):
+            return value(then) if holds(condition) else value(otherwise)

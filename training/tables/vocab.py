@@ -1,0 +1,111 @@
+"""The vocabulary of the planner of tools: pieces of text, spaces and line ends included, and how text is cut.
+
+Numbers are single digits; names, fields and slots are one piece each. A planner's instructions are cut down to one
+piece (`RULES`): the model was trained for one set of tools, so what they say is always the same to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from plait.tasks.tables.language import ATTRIBUTES, NAMES, OPERATIONS, RELATIONS
+from plait.tasks.tables.plan import PARAMETERS
+
+MOST_TASKS = 40
+SPECIAL = ("<pad>", "<unk>", "<end>")
+MARKS = (
+    *("<plan>", "<replan>", "<previous>", "<again>", "<joiner>", "<last>", "<react>", "<native>", "<split>", "<go>"),
+    *("<failed>",),
+)
+"""What stands for instructions, and for the text of a failure."""
+
+RULES: tuple[tuple[str, str], ...] = (
+    (r"\AGiven a question, write a plan(?=[\s\S]*\n- Part of the work is done)[\s\S]*?\nQuestion: ", "<replan>"),
+    (r"\AGiven a question, write a plan[\s\S]*?\nQuestion: ", "<plan>"),
+    (r"\n\nPrevious Plan:\n\n", "<previous>"),
+    (r"\n\nThought: [\s\S]*\nCurrent Plan:\n\n\z", "<again>"),
+    (r"\AAnswer a question from what tools(?=[\s\S]*\nAnother plan is not possible)[\s\S]*?\nQuestion: ", "<last>"),
+    (r"\AAnswer a question from what tools[\s\S]*?\nQuestion: ", "<joiner>"),
+    (r"\ASome requests ask for the same thing[\s\S]*?<request>\n", "<split>"),
+    (r"\n</request>[\s\S]*\z", "<go>"),
+    (r"Observation: (?:error|not run|none)[^\n]*", "Observation: <failed>"),
+    (r"<tool_response>error[^<]*", "<tool_response><failed>"),
+)
+"""What is put in the place of what, in this order, before text is cut into pieces: expressions that Python (with `\\Z`
+for `\\z`) and the tokenizers library read alike."""
+
+_QUESTION = (
+    *("what is ", "find ", "tell me ", "who is ", "is ", "which of ", "how many of ", "if ", "the ", " of ", " and "),
+    *(" above ", " below ", " is above ", " is below ", " then ", " else ", " has the most ", " has the least "),
+    *(" have ", "what is the total ", "?"),
+)
+_PLAN = (
+    *("(", ")", '("', '")', '(["', '"])', "([", "])", ", ", ', "', '", ', '", "', "], [", '"], [', "], ", '], "'),
+    *("[", "]", '"', "\n", "join()", "<END_OF_PLAN>", "true", "false"),
+    *('], ["',),
+)
+_TURNS = (
+    *("\nObservation: ", "\n\n", "Action: ", "\nAction: ", "Finish(", "Replan(some calls failed)"),
+    *("<END_OF_RESPONSE>", "<tool_response>", "</tool_response>\n", '<tool_call>{"name": "', '", "arguments": {"'),
+    *(f'{name}": ' for name in dict.fromkeys(each for names in PARAMETERS.values() for each in names)),
+    *(', "', '", "', "}}</tool_call>\n", '"}}</tool_call>\n', "]}}</tool_call>\n", '"]}}</tool_call>\n'),
+    *(': "', ': ["', ": [", '": "', '": ["', '": ['),
+)
+_SPLIT = (
+    *("write as a formula: ", "write each of these questions as a formula:\n", "write these as formulas:\n"),
+    *('{"template": "write as a formula: {data}", "context": null, "data": ["',),
+    *('"], "n": null, "category": "Translation"}', '{"template": null}', "count", "if"),
+)
+
+
+def _build() -> list[str]:
+    words: dict[str, None] = dict.fromkeys((*SPECIAL, *MARKS))
+    words |= dict.fromkeys((*map(str, range(10)), "-"))
+    words |= dict.fromkeys((*(f"s{n}" for n in range(10)), *(f"n{n}" for n in range(10))))
+    words |= dict.fromkeys((*NAMES, *ATTRIBUTES, *RELATIONS, *OPERATIONS, *PARAMETERS))
+    words |= dict.fromkeys(f"{n}. " for n in range(1, MOST_TASKS + 1))
+    words |= dict.fromkeys(f"${n}" for n in range(1, MOST_TASKS + 1))
+    words |= dict.fromkeys((*_QUESTION, *_PLAN, *_TURNS, *_SPLIT))
+    words |= dict.fromkeys(f"<reserved{n}>" for n in range(-len(words) % 32))
+    return list(words)
+
+
+WORDS = _build()
+ID = {word: number for number, word in enumerate(WORDS)}
+PAD, UNK, END = (ID[word] for word in SPECIAL)
+PATTERN = "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True) if word not in ("<pad>", "<unk>"))
+"""The longest piece first; what is in no piece is unknown."""
+_PIECE = re.compile(PATTERN)
+_RULES = [(re.compile(rule.replace(r"\z", r"\Z")), mark) for rule, mark in RULES]
+
+
+def shortened(text: str) -> str:
+    """Return a text with the instructions in it cut down to their marks, as the tokenizer does first."""
+    for rule, mark in _RULES:
+        text = rule.sub(mark, text)
+    return text
+
+
+def pieces(text: str) -> list[tuple[int, int]]:
+    """Return id and place of each piece of a text; ValueError at what is in no piece."""
+    out: list[tuple[int, int]] = []
+    at = 0
+    for found in _PIECE.finditer(text):
+        if found.start() != at:
+            break
+        out.append((ID[found[0]], at))
+        at = found.end()
+    if at != len(text):
+        raise ValueError(f"no piece of the vocabulary begins {text[at : at + 30]!r}")
+    return out
+
+
+def encode(text: str) -> list[int]:
+    """Ids of a text; ValueError at what is in no piece."""
+    return [number for number, _ in pieces(shortened(text))]
+
+
+def decode(ids: Iterable[int]) -> str:
+    """The text of the ids."""
+    return "".join(WORDS[number] for number in ids)

@@ -1,0 +1,89 @@
+"""What can be learned: where its traces come from, its words, and its tokenizer. A new trade is one entry here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import WordLevel
+
+from . import generate, vocab
+from .model import SIZES, ModelConfig
+from .tables import generate as tables, vocab as table_words
+
+MODELS = Path("orchestrator/models")
+SPECIAL = ("<pad>", "<unk>", "<end>")
+
+
+@dataclass(frozen=True)
+class Trade:
+    """One trade. `draw` gives a trace of the training split; a trace's ids are places in `words`."""
+
+    draw: Callable[[random.Random], generate.Trace]
+    words: Sequence[str]
+    tokenizer: Callable[[], Tokenizer]
+    sizes: dict[str, ModelConfig]
+    folders: dict[str, Path]
+    steps: dict[str, int]
+    """Of about 4,400 tokens."""
+    chat_template: str | None = None
+
+    def id(self, word: str) -> int:
+        """Id of a word."""
+        return self.words.index(word)
+
+
+def _with_special(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIAL])
+    return tokenizer
+
+
+def by_words() -> Tokenizer:
+    """Words separated by white space, one token each; unknown words become `<unk>`."""
+    tokenizer = Tokenizer(WordLevel(dict(vocab.ID), unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _with_special(tokenizer)
+
+
+def by_pieces() -> Tokenizer:
+    """Pieces of text with the spaces in them, the longest first; instructions are cut down to their marks before."""
+    tokenizer = Tokenizer(WordLevel(dict(table_words.ID), unk_token="<unk>"))
+    rules = [normalizers.Replace(Regex(rule), mark) for rule, mark in table_words.RULES]
+    tokenizer.normalizer = normalizers.Sequence(rules)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(table_words.PATTERN), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return _with_special(tokenizer)
+
+
+# A user's message as it is; with tools, marked as such. Calls and results in Hermes' form.
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'user' -%}"
+    "{{- ('<native>' if tools else '') + message.content + ('\\n' if tools else '') -}}"
+    "{%- elif message.role == 'assistant' -%}"
+    "{%- for call in message.tool_calls or [] -%}"
+    '{{- \'<tool_call>{"name": "\' + call.function.name + \'", "arguments": \' -}}'
+    "{{- (call.function.arguments if call.function.arguments is string else call.function.arguments | tojson) -}}"
+    "{{- '}</tool_call>\\n' -}}"
+    "{%- endfor -%}{{- (message.content or '') + '<end>' -}}"
+    "{%- elif message.role == 'tool' -%}{{- '<tool_response>' + message.content + '</tool_response>\\n' -}}"
+    "{%- endif -%}{%- endfor -%}"
+)
+
+_TABLES = {name: replace(size, vocab=len(table_words.WORDS), numbers=False) for name, size in SIZES.items()}
+
+TRADES: dict[str, Trade] = {
+    "countdown": Trade(
+        draw=generate.draw_trace, words=vocab.WORDS, tokenizer=by_words, sizes=SIZES,
+        folders={"small": MODELS / "countdown", "large": MODELS / "countdown-large"},
+        steps={"small": 16_000, "large": 8_500},
+    ),
+    "tables": Trade(
+        draw=tables.draw_trace, words=table_words.WORDS, tokenizer=by_pieces, sizes=_TABLES,
+        folders={"small": MODELS / "tables", "large": MODELS / "tables-large"},
+        steps={"small": 6_000, "large": 8_500}, chat_template=CHAT_TEMPLATE,
+    ),
+}  # fmt: skip
