@@ -7,6 +7,7 @@ itself.
 from __future__ import annotations
 
 import argparse
+import importlib
 import random
 from collections import Counter
 from pathlib import Path
@@ -114,9 +115,14 @@ def main(arguments: list[str] | None = None) -> int:
         to = options.other if options.command == "reproduce" else options.model
         export.export(state.model, to, facts, trade)
         flags = [f"--size {options.size}"] * (options.size != "small") + ["--compile"] * options.compile
-        export.write_card(state.model, to, " ".join(["python -m training", *flags]), facts, evaluate.TABLE)
+        if options.trade == "countdown":
+            export.write_card(state.model, to, " ".join(["python -m training", *flags]), facts, evaluate.TABLE)
         print(f"{to}: step {state.step}, {state.tokens:,} tokens")
-    if options.command in ("all", "evaluate"):
+    if options.command in ("all", "evaluate") and trade.report:
+        report = importlib.import_module(trade.report).report(export.load(options.model, device), options.problems)
+        print(report)
+        evaluate.put_table(report, options.model / "README.md")
+    elif options.command in ("all", "evaluate"):
         rows = evaluate.evaluate(export.load(options.model, device), options.problems, options.quick)
         evaluate.save_rows(rows, options.folder / "evaluation.json")
         if not options.quick:

@@ -158,13 +158,17 @@ TABLE = ("<!-- table: python -m training evaluate -->", "<!-- end of table -->")
 
 
 def update_card(rows: Sequence[Row], card: Path) -> bool:
-    """Put the table into a model card, between its marks; returns whether there were any."""
+    """Put the rows into a model card, between its marks; returns whether there were any."""
+    return put_table("\n".join([HEAD, *(line(row) for row in rows)]), card)
+
+
+def put_table(table: str, card: Path) -> bool:
+    """Put a table into a model card, between its marks; returns whether there were any."""
     text = card.read_text(encoding="utf-8") if card.exists() else ""
     before, begin, rest = text.partition(TABLE[0])
     _, end, after = rest.partition(TABLE[1])
     if not begin or not end:
         return False
-    table = "\n".join([HEAD, *(line(row) for row in rows)])
     card.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
     return True
 

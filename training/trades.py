@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import WordLevel
 
 from . import generate, vocab
+from .arithmetic import generate as arithmetic, vocab as arithmetic_words
 from .model import SIZES, ModelConfig
 from .tables import generate as tables, vocab as table_words
 
@@ -29,6 +30,10 @@ class Trade:
     folders: dict[str, Path]
     steps: dict[str, int]
     """Of about 4,400 tokens."""
+    report: str | None = None
+    """Module of the function `report(model, count)`, which returns the tables of the model card as Markdown."""
+    start: Path | None = None
+    """Exported model whose weights training begins with."""
     chat_template: str | None = None
 
     def id(self, word: str) -> int:
@@ -41,9 +46,9 @@ def _with_special(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def by_words() -> Tokenizer:
+def by_words(ids: Mapping[str, int] = vocab.ID) -> Tokenizer:
     """Words separated by white space, one token each; unknown words become `<unk>`."""
-    tokenizer = Tokenizer(WordLevel(dict(vocab.ID), unk_token="<unk>"))
+    tokenizer = Tokenizer(WordLevel(dict(ids), unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return _with_special(tokenizer)
 
@@ -84,6 +89,11 @@ TRADES: dict[str, Trade] = {
     "tables": Trade(
         draw=tables.draw_trace, words=table_words.WORDS, tokenizer=by_pieces, sizes=_TABLES,
         folders={"small": MODELS / "tables", "large": MODELS / "tables-large"},
-        steps={"small": 6_000, "large": 8_500}, chat_template=CHAT_TEMPLATE,
+        steps={"small": 6_000, "large": 8_500}, report="training.tables.evaluate", chat_template=CHAT_TEMPLATE,
+    ),
+    "arithmetic": Trade(
+        draw=arithmetic.draw_trace, words=arithmetic_words.WORDS, tokenizer=lambda: by_words(arithmetic_words.ID),
+        sizes={"small": SIZES["small"]}, folders={"small": MODELS / "arithmetic"}, steps={"small": 4_000},
+        report="training.arithmetic.evaluate", start=MODELS / "countdown",
     ),
 }  # fmt: skip

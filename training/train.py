@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import Tensor
 
 from .batches import Batch, Stream
+from .export import load
 from .model import Llama, ModelConfig, parameter_count
 from .optim import Muon, learning_rate
 from .trades import TRADES
@@ -39,7 +43,7 @@ class TrainConfig:
     other_rate: float = 3e-3
     warmup: int = 200
     decay_share: float = 0.48
-    save_every: int = 250
+    save_every: int = 100
     pool: int = 768
     compile: bool = False  # fuse the forward pass; about 10 % faster, needs a C++ compiler
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -63,6 +67,9 @@ def start(config: TrainConfig, device: torch.device) -> State:
     """A fresh state, its start values fixed by the seed."""
     torch.manual_seed(config.seed)
     model = Llama(config.model).to(device)
+    begin = TRADES[config.trade].start
+    if begin is not None:
+        model.load_state_dict(load(begin, device).state_dict())
     matrices = [p for p in model.blocks.parameters() if p.ndim > 1]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in chosen]
@@ -137,9 +144,9 @@ def run(config: TrainConfig, folder: Path, device: torch.device, fresh: bool = F
     loss_of = torch.compile(state.model.loss, dynamic=True) if config.compile else state.model.loss
     before, begun = state.seconds, time.monotonic()
     smooth: float | None = None
-    with Progress(*columns, disable=quiet) as bar, (folder / "loss.jsonl").open("a") as curve:
+    with Progress(*columns, disable=quiet) as bar, stopping() as stopped, (folder / "loss.jsonl").open("a") as curve:
         task = bar.add_task(f"{parameter_count(state.model):,} parameters", total=config.steps, completed=state.step)
-        while state.step < config.steps:
+        while state.step < config.steps and not stopped.is_set():
             batches = [next(stream) for _ in range(config.accumulate)]
             loss = train_step(state, config, loss_of, batches, device)
             state.position = stream.position
@@ -157,4 +164,18 @@ def run(config: TrainConfig, folder: Path, device: torch.device, fresh: bool = F
                 bar.update(task, completed=state.step, description=f"loss {smooth:.4f}")
             if state.step % config.save_every == 0 or state.step == config.steps:
                 save(state, config, folder)
+    if stopped.is_set():
+        save(state, config, folder)
     return state
+
+
+@contextmanager
+def stopping() -> Iterator[Event]:
+    """Set at SIGTERM and Ctrl-C, so that the step under way is finished and saved."""
+    stopped = Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

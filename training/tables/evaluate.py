@@ -10,11 +10,9 @@ formula, split   the text is exactly the one wanted
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 from plait.tasks.tables.asking import held_out
 
@@ -23,7 +21,7 @@ from ..evaluate import wilson
 from ..generate import Trace
 from ..model import Llama
 from . import check
-from .generate import Case, Text, draw_trace, formula_trace, joiner_trace, replan_trace, said, split_trace
+from .generate import Case, Text, formula_trace, joiner_trace, replan_trace, said, split_trace
 from .vocab import END, ID, decode, encode
 
 FAILING = 0.1
@@ -108,11 +106,11 @@ def replans(model: Llama, cases: Sequence[Case], seed: int) -> Row:
     pairs = [prompt_of(trace) for trace in traces]
     texts = generate(model, [prompt for prompt, _ in pairs], _STOPS, 200)
     for case, (prompt, _), ids in zip(cases, pairs, texts, strict=True):
-        row.add(len(case.calls), _whole(case, decode(prompt), decode(ids)))
+        row.add(len(case.calls), whole_is_right(case, decode(prompt), decode(ids)))
     return row
 
 
-def _whole(case: Case, prompt: str, text: str) -> bool:
+def whole_is_right(case: Case, prompt: str, text: str) -> bool:
     """Whether earlier tasks that have a result and the new plan are together a right plan: those that failed are left
     out, so a reference to one makes it wrong."""
     before = prompt.partition("<previous>")[2].removesuffix("<again>") + "\n"
@@ -187,13 +185,6 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def save(rows: Sequence[Row], path: Path) -> None:
-    """Keep the counts."""
-    kept = {row.name: {"right": dict(row.right), "asked": dict(row.asked)} for row in rows}
-    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-
-
-def sample(seed: int, count: int = 5) -> list[str]:
-    """A few traces, as text."""
-    rng = random.Random(seed)
-    return [decode(draw_trace(rng).ids) for _ in range(count)]
+def report(model: Llama, count: int, seed: int = 2024) -> str:
+    """Every mode, as Markdown."""
+    return table(evaluate(model, count, seed))

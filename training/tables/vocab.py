@@ -21,6 +21,8 @@ MARKS = (
 """What stands for instructions, and for the text of a failure."""
 
 RULES: tuple[tuple[str, str], ...] = (
+    (r"Observation: (?:error|not run|none)[^\n]*", "Observation: <failed>"),
+    (r"<tool_response>error[^<]*", "<tool_response><failed>"),
     (r"\AGiven a question, write a plan(?=[\s\S]*\n- Part of the work is done)[\s\S]*?\nQuestion: ", "<replan>"),
     (r"\AGiven a question, write a plan[\s\S]*?\nQuestion: ", "<plan>"),
     (r"\n\nPrevious Plan:\n\n", "<previous>"),
@@ -29,8 +31,6 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\AAnswer a question from what tools[\s\S]*?\nQuestion: ", "<joiner>"),
     (r"\ASome requests ask for the same thing[\s\S]*?<request>\n", "<split>"),
     (r"\n</request>[\s\S]*\z", "<go>"),
-    (r"Observation: (?:error|not run|none)[^\n]*", "Observation: <failed>"),
-    (r"<tool_response>error[^<]*", "<tool_response><failed>"),
 )
 """What is put in the place of what, in this order, before text is cut into pieces: expressions that Python (with `\\Z`
 for `\\z`) and the tokenizers library read alike."""
