@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from .tools.tool import Tool
 from .values import Frozen
 
 Style = Literal["serial", "direct", "threads"]
@@ -38,6 +39,10 @@ class Task(Frozen):
     def verify(self, answer: JsonValue) -> bool | None:
         """Return whether the answer is right, or `None` if that cannot be told."""
         return None
+
+    def tools(self) -> Sequence[Tool[..., object]]:
+        """Return tools that come with the request, for its run alone: what its question can be looked up with."""
+        return ()
 
     def steps(self, text: str) -> Sequence[str]:
         """Return the steps of reasoning that a text, finished or not, has in it whole, in order, each in a form in

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from pydantic import JsonValue
 
 from plait.core.errors import TaskError, ToolError
-from plait.tasks.tables import Tables, tools
+from plait.tasks.tables import Tables
 from plait.tasks.tables.asking import draw, held_out, is_test
 from plait.tasks.tables.language import read, slots, words
 from plait.tasks.tables.plan import Argument, Facts, Ref, answer, calls, carry_out
@@ -102,7 +102,7 @@ def test_answers_stand_at_the_end_of_a_text() -> None:
 
 def test_tools_read_slots_and_names_and_fail_once_where_they_fail() -> None:
     text = "is the age of the owner of Ardan above 40?"
-    by_name = {tool.name: tool for tool in tools(text, seed=3, latency=(0.0, 0.0))}
+    by_name = {tool.name: tool for tool in Tables(text=text, seed=3, latency=(0.0, 0.0)).tools()}
     facts = Facts(3)
 
     async def looked(field: str, name: str) -> object:
@@ -115,7 +115,7 @@ def test_tools_read_slots_and_names_and_fail_once_where_they_fail() -> None:
             asyncio.run(looked(*wrong))
     with pytest.raises(ToolError):
         by_name["add"]("s0", 1)
-    failing = {tool.name: tool for tool in tools(text, latency=(0.0, 0.0), failing=1.0)}
+    failing = {tool.name: tool for tool in Tables(text=text, latency=(0.0, 0.0), failing=1.0).tools()}
 
     async def twice() -> object:
         with pytest.raises(ToolError):

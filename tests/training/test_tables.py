@@ -15,7 +15,7 @@ from plait.core.interfaces import Job, Progress
 from plait.core.plan import Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.llmcompiler import LLMCompiler
-from plait.tasks.tables import Tables, tools
+from plait.tasks.tables import Tables
 from plait.tasks.tables.asking import held_out
 from plait.workers.scripted import Reply, Scripted
 from training.tables import check, evaluate, vocab
@@ -97,9 +97,9 @@ def test_what_the_planner_asks_is_what_the_model_was_trained_on() -> None:
 
     async def asked() -> list[str]:
         worker = Teacher(case)
-        given = tools(case.plain, latency=(0.0, 0.0), failing=1.0)
-        async with AsyncOrchestrator(workers=[worker], tools=given) as orchestrator:
-            await orchestrator.run(case.plain, task="tables", planner=Plugin(name="llmcompiler"))
+        task = Plugin(name="tables", options={"latency": [0.0, 0.0], "failing": 1.0})
+        async with AsyncOrchestrator(workers=[worker]) as orchestrator:
+            await orchestrator.run(case.plain, task=task, planner=Plugin(name="llmcompiler"))
         return worker.asked
 
     prompts = asyncio.run(asked())

@@ -17,9 +17,9 @@ from pydantic import JsonValue
 
 from plait.core.tools.tool import ToolSpec
 from plait.planners.llmcompiler import LLMCompiler
+from plait.tasks.tables import Tables
 from plait.tasks.tables.language import read
 from plait.tasks.tables.plan import PARAMETERS, Facts, answer, carry_out
-from plait.tasks.tables.tools import tools
 
 from .generate import Case
 
@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
 @functools.cache
 def specs() -> tuple[ToolSpec, ...]:
     """The tools that plans call."""
-    return tuple(tool.spec for tool in tools("who is Ardan?"))
+    return tuple(tool.spec for tool in Tables(text="who is Ardan?").tools())
 
 
 def judge_plan(case: Case, text: str) -> Verdict:

@@ -26,8 +26,8 @@ MOST_PLANS = 3
 MOST_SPLIT = 5
 """Most calls of a question in a request of several, so that five of them fit."""
 # Share of examples by mode.
-MIXTURE = {"plan": 0.42, "replan": 0.08, "joiner": 0.10, "react": 0.15, "native": 0.10, "split": 0.06, "formula": 0.09}
-COPY_WEIGHT = 2.0  # what is copied from results is few pieces, and one slip loses the answer
+MIXTURE = {"plan": 0.34, "replan": 0.10, "joiner": 0.16, "react": 0.20, "native": 0.12, "split": 0.03, "formula": 0.05}
+COPY_WEIGHT = 3.0  # what is copied from results is few pieces, and one slip loses the answer
 FAILED = "<failed>"
 
 
@@ -257,11 +257,11 @@ def native_trace(rng: random.Random, case: Case) -> Text:
 
 
 def formula_trace(rng: random.Random, case: Case) -> Text:
-    """One question, or several in one answer, as formulas; with names and numbers, not slots."""
+    """One question, or several in one answer, as formulas."""
     out = Text()
     if rng.random() < 0.7:
-        out.add(f"write as a formula: {case.plain}")
-        out.add(f"{formula(read(case.plain))}<end>", 1.0)
+        out.add(f"write as a formula: {case.text}")
+        out.add(f"{formula(case.question)}<end>", 1.0)
         return out
     several = _several(rng, case)
     out.add(request(rng.randrange(2), several))
@@ -274,7 +274,7 @@ def split_trace(rng: random.Random, case: Case) -> Text:
     """A request of several questions, then its pieces as JSON; or of one, which cannot be split."""
     out = Text()
     if rng.random() < 0.1:
-        out.add(f"<split>write as a formula: {case.plain}<go>")
+        out.add(f"<split>write as a formula: {case.text}<go>")
         out.add('{"template": null}<end>', 1.0)
         return out
     several = _several(rng, case)
@@ -292,9 +292,9 @@ def request(form: int, several: Sequence[str]) -> str:
 
 
 def _several(rng: random.Random, case: Case) -> list[str]:
-    found = [case.plain]
+    found = [case.text]
     while len(found) < rng.randint(2, 5):
-        each = _draw(rng, MOST_SPLIT)
+        each = slots(_draw(rng, MOST_SPLIT))[0]
         if each not in found:
             found.append(each)
     return found

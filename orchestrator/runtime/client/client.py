@@ -25,7 +25,7 @@ from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
 from ...core.plan import Budget, Function, Join, Plan, Plugin, Request
 from ...core.task import Task
-from ...core.tools.tool import Tool
+from ...core.tools.tool import Tool, ToolSpec
 from ...core.values import writable
 from ...machine import Machine
 from .. import telemetry
@@ -361,7 +361,7 @@ class AsyncOrchestrator:
                 self._expander.forget(run)
                 raise
             self._records.open(driver.recorder)
-            take_back = self._tools.lend(run, tools)
+            take_back = self._tools.lend(run, [*tools, *brief.task.tools()])
             handle = Handle(driver, event, brief.task, watch, asker=self._asker)
             handle.finished.add_done_callback(lambda _: take_back())
             self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
@@ -445,9 +445,19 @@ class AsyncOrchestrator:
         questions = Questions()
         told = questions.told if answerable else None
         unknown = on_unknown or self.config.on_unknown
-        take_back = self._tools.lend(entry.run, tools)
+        lent: list[Callable[[], None]] = []
+
+        def lend(task: Task) -> Iterable[ToolSpec]:
+            own = (*tools, *task.tools())
+            lent.append(self._tools.lend(entry.run, own))
+            return self._tools.specs_with(own)
+
+        def take_back(*_: object) -> None:
+            for each in lent:
+                each()
+
         try:
-            taken = await self._resumer.take_up(entry, driver, self._tools.specs_with(tools), unknown, told)
+            taken = await self._resumer.take_up(entry, driver, lend, unknown, told)
         except BaseException:
             take_back()
             raise
@@ -463,7 +473,7 @@ class AsyncOrchestrator:
             began=taken.began,
             ended=taken.ended,
         )
-        handle.finished.add_done_callback(lambda _: take_back())
+        handle.finished.add_done_callback(take_back)
         questions.handle(handle)
         return handle
 
@@ -490,7 +500,6 @@ class AsyncOrchestrator:
         """
         config = self.config
         text, messages = asked(_checked(text, options), options.get("messages"))
-        tools = self._tools.specs_with(options.get("tools") or ())
         planner = self._spec("planner", options.get("planner") or config.planner)
         trust(planner)
         made: Planner | None = None
@@ -532,6 +541,7 @@ class AsyncOrchestrator:
             self.plugins.policy(spec)  # said now rather than when the run has begun
         if made is not None:
             check_planner(planner, made, request.policies, self.plugins)
+        tools = self._tools.specs_with([*(options.get("tools") or ()), *task.tools()])
         return Brief(request=request, task=task, tools=tools, plugins=self.plugins)
 
     def _check(self, plan: Plan, brief: Brief) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Finish
 from ...core.interfaces import Brief
+from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Run
 from ..client.config import Config
@@ -131,9 +132,15 @@ class Resumer:
         return find(path or place(self._config), run)
 
     async def take_up(
-        self, entry: RunEntry, driver: Driver, specs: Iterable[ToolSpec], on_unknown: OnUnknown, told: Told | None
+        self,
+        entry: RunEntry,
+        driver: Driver,
+        lend: Callable[[Task], Iterable[ToolSpec]],
+        on_unknown: OnUnknown,
+        told: Told | None,
     ) -> Taken:
-        """Rebuild a run and resume it; a run that has ended is only read.
+        """Rebuild a run and resume it; a run that has ended is only read. `lend` lets the run call its own tools, given
+        its task, and describes all that it may call.
 
         Raises `ConfigError` for a journal that cannot be read, that another process writes, or that this version
         cannot resume, and `PluginError` if the request's planner or task are not there any more.
@@ -151,9 +158,8 @@ class Resumer:
                 journal.close()
                 return self._read(rebuilt)
             request = rebuilt.submitted.request
-            brief = Brief(
-                request=request, task=rebuilt.machine.runs[run].task, tools=tuple(specs), plugins=self._plugins
-            )
+            task = rebuilt.machine.runs[run].task
+            brief = Brief(request=request, task=task, tools=tuple(lend(task)), plugins=self._plugins)
             driver.expander.adopt(run, self._plugins.planner(request.planner), brief)
             header = rebuilt.header
             journal.open(

@@ -13,12 +13,13 @@ from pydantic import JsonValue, PrivateAttr
 from ...core.errors import TaskError
 from ...core.messages import did_you_mean
 from ...core.task import Style, Task
+from ...core.tools.tool import Tool
 from . import language
 from .language import NAMES, Question
 from .plan import Facts, answer
-from .tools import names_in, tools
+from .tools import LATENCY, made_tools, names_in
 
-__all__ = ["Tables", "tools"]
+__all__ = ["Tables"]
 
 _ANSWER = re.compile(r"true|false|-?[0-9]{1,18}|[A-Z][a-z]+")
 
@@ -27,14 +28,18 @@ class Tables(Task):
     """`what is the sum of the age of the owner of Ardan and 31?`: look-ups, arithmetic, comparisons, most and least,
     counts and conditions (`plait.tasks.tables.language`).
 
-    An answer is a number, a name, or `true` or `false`. Tools that know the facts: `plait.tasks.tables.tools(text)`.
+    An answer is a number, a name, or `true` or `false`. The tools that know the facts come with the task.
     """
 
     seed: int = 0
     """Which facts."""
     slots: bool = True
     """Show names and numbers to the model as `s0`, `n0`, …, which is what the bundled model was trained on. The tools
-    of `tools(text)` read both."""
+    read both."""
+    latency: tuple[float, float] = LATENCY
+    """Least and most seconds of a look-up; what each takes is fixed by field and name."""
+    failing: float = 0.0
+    """Share of look-ups that fail the first time that they are made; the second time they do not."""
 
     _question: Question = PrivateAttr()
     _shown: str = PrivateAttr()
@@ -64,6 +69,10 @@ class Tables(Task):
     def verify(self, answer: JsonValue) -> bool:
         """Return whether the answer follows from the facts."""
         return self.key(answer) == self.key(self.right())
+
+    def tools(self) -> list[Tool[..., object]]:
+        """Return look-ups and arithmetic."""
+        return made_tools(self.text, self.seed, self.latency, self.failing)
 
     def right(self) -> JsonValue:
         """Return the right answer."""

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import JsonValue
@@ -17,7 +17,7 @@ from ...core.tools.tool import Tool
 from .language import ATTRIBUTES, NAMES, RELATIONS, Entity, slots
 from .plan import Facts, carry_out
 
-__all__ = ["LATENCY", "names_in", "tools"]
+__all__ = ["LATENCY", "made_tools", "names_in"]
 
 Numeric = int | str
 """A number, or the slot of one."""
@@ -37,9 +37,9 @@ def names_in(part: object) -> Iterator[str]:
             yield from names_in(getattr(part, each.name))
 
 
-def tools(
+def made_tools(
     text: str, seed: int = 0, latency: tuple[float, float] = LATENCY, failing: float = 0.0
-) -> list[Tool[..., Any]]:
+) -> list[Tool[..., object]]:
     """Return the tools for a question; they read names and numbers as well as the slots that stand for them.
 
     Args:
@@ -124,8 +124,10 @@ def tools(
         """Return how many values are above the limit."""
         return done("count_above", list(values), limit)
 
-    made = (lookup, add, subtract, multiply, larger, smaller, above, below, choose, most, least, total, count_above)
-    return [Tool(fn) for fn in made]
+    quick: list[Callable[..., object]] = [add, subtract, multiply, larger, smaller, above, below, choose]
+    quick += [most, least, total, count_above]
+    made: list[Tool[..., object]] = [Tool(lookup)]
+    return made + [Tool(fn) for fn in quick]
 
 
 def _share(*of: object) -> float:
