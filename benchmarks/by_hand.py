@@ -1,20 +1,65 @@
 """What people write today: votes and spawned threads against an OpenAI server in a few lines of asyncio.
 
-The baselines of `openai_server.py`. Each function solves one puzzle and returns whether it did, and the tokens it had
-seen generated at that moment. Kept as short as someone in a hurry would, but not slower than it has to be.
+The baselines of `openai_server.py`. Each function solves one puzzle and returns whether it did. They have the means of
+ours: whole answers, a gate for requests that lets first branches go first, and losers that are given up by closing
+their connections. Kept as short as someone in a hurry would, but not slower than they have to be.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import heapq
+import itertools
+from collections.abc import AsyncIterator
 from typing import Any
 
 from plait.apps.common.problems import Problem, is_right
 from plait.planners._shared.seeds import derive
 
 N, WIDTH, MODEL = 8, 8, "countdown"
-Ask = Any
-"""The `completions.create` of an `openai.AsyncOpenAI`."""
+
+
+class Client:
+    """Sends at most `slots` requests at a time; of those that wait, the smallest rank goes first, then the oldest."""
+
+    def __init__(self, create: Any, slots: int) -> None:
+        """`create`: the `completions.create` of an `openai.AsyncOpenAI`."""
+        self._create, self._free = create, slots
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._count = itertools.count()
+
+    async def ask(self, rank: int, prompt: str, **fields: Any) -> Any:
+        """Return the whole answer; a cancelled call closes its connection, and the server stops generating."""
+        async with self._turn(rank):
+            extra = {"skip_special_tokens": False, **fields.pop("extra", {})}
+            return await self._create(model=MODEL, prompt=prompt, extra_body=extra, **fields)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, rank: int) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            turn = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (rank, next(self._count), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it had been given its turn already
+                    self._next()
+                raise
+        try:
+            yield
+        finally:
+            self._next()
+
+    def _next(self) -> None:
+        while self._waiting:
+            *_, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 def steps_of(text: str) -> list[str] | None:
@@ -28,77 +73,64 @@ def head(problem: Problem, word: str, width: int = 8) -> str:
     return f"<{word}> {width} T{problem.target} {' '.join(map(str, sorted(problem.numbers, reverse=True)))} <go>"
 
 
-async def plain_votes(ask: Ask, problem: Problem, seed: int) -> tuple[bool, int]:
+async def plain_votes(client: Client, problem: Problem, seed: int) -> bool:
     """n=8 in one request; all of them are waited for."""
-    prompt = head(problem, "serial")
-    done = await ask(model=MODEL, prompt=prompt, n=N, temperature=1.0, max_tokens=512, seed=seed,
-                     extra_body={"skip_special_tokens": False})  # fmt: skip
-    right = any(is_right(problem, steps_of(choice.text)) for choice in done.choices)
-    lengths = [(len(choice.text.split()), is_right(problem, steps_of(choice.text))) for choice in done.choices]
-    first = min((length for length, good in lengths if good), default=10**9)
-    return right, sum(min(length, first) for length, _ in lengths)
+    done = await client.ask(0, head(problem, "serial"), n=N, temperature=1.0, max_tokens=512, seed=seed)
+    return any(is_right(problem, steps_of(choice.text)) for choice in done.choices)
 
 
-async def early_votes(ask: Ask, problem: Problem, seed: int) -> tuple[bool, int]:
+async def early_votes(client: Client, problem: Problem, seed: int) -> bool:
     """Eight requests side by side; the rest are given up as soon as one is right. They are drawn with the seeds that
     the planner `sample` gives its samples, since a luckier draw is no faster client."""
-    seen = [0] * N
 
     async def one(i: int) -> bool:
-        text = ""
-        stream = await ask(model=MODEL, prompt=head(problem, "serial"), temperature=1.0, max_tokens=512,
-                           seed=derive(seed, "sample", i + 1), stream=True,
-                           extra_body={"skip_special_tokens": False})  # fmt: skip
-        async with stream:
-            async for chunk in stream:
-                text += chunk.choices[0].text
-                seen[i] = len(text.split())
-        return is_right(problem, steps_of(text))
+        own = derive(seed, "sample", i + 1)
+        done = await client.ask(i, head(problem, "serial"), temperature=1.0, max_tokens=512, seed=own)
+        return is_right(problem, steps_of(done.choices[0].text))
 
-    tasks = [asyncio.create_task(one(i)) for i in range(N)]
-    try:
+    async with _given_up([one(i) for i in range(N)]) as tasks:
         for task in asyncio.as_completed(tasks):
             if await task:
-                return True, sum(seen)
-        return False, sum(seen)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+                return True
+        return False
 
 
-async def spawn_join(ask: Ask, problem: Problem, seed: int) -> tuple[bool, int]:
+async def spawn_join(client: Client, problem: Problem, seed: int) -> bool:
     """The parent spawns, children search side by side, a right one ends it; otherwise the parent goes on."""
-    tokens, context = 0, head(problem, "parent", WIDTH)
 
-    async def say(prompt: str, limit: int, stop: str) -> str:
-        nonlocal tokens
-        done = await ask(model=MODEL, prompt=prompt, temperature=0.0, max_tokens=limit, stop=[stop],
-                         extra_body={"skip_special_tokens": False, "include_stop_str_in_output": True})  # fmt: skip
-        tokens += done.usage.completion_tokens
+    async def say(rank: int, prompt: str, limit: int, stop: str) -> str:
+        extra = {"include_stop_str_in_output": True}
+        done = await client.ask(rank, prompt, temperature=0.0, max_tokens=limit, stop=[stop], extra=extra)
         return done.choices[0].text
 
+    context = head(problem, "parent", WIDTH)
     for _ in range(4):
-        text = await say(context, 160, "<wait>")
+        text = await say(0, context, 160, "<wait>")
         context += text
         if "<spawn>" not in text:
-            return is_right(problem, steps_of(text)), tokens
+            return is_right(problem, steps_of(text))
         items = [item.strip() for item in text.split("<spawn>")[1].replace("<wait>", "").split(";")]
         headers = [f" <child> T{problem.target} " + " ".join(map(str, sorted(
             [int(item.split("=")[1].split("|")[0]), *map(int, item.split("|")[1].split())], reverse=True)))
             + " <go>" for item in items]  # fmt: skip
-        tasks = {asyncio.create_task(say(context + header, 240, "<end>")): i for i, header in enumerate(headers)}
-        found = ["<none>"] * len(items)
-        for task in asyncio.as_completed(tasks):
-            text = await task
-            steps = steps_of(text)
-            if steps and is_right(problem, [items[0].split("|")[0].replace(" ", ""), *steps]):
-                return True, tokens
-            for item in items if steps else ():
-                first = item.split("|")[0].strip()
-                if steps and is_right(problem, [first.replace(" ", ""), *steps]):
-                    for other in tasks:
-                        other.cancel()
-                    return True, tokens
-        context += " <join> " + " | ".join(found) + " <go>"
-    return False, tokens
+        children = [say(rank, context + header, 240, "<end>") for rank, header in enumerate(headers)]
+        async with _given_up(children) as tasks:
+            for task in asyncio.as_completed(tasks):
+                steps = steps_of(await task) or ()
+                firsts = [item.split("|")[0].replace(" ", "") for item in items]
+                if steps and any(is_right(problem, [first, *steps]) for first in firsts):
+                    return True
+        context += " <join> " + " | ".join("<none>" for _ in items) + " <go>"
+    return False
+
+
+@contextlib.asynccontextmanager
+async def _given_up(calls: list[Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Run calls side by side; those still running at the end are cancelled and awaited."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,8 @@
 """Tokens a second through the orchestrator, in process and through a Ray actor, beside the raw engine.
 
-The raw engine is vLLM's own `LLMEngine`, stepped by a plain loop with the same settings and the same prompts, at the
-same number of requests in flight. All contenders decode the same greedy tokens; only one of them works at a time.
+The raw engine is vLLM's own `LLMEngine`, stepped by a plain loop, at the same number of requests in flight. All
+contenders have the same arguments of the engine, the same prompts as text and the same greedy tokens, which each turns
+into text once, at the end of a request. Only one contender works at a time.
 Rounds are short and many, since a shared machine's speed drifts by more within a minute than the contenders differ.
 """
 
@@ -16,6 +17,8 @@ from plait.apps.common.problems import draw
 from plait.core import Text, Worker
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
+from plait.workers.engine.options import EngineOptions
+from plait.workers.engine.vllm import arguments
 
 from .measure import Row, interleave
 
@@ -32,23 +35,26 @@ def prompts(count: int) -> list[str]:
 class Raw:
     """vLLM's engine with nothing around it."""
 
-    def __init__(self, model: str, slots: int) -> None:
+    def __init__(self, model: str, slots: int, cache: int) -> None:
+        import torch
         from vllm import EngineArgs, LLMEngine  # the baseline is vLLM itself
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        args = EngineArgs(
-            model=model, enforce_eager=True, dtype="bfloat16", kv_cache_memory_bytes=256 << 20, max_num_seqs=slots,
-            block_size=32, disable_log_stats=True, enable_prefix_caching=True,
-        )  # fmt: skip
+        spec = EngineOptions(model=model, slots=slots, kv_cache_memory_bytes=cache)
+        wanted = arguments(spec, model, cache, torch.cuda.is_available())
+        args = EngineArgs(**{key: value for key, value in wanted.items() if value is not None})
         self.engine: Any = LLMEngine.from_engine_args(args)
+        self.tokenizer: Any = self.engine.get_tokenizer()
         self.params = SamplingParams(
-            temperature=0.0, max_tokens=MAX_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, skip_special_tokens=False
+            temperature=0.0, max_tokens=MAX_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False
         )
+        self.texts: list[str] = []
         self.number = 0
 
     async def rate(self, texts: list[str], width: int) -> float:
         """Generate for all texts, `width` in flight; tokens a second."""
         todo, tokens, running = deque(texts), 0, 0  # in the order in which the others take them
+        self.texts.clear()
         start = time.perf_counter()
         while todo or running:
             while todo and running < width:
@@ -59,6 +65,7 @@ class Raw:
                 if output.finished:
                     running -= 1
                     tokens += len(output.outputs[0].token_ids)
+                    self.texts.append(self.tokenizer.decode(output.outputs[0].token_ids))
         return tokens / (time.perf_counter() - start)
 
 
@@ -87,7 +94,7 @@ async def run() -> list[Row]:
         AsyncOrchestrator(workers=[local]) as inside,
         AsyncOrchestrator(worker="ray", slots=slots, kv_cache_mib=256) as ray,
     ):
-        raw = Raw(config.model, slots)
+        raw = Raw(config.model, slots, cache)
         for width in WIDTHS:
             texts = prompts(max(2 * width, 32))
             contenders = {

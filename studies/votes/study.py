@@ -1,7 +1,7 @@
 """Study `votes`: what merges, stop rules and prunings save, and what they cost in accuracy, with the verifier hidden.
 
 Samples are drawn once on the engine and kept with their lengths and signals; every rule then runs on them, through the
-same machine. Some are run on the engine as well. Decides what is run, and in which order it is told.
+same machine. Some are run on the engine as well.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class Votes:
         outcomes = replay_all(wanted, runs, problems[: len(runs)], workers, self.kept)
         full = outcomes["majority", SAMPLES]
         tables.best_combination(outcomes, full, found)
+        tables.wrong_answers(runs, found)
         tables.rules(outcomes, full, found)
         tables.by_size(outcomes, found)
         self._alike(records.get("whole", ()), problems, workers, found)

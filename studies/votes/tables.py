@@ -1,7 +1,4 @@
-"""What the study `votes` says of its outcomes: tables, plots and sentences.
-
-Decides what is compared with what. It does not know how outcomes come about.
-"""
+"""Tables, plots and sentences of the study `votes`."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from ..statistics import Estimate, difference, mean, saving
 from .replay import Outcome
 from .rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, SIZES, TOKENS, Rule, in_flight
 
-__all__ = ["LIVE", "best_combination", "by_size", "judge", "live", "merges_alike", "rules"]
+__all__ = ["LIVE", "best_combination", "by_size", "judge", "live", "merges_alike", "rules", "wrong_answers"]
 
 Outcomes = Mapping[tuple[str, int], Outcome]
 LIVE = "live:"
@@ -52,9 +49,10 @@ def rules(outcomes: Outcomes, full: Outcome, found: Findings) -> None:
         f"Over at most {SAMPLES} samples of serial search a problem (T=1, recorded on the engine), the verifier hidden "
         "from all but *first right*. *Change*: paired difference from the full majority vote. *Saved*: tokens not "
         "generated; those of stopped branches up to the stop were. *In sequence*: tokens generated one after another "
-        "until the answer is there, where every branch that runs writes one at a time: a wave waits for the one before "
-        "it, which is no part of the critical path. *Pays*: saves tokens at a loss of a point at most, or is surely "
-        "more accurate. †: its settings were chosen on the first half of these problems; see below."
+        "until the answer is there. *Waves of k*: at most k branches run at a time, and the next one starts when one "
+        "of them ends (policy `waves`); this waiting counts in sequence and is no part of the critical path. *Pays*: "
+        "saves tokens at a loss of a point at most, or is surely more accurate. †: its settings were chosen on the "
+        "first half of these problems; see below."
     )
     found.tables.append(Table(f"Rules at {SAMPLES} samples", columns, rows, note))
     found.figures["rules"] = figures
@@ -79,6 +77,20 @@ def _pays(change: Estimate, saved: Estimate) -> str:
     if saved.value > 0.005:
         return "yes"
     return "yes" if change.low > 0 else "no, saves nothing"
+
+
+def wrong_answers(runs: Sequence[Record], found: Findings) -> None:
+    """Say how much of the model's failures are wrong answers, which is all that a vote can outvote."""
+    branches = [branch for run in runs for branch in run["branches"]]
+    answered = [branch for branch in branches if branch["key"] is not None]
+    wrong = sum(not branch["right"] for branch in answered) / max(1, len(answered))
+    none = 1.0 - len(answered) / max(1, len(branches))
+    found.figures["wrong_answers"] = wrong
+    found.claims.append(
+        f"Nothing here tests whether a rule outvotes wrong answers: of this model's samples {100 * none:.0f} % have no "
+        f"answer, and of the answers {100 * wrong:.1f} % are wrong. A model that errs more often needs figures of its "
+        "own."
+    )
 
 
 # -- the best combination ----------------------------------------------------------------------------------------------
@@ -125,14 +137,18 @@ def best_combination(outcomes: Outcomes, full: Outcome, found: Findings) -> None
         }  # fmt: skip
         found.figures.setdefault("combination", {})[str(width)] = figures
         reached = change.value >= LIMIT and saved.value >= GOAL
-        said = f"{in_flight(width)} {saved.percent()} at {change.points()}, {mean(both.serial).value:,.0f} in sequence"
+        apart = [100 * saving(parts[i].total, full.at(halves[i]).total).value for i in (0, 1)]
+        said = (
+            f"{in_flight(width)} {saved.percent()}, {apart[0]:.1f} and {apart[1]:.1f} on the halves, "
+            f"at {change.points()}, {mean(both.serial).value:,.0f} in sequence"
+        )
         (reaching if reached else others).append(said)
     found.figures["combination"]["goal_reached"] = bool(reaching)
-    head = f"Against the full vote of {SAMPLES}, without a verifier, the best combination of stop rules saves"
-    tail = (
-        f"The full vote has {mean(full.serial).value:,.0f} tokens in sequence. Settings were chosen on one half of the "
-        "problems and measured on the other, both ways round."
+    head = (
+        f"As a mean over two halves of the problems, each measured under settings chosen on the other, the best "
+        f"combination of stop rules saves, against the full vote of {SAMPLES} and without a verifier,"
     )
+    tail = f"The full vote has {mean(full.serial).value:,.0f} tokens in sequence."
     if reaching:
         also = f" (and not quite: {'; '.join(others)})" if others else ""
         what = f"at least {100 * GOAL:.0f} % of the generated tokens within one point: {'; '.join(reaching)}{also}."
