@@ -101,13 +101,13 @@ TestChaos = ChaosMachine.TestCase
 TestChaos.settings = settings(max_examples=100, stateful_step_count=40)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(RANDOM, st.integers(5, 80))
 def test_every_run_ends_once_and_leaves_nothing(rng: Random, steps: int) -> None:
     play(rng, steps)
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", [*range(10), *(pytest.param(each, marks=pytest.mark.slow) for each in range(10, 20))])
 def test_long_scenarios(block: int) -> None:
     for seed in range(50 * block, 50 * (block + 1)):
         play(Random(seed), 150)

@@ -15,7 +15,7 @@ from plait.apps.common.problems import draw
 from plait.core.errors import ConfigError, UsageError
 from studies.apr import Apr, solved_within
 from studies.backtrack import SHAPES, BacktrackOrNot, work
-from studies.base import Record
+from studies.base import Findings, Record
 from studies.command import NAMES, load, write
 from studies.statistics import difference, mean, pass_at, saving
 from studies.store import Store
@@ -265,6 +265,14 @@ def _records(keys: list[str], n: int) -> dict[str, list[Record]]:
             for _ in range(n)
         ]  # fmt: skip
     return found
+
+
+def test_the_page_of_votes_says_how_much_there_is_to_outvote() -> None:
+    branches = [{"key": "a", "right": True}, {"key": "b", "right": False}, {"key": None, "right": False}]
+    found = Findings()
+    tables.wrong_answers([{"branches": branches}, {"branches": branches[:1]}], found)
+    assert found.figures["wrong_answers"] == pytest.approx(1 / 3)
+    assert "25 % have no answer, and of the answers 33.3 % are wrong" in found.claims[0]
 
 
 def test_the_study_of_votes_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

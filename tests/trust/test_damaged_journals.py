@@ -166,7 +166,7 @@ def go(numbers: range, sound: Path, folder: Path) -> None:
 def test_damaged_journals(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    go(range(200), sound, tmp_path)
+    go(range(100), sound, tmp_path)
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_damaged_journals(sound: Path, tmp_path: Path, monkeypatch: pytest.Monke
 def test_ten_thousand_damaged_journals(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    go(range(200, 10_200), sound, tmp_path)
+    go(range(100, 10_200), sound, tmp_path)
 
 
 def test_a_list_names_the_file_that_cannot_be_read(sound: Path, tmp_path: Path) -> None:
