@@ -43,6 +43,7 @@ def build(service: Service) -> Starlette:
         Route("/readyz", _Endpoint(service, _readyz, "readyz", keys=False)),
         Route("/v1/models", _Endpoint(service, _models(service), "models"), methods=["GET"]),
         Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
+        Route("/metrics", _Endpoint(service, _metrics, "metrics")),
         Route("/v1/chat/completions", _Endpoint(service, ChatCompletions(service), "chat"), methods=["POST"]),
     ]
     responses = ResponsesApi(service)
@@ -109,6 +110,13 @@ async def _readyz(request: Request, _: User) -> Response:
     service: Service = request.app.state.service
     ready = service.ready and not service.closing
     return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503, headers=_SECURE)
+
+
+async def _metrics(request: Request, user: User) -> Response:
+    if not user.tenant.admin:
+        raise ApiError(403, "the metrics are for tenants that are `admin`")
+    service: Service = request.app.state.service
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _models(service: Service) -> Handler:

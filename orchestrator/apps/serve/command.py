@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,11 @@ def serve(
         tls_key=tls_key,
         upstreams=[{"base_url": each} for each in upstream] if upstream else None,
     )
+    if settings.log_json:
+        from .audit import JsonLines
+
+        for handler in logging.getLogger("plait").handlers:
+            handler.setFormatter(JsonLines())
     settings = settings.model_copy(update={"aliases": {**settings.aliases, **_aliases(alias or [])}})
     from .server import run
 

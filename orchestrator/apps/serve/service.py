@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
@@ -14,15 +15,21 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import untrusted
 from .asked import Asked, Wishes, asked
+from .audit import Audit
 from .bodies import Message, Sampled
 from .errors import ApiError, invalid
 from .kept import Responses
 from .live import Live
+from .metrics import Metrics
 from .settings import Settings
 from .strategy import PlaitField, Strategy, resolve
 from .tenants import Tenants, User
 
 __all__ = ["Service", "no_text"]
+
+log = logging.getLogger("plait.serve")
+
+_AUDITED = ("chat", "responses", "runs")
 
 
 class Service:
@@ -34,6 +41,9 @@ class Service:
         self.workers = tuple(workers)
         self.tenants = Tenants(settings)
         self.responses = Responses(settings)
+        self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers)
+        self.audit = Audit(settings.audit)
+        orchestrator.watch(self.metrics)
         self.live: dict[str, Live] = {}
         self.ready = False
         self.closing = False
@@ -48,9 +58,18 @@ class Service:
         await self.drain()
         self.ready = False
         await self.orchestrator.close()
+        self.audit.close()
 
     def answered(self, endpoint: str, request: Request, user: User | None, status: int, seconds: float) -> None:
         """Take note of a request that was answered."""
+        self.metrics.answered(endpoint, status, seconds)
+        run = request.scope.get("plait.run", "")
+        who = user.name if user is not None else ""
+        said = {"tenant": who, "endpoint": endpoint, "run": run, "status": status, "seconds": round(seconds, 4)}
+        log.info("%s %s", request.method, request.url.path, extra=said)
+        if endpoint in _AUDITED:
+            client = request.client.host if request.client is not None else ""
+            self.audit.write(**said, method=request.method, path=request.url.path[:200], client=client)
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -113,7 +132,17 @@ class Service:
     def _ended(self, live: Live, done: asyncio.Future) -> None:
         self.live.pop(live.handle.run, None)
         failed = done.cancelled() or done.exception() is not None
-        live.user.ended(live.handle.run, None if failed else done.result())
+        answer = None if failed else done.result()
+        live.user.ended(live.handle.run, answer)
+        if answer is not None:
+            usage = answer.usage
+            self.metrics.used(live.user.name, usage.completion)
+            self.audit.write(
+                tenant=live.user.name, run=live.handle.run, model=live.asked.model[:200],
+                planner=live.asked.planner.name, ended=answer.status, prompt_tokens=usage.prompt,
+                completion_tokens=usage.completion, cancelled_tokens=usage.cancelled, cost=usage.cost,
+                seconds=round(answer.seconds, 4),
+            )  # fmt: skip
 
     async def drain(self) -> None:
         """Let runs under way end, for so long as the settings say, then give them up."""

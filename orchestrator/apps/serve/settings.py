@@ -111,6 +111,8 @@ class Settings(Frozen):
     audit: Path | None = None
     """A file to which one JSON line is added for each request: who, what, how it ended, what it took; no texts, no
     keys."""
+    log_json: bool = False
+    """Whether what is logged is JSON, one line each, with the ids of run and step where there are any."""
     tokens_per_run: int = Field(default=1_000_000, ge=1)
     """Most tokens that one run may generate."""
     seconds_per_run: float = Field(default=3600.0, gt=0, allow_inf_nan=False)

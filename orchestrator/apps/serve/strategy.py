@@ -71,7 +71,7 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
         first, *policies = map(parse_plugin, _MORE.split(plan))
     except PluginError as error:
         raise invalid(f"model {name!r}: {error}", "model") from None
-    return Strategy(first, tuple(policies), (model or None) if model in served else None)
+    return Strategy(first, tuple(policies), model or None)
 
 
 def _no_model(name: str, served: Collection[str], aliases: Mapping[str, str]) -> ApiError:
