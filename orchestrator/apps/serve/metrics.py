@@ -10,12 +10,11 @@ from prometheus_client.exposition import generate_latest
 
 from ...core.events import Action, Dispatch, Event, Failed, Finish, Progressed, Stopped, Submitted, Succeeded
 from ...core.interfaces import Worker, offer
-from ...machine import Machine
+from ...machine import Machine, step_records
 
 __all__ = ["Metrics"]
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
-_ENDS = ("done", "failed", "cancelled")
 _STATUSES = (200, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503)
 
 
@@ -79,16 +78,13 @@ class Metrics:
                 self._over(event.attempt)
             case _:
                 pass
-        for _, step, _, state, _ in machine.moves:
-            if state in _ENDS and (node := machine.nodes.get(step)) is not None:
-                self._steps.labels(node.step.op.kind, str(state)).inc()
         for action in actions:
             if isinstance(action, Dispatch):
                 self._attempts[action.job.attempt] = action.job.run, action.worker
                 self._of_run.setdefault(action.job.run, set()).add(action.job.attempt)
                 self._busy[action.worker] = self._busy.get(action.worker, 0) + 1
             elif isinstance(action, Finish):
-                self._finished(action, machine.now)
+                self._finished(action, machine)
 
     def _progressed(self, event: Progressed) -> None:
         run, _ = self._attempts.get(event.attempt, ("", ""))
@@ -97,7 +93,10 @@ class Metrics:
             self._began[run] = began, planner, True
             self._first.observe(event.at - began)
 
-    def _finished(self, finish: Finish, now: float) -> None:
+    def _finished(self, finish: Finish, machine: Machine) -> None:
+        now, run = machine.now, machine.finished(finish.run)
+        for step in step_records(run, 0.0) if run is not None else ():
+            self._steps.labels(step.kind, step.state).inc()
         began, planner, _ = self._began.pop(finish.run, (now, "other", True))
         self.live.set(len(self._began))
         self._runs.labels(planner, finish.status).inc()

@@ -139,7 +139,7 @@ async def test_the_metrics_count_requests_runs_steps_and_tokens(serve):
         'plait_requests_total{endpoint="chat",status="200"} 1.0',
         'plait_requests_total{endpoint="chat",status="400"} 1.0',
         'plait_runs_total{planner="sample",status="done"} 1.0',
-        'plait_steps_total{kind="think",end="done"} 2.0',
+        'plait_steps_total{end="done",kind="think"} 2.0',
         'plait_tokens_total{kind="completion"} 4.0',
         'plait_worker_busy{worker="scripted"} 0.0',
         "plait_runs_live 0.0",
