@@ -99,7 +99,9 @@ class User:
 
     def shared(self, options: Options) -> Options:
         """Return the options of a run with what keeps tenants apart."""
-        return {**options, "salt": self.salt}
+        if not self.tenant.keys:
+            return options
+        return {**options, "salt": self.salt, "share": self.name, "weight": self.tenant.weight}
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:
