@@ -253,9 +253,10 @@ class Made(Awaited[T_co]):
         """The step's value as text; raises as `result` does."""
         return self.result.text
 
-    def end(self, result: Result | None, failure: Failure) -> None:
-        """Say what the step ended in. For whoever runs the flow."""
+    def end(self, result: Result | None, failure: Failure | None) -> None:
+        """Say what the step ended in: one of the two. For whoever runs the flow."""
         if result is None:
+            assert failure is not None
             self.settle(error=StepFailed(self.step.name, failure))
         else:
             self._result = result

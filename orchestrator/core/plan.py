@@ -156,7 +156,7 @@ class Sampling(Frozen):
     """Taken off the logit of each token that the output has already; 0 changes nothing."""
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda each: not each)
     """The same, times how often the output has the token."""
-    logit_bias: LogitBias = Field(default={}, exclude_if=lambda each: not each)
+    logit_bias: LogitBias = Field(default_factory=dict, exclude_if=lambda each: not each)
     """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
     seed: int | None = None
     """Of the random numbers of a sampled answer. An attempt that goes on from tokens of another gets one made of this
@@ -174,6 +174,10 @@ class Sampling(Frozen):
     """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
     structured: Structured | None = None
     """The form that the text must have."""
+
+
+_SAMPLING = Sampling()
+"""What a call samples by that says nothing. Shared: a default with a dictionary in it would be copied for each call."""
 
 
 class Think(Frozen):
@@ -201,7 +205,7 @@ class Think(Frozen):
     begin: str = ""
     """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value goes on after it. A
     server that cannot be told so is not, so a prompt that relies on it asks for it in words too."""
-    sampling: Sampling = Sampling()
+    sampling: Sampling = Field(default_factory=lambda: _SAMPLING)
     stream: bool = False
     """Send text deltas while generating: to the step's reader if it expands, and to whoever watches the run."""
     model: str | None = None
@@ -216,9 +220,9 @@ class Think(Frozen):
     """Whether the model must call one of `tools` or may, where a server can be told so."""
     reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda each: each is None)
     """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
-    chat_template_kwargs: dict[str, JsonValue] = Field(default={}, exclude_if=lambda each: not each)
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
     """Values for the model's chat template, such as `{"enable_thinking": false}`."""
-    extra_body: dict[str, JsonValue] = Field(default={}, exclude_if=lambda each: not each)
+    extra_body: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
     """Further fields of the request to a server, as they are. An engine in this process takes none."""
 
     if TYPE_CHECKING:  # what the validators take is wider than what the fields hold

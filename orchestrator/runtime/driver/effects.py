@@ -19,7 +19,7 @@ def revised(plan: Plan, brief: Brief) -> Plan:
 def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan in which the model calls that name no model, or no salt, have those of the request; and so for its
     messages and all else that it asks of them (`Request.asks`)."""
-    asks = request.asks if request.asks != Asking() else None
+    asks = request.asks if request.asks.model_fields_set else None
     if request.model is None and not request.salt and not request.messages and asks is None:
         return plan
 

@@ -213,8 +213,9 @@ def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action
 def end_of(machine: Machine, step: str) -> End:
     """Return how a step of a run that is under way has ended."""
     node = machine.nodes[step]
-    reason = node.story[-1][4] if node.story else ""
-    return End(step, node.result, node.failure or Failure(kind="Cancelled", message=reason))
+    if node.result is not None:
+        return End(step, node.result, None)
+    return End(step, None, node.failure or Failure(kind="Cancelled", message=node.last_move[4]))
 
 
 def _as_it_is(plan: Plan, brief: Brief) -> Plan:

@@ -33,6 +33,8 @@ _SPIN = 100_000
 """Ended things that may be awaited without waiting for anything once."""
 _MOST = 20_000
 """Steps that may be made without waiting for anything once."""
+_PATCH = {"steps"}
+"""What a patch sets."""
 _REMEDY = "make it a tool and `ctx.call` it; a flow awaits steps, `ctx.gather`, `ctx.first` and `ctx.race`"
 
 
@@ -58,7 +60,7 @@ class End:
     step: str
     """Step id."""
     result: Result | None
-    failure: Failure
+    failure: Failure | None
 
 
 class Running:
@@ -80,6 +82,7 @@ class Running:
         self._current: Task | None = None
         self._spun = 0
         self._over = False
+        self._watched: Watched | None = None
         self.patient = False
         """It may wait while none of its steps is under way: somebody else makes them."""
         self._name = type(flow).__name__
@@ -181,24 +184,14 @@ class Running:
             WATCHDOG.end(watched)
         self._main = Task(self, coroutine, self._outside)
         self._ready.append(self._main)
-        return self._go_on(at)
+        return self._turn((), at)
 
     def heard(self, ends: Iterable[End], now: float, at: float) -> list[Event]:
         """Take ends of steps, in order, and return what the flow wants now."""
         if self._over:
             return []
-        watched = WATCHDOG.begin(self._flow.turn_seconds)
-        try:
-            for end in ends:
-                handle = self._handles.pop(end.step, None)
-                if handle is not None:
-                    handle.end(end.result, end.failure)  # a flow's `ok` is asked here
-        except TooLong as error:
-            return self._stopped(_explained(error, watched), at)
-        finally:
-            WATCHDOG.end(watched)
         self._now = now
-        return self._go_on(at) if self._ready else []
+        return self._turn(ends, at)
 
     def more(self, at: float) -> list[Event]:
         """Return what was made from outside, and what follows from it."""
@@ -222,6 +215,19 @@ class Running:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
+    def _turn(self, ends: Iterable[End], at: float) -> list[Event]:
+        watched = self._watched = WATCHDOG.begin(self._flow.turn_seconds)
+        try:
+            for end in ends:
+                handle = self._handles.pop(end.step, None)
+                if handle is not None:
+                    handle.end(end.result, end.failure)  # asks the `ok` of a `first`
+            return self._go_on(at) if self._ready else []
+        except TooLong as error:
+            return self._stopped(_explained(error, watched), at)
+        finally:
+            WATCHDOG.end(watched)
+
     def _go_on(self, at: float) -> list[Event]:
         while self._ready and not self._over:
             self._resume(self._ready.popleft())
@@ -240,7 +246,6 @@ class Running:
         if task.ended:
             return
         self._current, self._spun = task, 0
-        watched = WATCHDOG.begin(self._flow.turn_seconds)
         try:
             wanted: object = task.coroutine.send(None)
             while not isinstance(wanted, Awaited):
@@ -254,9 +259,8 @@ class Running:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            task.settle(error=_explained(error, watched))
+            task.settle(error=_explained(error, self._watched))
         finally:
-            WATCHDOG.end(watched)
             self._current = None
 
     def _ended(self, main: Task, patches: list[Plan], at: float) -> list[Event]:
@@ -307,6 +311,8 @@ class Running:
     def _patches(self) -> list[Plan]:
         """Return the steps made since the last time, those of one group together, in order."""
         made, self._made = self._made, []
+        if all(group is None for _, group in made):
+            return [self._patch([handle.step for handle, _ in made], None)] if made else []
         patches: list[Plan] = []
         steps: list[Step] = []
         group: Group | None = None
@@ -322,9 +328,9 @@ class Running:
 
     def _patch(self, steps: list[Step], group: Group | None) -> Plan:
         if group is None:
-            return self._revise(
-                Plan.model_construct(steps=tuple(steps)), self.brief
-            )  # the context has checked the names
+            # the context has checked the names; with all fields given, no default is copied
+            plan = Plan.model_construct(_PATCH, steps=tuple(steps), output=None, budget=None, group="")
+            return self._revise(plan, self.brief)
         budget = None if group.name in self._opened else group.budget
         self._opened.add(group.name)
         return self._revise(Plan(steps=tuple(steps), budget=budget, group=group.name), self.brief)
@@ -349,8 +355,8 @@ def failure_of(flow: Flow, error: BaseException) -> Failure:
             return as_failure(PlannerError(f"{type(flow).__name__} raised {type(error).__name__}: {error}"))
 
 
-def _explained(error: BaseException, watched: Watched) -> BaseException:
-    if isinstance(error, TooLong):
+def _explained(error: BaseException, watched: Watched | None) -> BaseException:
+    if isinstance(error, TooLong) and watched is not None:
         return FlowError(watched.words())
     if isinstance(error, RuntimeError) and "no running event loop" in str(error):
         return FlowError(f"it awaited something of asyncio, which is no step: {_REMEDY}")
@@ -359,7 +365,7 @@ def _explained(error: BaseException, watched: Watched) -> BaseException:
     return error
 
 
-for _each in (Running.begin, Running.heard, Running._resume, Running._close):  # pyright: ignore[reportPrivateUsage]
+for _each in (Running.begin, Running._turn, Running._close):  # pyright: ignore[reportPrivateUsage]
     WATCHDOG.guards(_each.__code__)
 
 

@@ -20,6 +20,7 @@ log = logging.getLogger("plait.watchdog")
 
 _POLL = 0.25
 """Seconds between two looks."""
+_OURS = ("plait.core.", "plait.runtime.")
 _IDLE = 40
 """Looks without anything to watch after which the thread ends."""
 
@@ -117,8 +118,10 @@ class Watchdog:
             return
         if any(each.f_code.co_filename == __file__ or each.f_trace is not None for each in frames):
             return  # on its way out, or in a debugger
-        theirs = [each for each in frames if not str(each.f_globals.get("__name__")).startswith("plait.core.")]
-        own = (theirs or frames)[-1]
+        theirs = [each for each in frames if not str(each.f_globals.get("__name__")).startswith(_OURS)]
+        if not theirs:
+            return
+        own = theirs[-1]
         watched.where = f"at line {own.f_lineno} of {Path(own.f_code.co_filename).name} in {own.f_code.co_name}"
         if _current_frames().get(thread) is top:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TooLong))

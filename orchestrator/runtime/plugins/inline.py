@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
+from weakref import WeakKeyDictionary, ref
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from ...core.errors import PluginError
 from ...core.flow import Answerable, Context, Flow
@@ -21,6 +22,8 @@ from ...core.task import Task
 from ...core.view import Branch, StepView, View
 
 Kind = Literal["planner", "policy", "merge", "task"]
+_made: WeakKeyDictionary[Callable[..., Any], dict[str, ref[type]]] = WeakKeyDictionary()
+"""Classes of functions that were handed over before, as long as both are there: making one takes a millisecond."""
 
 
 def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
@@ -36,6 +39,9 @@ def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
     }
     if kind not in bases:
         return None
+    known = _made.get(fn, {}).get(kind)
+    if known is not None and (found := known()) is not None:
+        return found
     base, takes = bases[kind]
     if kind == "planner" and inspect.iscoroutinefunction(fn):
         base, takes = _Coroutine, 2
@@ -44,8 +50,12 @@ def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
     except (TypeError, ValueError):  # it cannot be called so, or has no signature
         return None
     name = getattr(fn, "__name__", "function")
-    members = {"__doc__": inspect.getdoc(fn), "__module__": fn.__module__, "function": staticmethod(fn)}
-    return type(name, (base,), members)
+    members: dict[str, object] = {"__doc__": inspect.getdoc(fn), "__module__": fn.__module__}
+    members["function"] = staticmethod(fn)
+    members["model_config"] = ConfigDict(use_attribute_docstrings=False)  # it would look for source and find none
+    made = type(name, (base,), members)
+    _made.setdefault(fn, {})[kind] = ref(made)
+    return made
 
 
 def verified(task: type[Task], fn: Callable[..., Any]) -> type[Task]:
