@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
 from .plan import Call, Kind, Plan, Request, Think
-from .result import Failure, Result, Usage
+from .result import NO_USAGE, Failure, Result, Usage
 
 
 class _Written:
@@ -27,7 +27,6 @@ class _Written:
 Status = Literal["done", "partial", "failed", "cancelled"]
 
 
-NO_USAGE = Usage()
 _CANCELLED = Result(finish="cancelled")
 
 PRIORITY_STEP = 1_000_000

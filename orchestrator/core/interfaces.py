@@ -6,9 +6,9 @@ and the journal's header come for free. This file fixes what each may see and sa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 from pydantic import Field, JsonValue
 
@@ -315,6 +315,33 @@ class Worker(Protocol):
     async def close(self) -> None:
         """Free everything. May be called twice, and after a failed `start`."""
         ...
+
+
+Tell = Callable[["Progress | Result | Failure"], None]
+"""Takes what a worker says of a job. Called on the event loop's thread."""
+
+
+class DirectWorker(Worker, Protocol):
+    """A worker with a second way to do a job: called back rather than iterated, which saves a task and an async
+    generator a job. It pays where jobs are short, as most calls of tools are."""
+
+    def begin(self, job: Job, tell: Tell) -> None:
+        """Start one job and return at once; tell what `run` would yield, which may be done before this returns.
+
+        Used in place of `run`, except where a subclass overrides `run` alone.
+        """
+        ...
+
+
+def direct(worker: Worker) -> DirectWorker | None:
+    """Return a worker that jobs may be begun on; `None` for one that has only `run`, or a `run` of its own above the
+    class that has `begin`."""
+    for cls in type(worker).__mro__:
+        if "begin" in vars(cls):
+            return cast("DirectWorker", worker)
+        if "run" in vars(cls):
+            return None
+    return None
 
 
 class Offer(NamedTuple):

@@ -44,6 +44,9 @@ class Usage(Frozen):
         )
 
 
+NO_USAGE = Usage()
+
+
 class Failure(Frozen):
     """Why something did not end in a value. Data, not an exception: a join may tolerate it."""
 
@@ -55,7 +58,7 @@ class Failure(Frozen):
     retryable: bool = False
     lost: bool = False
     """The worker went away: this says nothing about the step itself."""
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     """What the attempt had used by then, as far as its worker knows. The driver moves it into `Failed.usage`."""
 
 
@@ -95,7 +98,7 @@ class Result(Frozen):
     """Token ids of the prompt as the engine saw it; empty for tools and text-only servers."""
     token_ids: tuple[int, ...] = ()
     """Generated token ids, the stop token included when it was kept."""
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     finish: Finish = "stop"
     logprob: float | None = None
     """Mean log-probability (nats) of the generated tokens, if asked for."""

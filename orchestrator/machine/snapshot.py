@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..core.record import StepRecord
-from ..core.result import Usage
+from ..core.result import NO_USAGE
 from .machine import Machine
 from .records import Node, Run
-
-_NOTHING = Usage()
 
 
 def step_record(node: Node, began: float) -> StepRecord:
     """Return a step as it stands. `began` is when its run was submitted, by the machine's time."""
-    own, spent = node.own, node.spent or _NOTHING
+    own, spent = node.own, node.spent or NO_USAGE
     record = StepRecord(node.id, node.step.name, node.step.op.kind, node.step.label)
     record.plan = node.step
     record.state = node.state.value

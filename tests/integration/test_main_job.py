@@ -142,4 +142,4 @@ async def test_runs_that_are_cancelled_at_random_leave_nothing_behind(ray: Both,
     stats = await worker.stats()
     assert stats["running"] == 0
     assert stats["kv_used"] == 0
-    assert driver._jobs == {}
+    assert len(driver.jobs) == 0

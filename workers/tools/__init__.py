@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from plait.core.errors import ToolError, ToolSchemaError, WorkerLost
 from plait.core.events import Job
 from plait.core.flow import ask_a_person
-from plait.core.interfaces import Progress, Worker
+from plait.core.interfaces import Progress, Tell, Worker
 from plait.core.plan import Call, Kind
 from plait.core.result import Failure, Result, as_failure
 from plait.core.tools.context import Context, Question
@@ -133,29 +133,37 @@ class Tools(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Call the tool of `job.op` and yield its result or failure."""
-        call = job.op
-        prepared = self._prepare(call, job.run)
+        ended: asyncio.Future[Progress | Result | Failure] = asyncio.get_running_loop().create_future()
+        self.begin(job, ended.set_result)
+        try:
+            outcome = await ended
+        finally:
+            if (running := self._running.pop(job.attempt, None)) is not None:
+                running.release()
+        yield outcome
+
+    def begin(self, job: Job, tell: Tell) -> None:
+        """Call the tool of `job.op`, and tell its result or failure."""
+        prepared = self._prepare(job.op, job.run)
         if isinstance(prepared, Failure):
-            yield prepared
+            tell(prepared)
             return
         the_tool, kwargs = prepared
-        loop = asyncio.get_running_loop()
-        running = _Running(the_tool, loop)
-        self._running[job.attempt] = running
-        try:
-            if the_tool.context is not None:
-                kwargs[the_tool.context] = _Context(job, running, self.on_ask)
-            work = functools.partial(the_tool.fn, **kwargs)
-            if the_tool.is_async:
-                running.task = loop.create_task(running.follow(work))
-            else:
-                self._on_thread(running, work)
-            running.arm(the_tool.timeout, self._timed_out)
-            outcome = await running.ended
-        finally:
-            del self._running[job.attempt]
-            running.release()
-        yield outcome
+        loop, attempt = asyncio.get_running_loop(), job.attempt
+
+        def end(outcome: Result | Failure) -> None:
+            del self._running[attempt]
+            tell(outcome)
+
+        running = self._running[attempt] = _Running(the_tool, loop, end)
+        if the_tool.context is not None:
+            kwargs[the_tool.context] = _Context(job, running, self.on_ask)
+        work = functools.partial(the_tool.fn, **kwargs) if kwargs else the_tool.fn
+        if the_tool.is_async:
+            running.task = loop.create_task(running.follow(work))
+        else:
+            self._on_thread(running, work)
+        running.arm(the_tool.timeout, self._timed_out)
 
     async def cancel(self, attempt: int) -> None:
         """Stop a call: an async tool by `CancelledError`, a sync one by giving up its thread."""
@@ -187,7 +195,8 @@ class Tools(Worker):
             return as_failure(ToolError(f"worker {self.name!r} runs tools, not a {type(call).__name__.lower()} step"))
         if self._closed.is_set():
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
-        known = self._tools | self._of_runs.get(run, {})
+        own = self._of_runs.get(run)
+        known = self._tools if own is None else self._tools | own
         the_tool = known.get(call.tool) or _HIDDEN.get(call.tool)
         if the_tool is None:
             near = difflib.get_close_matches(call.tool, known, n=2)
@@ -216,7 +225,7 @@ class Tools(Worker):
         self._stop(running, as_failure(ToolError(message)))
 
     def _stop(self, running: _Running, outcome: Result | Failure) -> None:
-        if running.stopping is not None or running.ended.done():
+        if running.stopping is not None or running.over:
             return
         running.stopping = outcome
         if running.task is None:
@@ -231,7 +240,7 @@ class Tools(Worker):
 
     def _abandon(self, running: _Running) -> None:
         """End a call whose tool goes on after its cancellation, and log that."""
-        if running.ended.done() or running.stopping is None:
+        if running.over or running.stopping is None:
             return
         self.abandoned += 1
         what = "ignores its cancellation" if running.task else "runs on in a thread, which cannot be stopped"
@@ -242,20 +251,24 @@ class Tools(Worker):
 
 
 class _Running:
-    """One call under way. All methods but `thread_ended` run on the loop."""
+    """One call under way. All methods run on the loop."""
 
-    __slots__ = ("ended", "loop", "started", "stopping", "task", "timed_out", "timer", "tool")
+    __slots__ = ("_tell", "loop", "over", "started", "stopping", "task", "timed_out", "timer", "tool")
 
-    def __init__(self, tool: AnyTool, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, tool: AnyTool, loop: asyncio.AbstractEventLoop, tell: Callable[[Result | Failure], None]
+    ) -> None:
         self.tool = tool
         self.loop = loop
-        self.ended: asyncio.Future[Result | Failure] = loop.create_future()
+        self.over = False
+        """Whether it was told how it ended, or nobody waits for it any more."""
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.timed_out: Callable[[_Running], None] | None = None
         self.stopping: Result | Failure | None = None
         """The outcome of the call once it was cancelled or has timed out."""
         self.started = False
+        self._tell = tell
 
     async def follow(self, start: Callable[[], Awaitable[object]]) -> None:
         """Run an awaitable to its end in a task of its own. Whatever it raises becomes a failure: `SystemExit` would
@@ -265,21 +278,23 @@ class _Running:
             outcome = _result(self.tool, await start())
         except BaseException as error:
             outcome = _raised(self.tool, error)
+        self.task = None
         self.end(outcome)
 
     def end(self, outcome: Result | Failure) -> None:
         """Settle the call. A cancelled tool that still returned keeps its value."""
-        if self.ended.done():
+        if self.over:
             return
         if self.stopping is not None and not (isinstance(self.stopping, Result) and isinstance(outcome, Result)):
             outcome = self.stopping
-        self.ended.set_result(outcome)
+        self.release()
+        self._tell(outcome)
 
     def thread_ended(self, outcome: Result | Failure | Awaitable[object]) -> None:
         """Take the outcome of a thread; runs on the loop. A sync function may return an awaitable."""
         if isinstance(outcome, Result | Failure):
             self.end(outcome)
-        elif self.ended.done():
+        elif self.over:
             if inspect.iscoroutine(outcome):
                 outcome.close()
         else:
@@ -287,7 +302,7 @@ class _Running:
 
     def arm(self, seconds: float | None, timed_out: Callable[[_Running], None]) -> None:
         """Call `timed_out` unless the call ends within so many seconds."""
-        if seconds is not None:
+        if seconds is not None and not self.over:
             self.timed_out = timed_out
             self.timer = self.loop.call_later(seconds, timed_out, self)
 
@@ -298,7 +313,7 @@ class _Running:
             return lambda: None
         left = held.when() - self.loop.time()
         self.release_timer()
-        return lambda: None if self.ended.done() or self.stopping is not None else self.arm(left, timed_out)
+        return lambda: None if self.over or self.stopping is not None else self.arm(left, timed_out)
 
     def release_timer(self) -> None:
         if self.timer is not None:
@@ -307,11 +322,10 @@ class _Running:
 
     def release(self) -> None:
         """Stop timer and task when nobody waits for the call any more."""
+        self.over = True
         self.release_timer()
-        if self.task is not None and not self.task.done():
+        if self.task is not None:
             self.task.cancel()
-        if not self.ended.done():
-            self.ended.cancel()
 
 
 class _Context(Context):

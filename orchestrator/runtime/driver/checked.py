@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ...core.errors import PlannerError
 from ...core.interfaces import Progress
 from ...core.plan import Plan, Step
-from ...core.result import Failure, Finish, Result, Signals, Usage
+from ...core.result import NO_USAGE, Failure, Finish, Result, Signals, Usage
 from ...core.values import json_value, writable
 
 _FINISHES = get_args(Finish)
@@ -77,11 +77,10 @@ def _wrong_field(item: Result) -> str:
 
 
 def _are_ids(given: object) -> bool:
-    if not given and given is not None and isinstance(given, tuple):
-        return True
-    return isinstance(given, tuple) and all(
-        type(each) is int and 0 <= each < MOST for each in cast("list[object]", given)
-    )
+    if not isinstance(given, tuple):
+        return False
+    ids = cast("tuple[int, ...]", given)
+    return not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MOST)
 
 
 def _is_number(given: object) -> bool:
@@ -109,9 +108,11 @@ def plan(given: object, planner: str) -> Plan:
 
 def sane(usage: Usage) -> Usage:
     """Return a usage without counts that cannot be true; the same object if it has none."""
+    if usage is NO_USAGE:
+        return usage
     wrong = {
         name: 0
-        for name, count in usage
+        for name, count in usage.__dict__.items()
         if type(count) not in (int, float) or not 0 <= count < MOST  # false for NaN too
     }
     return usage.model_copy(update=wrong) if wrong else usage

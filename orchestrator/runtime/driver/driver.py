@@ -7,11 +7,11 @@ process has one driver, whatever number of runs and journals.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import contextvars
 import gc
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple, assert_never
@@ -28,7 +28,6 @@ from ...core.events import (
     Expanded,
     Failed,
     Finish,
-    Job,
     Paused,
     Progressed,
     Pruned,
@@ -40,12 +39,11 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...core.interfaces import Progress, Worker, offer
-from ...core.result import Failure, Result, Usage, as_failure
+from ...core.interfaces import Worker, offer
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
-from . import checked
 from .expander import Expander
+from .jobs import Jobs
 
 log = logging.getLogger("plait.driver")
 
@@ -88,14 +86,16 @@ class Driver:
         self._watched: dict[str, list[Watcher]] = {}
         self._aloud: set[str] = set()
         """Runs of which every model call streams."""
-        self._workers = {worker.name: worker for worker in workers}
         self._loop = asyncio.get_running_loop()
+        self.jobs = Jobs(workers, self._hear, self.now)
         self._inbox: deque[Event | _Adoption] = deque()
         self._draining: Generator[asyncio.Future[Any] | None] | None = None
-        self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._context = contextvars.copy_context()
+        """Of what is done on behalf of no run."""
+        self._contexts: dict[str, contextvars.Context] = {}
+        """Of runs: those of their submitters, which tools see."""
         self._runs: dict[int, str] = {}
         """Runs of attempts that are not over."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, asyncio.Future[Ended]] = {}
         self._wake: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
@@ -112,24 +112,24 @@ class Driver:
     @property
     def workers(self) -> list[Worker]:
         """All workers, in the order in which they were given."""
-        return list(self._workers.values())
+        return list(self.jobs.workers.values())
 
     # -- the outside -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start all workers side by side; raise the first `WorkerError`, with the others closed again."""
-        starts = [asyncio.ensure_future(worker.start()) for worker in self._workers.values()]
+        starts = [asyncio.ensure_future(worker.start()) for worker in self.jobs.workers.values()]
         try:
             await asyncio.gather(*starts)
         except BaseException:
             for start in starts:
                 start.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
-            await self._close_workers()
+            await self.jobs.close_workers()
             raise
-        for worker in self._workers.values():
+        for worker in self.jobs.workers.values():
             self._up(worker)
-            self._spawn(self._follow(worker))
+            self.jobs.spawn(self._follow(worker))
 
     def submit(self, event: Submitted) -> asyncio.Future[Ended]:
         """Hand in a run and return the future of its end."""
@@ -148,6 +148,7 @@ class Driver:
         if self._broken is not None:
             raise WorkerError(f"the driver broke down: {self._broken}") from self._broken
         self._waiting[run] = future = self._loop.create_future()
+        self._contexts[run] = contextvars.copy_context()
         return future
 
     def watch(self, run: str, watcher: Watcher) -> None:
@@ -183,11 +184,7 @@ class Driver:
         for timer in (self._wake, self._flush):
             if timer is not None:
                 timer.cancel()
-        tasks = [*self._tasks, *self._jobs.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._close_workers()
+        await self.jobs.close()
         self.recorder.close()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -197,6 +194,15 @@ class Driver:
             return
         self._inbox.append(event)
         self._awake()
+
+    def _hear(self, event: Event) -> None:
+        """Take what a worker says of a job, and handle it at once if nothing else is being handled."""
+        if self._broken is not None:
+            return
+        self._inbox.append(event)
+        if self._draining is None:
+            self._draining = self._drain()
+            self._context.run(self._go_on)
 
     def _awake(self) -> None:
         if self._inbox and self._draining is None:
@@ -306,8 +312,7 @@ class Driver:
                 future.set_exception(error)
         self._waiting.clear()
         self._inbox.clear()
-        for task in self._jobs.values():  # nobody would hear of what they do
-            task.cancel()
+        self.jobs.abandon()
         log.error("the driver broke down", exc_info=error)
 
     def _give_up(self, runs: Sequence[str], error: Exception) -> None:
@@ -372,18 +377,19 @@ class Driver:
                 if job.run in self._aloud and job.op.kind == "think" and not job.op.stream:
                     job = replace(job, op=job.op.model_copy(update={"stream": True}))
                 self._runs[job.attempt] = job.run
-                self._jobs[job.attempt] = self._loop.create_task(self._work(self._workers[action.worker], job))
+                self.jobs.start(action.worker, job, self._contexts.get(job.run))
             case Expand():
                 self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
             case Cancel():
                 if action.attempt is not None and action.worker is not None:
-                    self._spawn(self._cancel(self._workers[action.worker], action.attempt))
+                    self.jobs.cancel(action.worker, action.attempt)
             case WakeAt():
                 if self._wake is not None:
                     self._wake.cancel()
                 self._wake = self._loop.call_at(action.at, self._tick)
             case Finish():
                 self.expander.forget(action.run)
+                self._contexts.pop(action.run, None)
                 self._watched.pop(action.run, None)
                 self._aloud.discard(action.run)
                 future = self._waiting.pop(action.run, None)
@@ -397,46 +403,6 @@ class Driver:
         self._post(Tick(at=self.now()))
 
     # -- workers -----------------------------------------------------------------------------------------------------
-
-    async def _work(self, worker: Worker, job: Job) -> None:
-        """Run one job and post its news: any number of `Progressed`, then exactly one end."""
-        attempt = job.attempt
-        end: Result | Failure | None = None
-        try:
-            news = worker.run(job)
-            try:
-                async for item in news:
-                    if not isinstance(item, Progress):
-                        end = checked.end(item, worker.name)
-                        break  # a second end, and news after it, are not taken
-                    self._post(Progressed(at=self.now(), attempt=attempt, **_fields(checked.news(item))))
-            finally:
-                if isinstance(news, AsyncGenerator):
-                    await news.aclose()
-        except BaseException as error:
-            task = asyncio.current_task()
-            ours = task is not None and task is self._jobs.get(attempt) and not task.cancelling()
-            if not ours or isinstance(error, KeyboardInterrupt):  # given up from outside, as `close` does
-                raise
-            raised = f"{worker.name} raised {type(error).__name__}, which is no way to end a job"
-            end = as_failure(error if isinstance(error, Exception) else WorkerError(raised))
-        finally:
-            self._jobs.pop(attempt, None)
-        if end is None:
-            end = as_failure(WorkerError(f"{worker.name} ended this job without a result"))
-        if isinstance(end, Failure):
-            used, end = end.usage, end.model_copy(update={"usage": Usage()})
-            self._post(Failed(at=self.now(), attempt=attempt, failure=end, usage=used))
-        elif end.finish == "cancelled":
-            self._post(Stopped(at=self.now(), attempt=attempt, result=end))
-        else:
-            self._post(Succeeded(at=self.now(), attempt=attempt, result=end))
-
-    async def _cancel(self, worker: Worker, attempt: int) -> None:
-        try:
-            await worker.cancel(attempt)
-        except RAISED as error:  # the machine's timeout for this cancel covers it
-            log.warning("%s could not cancel attempt %d: %s", worker.name, attempt, error)
 
     async def _follow(self, worker: Worker) -> None:
         """Report a worker's health until it is gone."""
@@ -455,16 +421,6 @@ class Driver:
     def _up(self, worker: Worker) -> None:
         self._post(arrival(worker, self.now()))
 
-    async def _close_workers(self) -> None:
-        for worker in self._workers.values():
-            with contextlib.suppress(Exception):
-                await worker.close()
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
 
 def arrival(worker: Worker, at: float) -> WorkerUp:
     """Return the event that says what a worker offers."""
@@ -478,16 +434,6 @@ def arrival(worker: Worker, at: float) -> WorkerUp:
         cache_tokens=said.cache_tokens,
         block=said.block,
     )
-
-
-def _fields(news: Progress) -> dict[str, Any]:
-    """Return what a worker's news says, without what it leaves at its default."""
-    fields: dict[str, Any] = {"text": news.text, "tokens": news.tokens, "logprob": news.logprob}
-    if news.ids:
-        fields["ids"] = news.ids
-    if news.group is not None or news.lowest is not None:
-        fields["group"], fields["lowest"] = news.group, news.lowest
-    return fields
 
 
 def _run_in(step: str) -> str:
