@@ -23,7 +23,10 @@ class State(StrEnum):
         return not MOVES[self]
 
 
-_GIVE_UP = (State.FAILED, State.CANCELLED)
+WAITING, READY, RUNNING, EXPANDING, EXPANDED, DONE, FAILED, CANCELLED = State
+"""The members by themselves: reading one off the class takes ten times as long."""
+
+_GIVE_UP = (FAILED, CANCELLED)
 
 
 MOVES: dict[State, tuple[State, ...]] = {

@@ -6,12 +6,11 @@ The machine's own records stand behind these protocols.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from .plan import Kind, Step, Text, Tokens
 from .result import Failure, Result
-from .states import State
+from .states import DONE, State
 from .task import Task
 
 
@@ -25,8 +24,7 @@ class Ended(NamedTuple):
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """One branch of a join, as a merge sees it."""
 
     name: str
@@ -51,7 +49,7 @@ class Branch:
     @property
     def done(self) -> bool:
         """Whether it ended in a value."""
-        return self.state is State.DONE
+        return self.state is DONE
 
     @property
     def text(self) -> str:

@@ -17,11 +17,11 @@ from ..core.errors import RAISED, NoWorker, PluginError
 from ..core.events import PRIORITY_STEP
 from ..core.interfaces import Hedge, Hold, Place
 from ..core.result import Failure, as_failure
-from ..core.states import State
+from ..core.states import EXPANDING, READY, RUNNING
 from . import budgets
 from .follow import Order, Refused
 from .ready_queue import ReadyQueue
-from .records import Backlog, Blocked, Checkpoint, Node, Records, Run, WorkerState, lane_of
+from .records import Backlog, Blocked, Checkpoint, Node, Records, Run, WorkerState
 from .slots import Slots
 from .steps import Steps, raised
 from .views import StepView, View
@@ -80,9 +80,9 @@ class Dispatcher:
         if worker is None:
             self._refuse(node, as_failure(NoWorker(self._nobody(node))))
             return
-        op, account = node.step.op, node.account
+        account = node.account
         answer: budgets.Grant | budgets.Wait | budgets.Refusal
-        if account is None and op.kind == "call":
+        if account is None and node.lane == "call":
             answer = budgets.CALL
         else:
             answer = budgets.admit(account, _asks_for(node, node.checkpoint), self._records.now)
@@ -102,7 +102,7 @@ class Dispatcher:
                 priority += int(max(-_MOST_RANK, min(_MOST_RANK, node.rank[0])))
             self._start(node, worker, answer, priority, reason)
         elif isinstance(answer, budgets.Wait):
-            self._block(node, "budget", answer.account.held, lane_of(node.step), f"waits for {answer.account.owner}")
+            self._block(node, "budget", answer.account.held, node.lane, f"waits for {answer.account.owner}")
         else:
             self._refuse(node, Failure(kind="BudgetExceeded", message=answer.message))
 
@@ -119,7 +119,7 @@ class Dispatcher:
 
     def _start(self, node: Node, worker: WorkerState, grant: budgets.Grant, priority: int, reason: str) -> None:
         node.tries += 1
-        node.move(State.RUNNING, self._records, worker.name)
+        node.move(RUNNING, self._records, worker.name)
         attempt = self._slots.begin(node, worker, grant, node.checkpoint, priority, reason)
         node.attempt, node.generation = attempt, attempt.id
         blocked = node.blocked
@@ -171,7 +171,7 @@ class Dispatcher:
                 self.refused.append((len(self._records.actions), Refused(node.id, failure, run.id)))
                 self._steps.break_with(run, failure)
                 return default, ""
-            if chosen is None and worker is not None and worker.free > 0 and worker.in_lane(lane_of(node.step)):
+            if chosen is None and worker is not None and worker.free > 0 and worker.in_lane(node.lane):
                 chosen = worker, reason
         return chosen or (default, "")
 
@@ -179,9 +179,9 @@ class Dispatcher:
         """Let a step of each run start whose policies hold all that there is to do; return whether there was one."""
         found = False
         for run in list(self.holding.values()):
-            if run.live or run.paused or (run.forced is not None and run.forced.state is State.READY):
+            if run.live or run.paused or (run.forced is not None and run.forced.state is READY):
                 continue
-            if any(node.state is State.EXPANDING and (node.deps or node.merge is None) for node in run.nodes):
+            if any(node.state is EXPANDING and (node.deps or node.merge is None) for node in run.nodes):
                 continue  # its planner will say more; a flow, which has no needs, may be waiting for just this step
             node = run.held.first()
             if node is None:
@@ -202,7 +202,7 @@ class Dispatcher:
         step, first = node.step, node.attempt
         if step.side_effects or (step.expands and step.op.kind == "think" and step.op.stream):
             return
-        lane = lane_of(step)
+        lane = node.lane
         if wish.worker is None:
             worker = self._queue.another(lane, first.worker)
         else:
@@ -239,7 +239,7 @@ class Dispatcher:
                 self._refuse(node, order.failure)
                 continue
             again = hedges and first is not None and not node.hedged
-            if not again and node.state is not State.READY:
+            if not again and node.state is not READY:
                 return  # what has ended must spread first
             checkpoint = node.checkpoint if first is None else first.checkpoint()
             grant = budgets.admit(node.account, _asks_for(node, checkpoint), records.now)

@@ -9,7 +9,7 @@ from typing import Literal
 from ..core.errors import DeadlineExceeded, DependencyFailed
 from ..core.interfaces import Verdict
 from ..core.result import Failure, Result
-from ..core.states import State
+from ..core.states import FAILED
 from ..core.values import json_value, writable
 from ..core.view import Branch
 from .records import Node
@@ -37,7 +37,7 @@ def judge(node: Node, arrived: bool) -> Ruling:
     assert op.kind == "join" and node.merge is not None
     done, out = node.branches_done, node.pending
     if op.tolerate == "all" and node.branches_failed:
-        return _fail_like(next(dep for dep in node.deps if dep.state is State.FAILED))
+        return _fail_like(next(dep for dep in node.deps if dep.state is FAILED))
     if op.tolerate == "quorum":
         quorum = op.quorum or 1
         if done + out < quorum:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ..core.errors import BudgetExceeded, PlanError
 from ..core.interfaces import Merge
-from ..core.plan import Plan, Plugin
-from ..core.states import State
+from ..core.plan import Call, Join, Plan, Plugin, Think
+from ..core.states import DONE, FAILED
 from .budgets import enter, open_account
 from .prefix_groups import enroll
-from .records import Account, Node, Scope
+from .records import Account, Node, Scope, lane_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,9 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
         name, op = step.name, step.op
         if name in taken:
             raise PlanError(f"{prefix}{name}: this name is already taken in its scope")
-        merger = merge(op.merge) if op.kind == "join" else None
-        nodes[name] = Node(prefix + name, run, step, scope, group, merger, step.priority + run.request.priority)
+        merger = merge(op.merge) if isinstance(op, Join) else None
+        priority = step.priority + run.request.priority
+        nodes[name] = Node(prefix + name, run, step, scope, group, merger, priority, lane_of(op))
     output = _output(plan, scope, nodes)
     in_order = True
     alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}
@@ -117,10 +118,11 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
     seen: dict[str, Node] = {}
     step, op = node.step, node.step.op
     node.consumers = 1  # its scope, until that closes or, for the output, to the end
-    plain = op.kind == "join" or (op.kind == "call" and not op.args)
-    if plain and not step.needs:
+    needs = step.needs
+    plain = isinstance(op, Join) or (isinstance(op, Call) and not op.args)
+    if plain and not needs:
         return True
-    for name in step.needs if plain else step.references():
+    for name in needs if plain else step.references():
         dep, is_owner = local.get(name), False
         if dep is None or dep is node:
             dep, is_owner = _lookup(name, node, local)
@@ -130,19 +132,21 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
                 "continue its context with `after` instead"
             )
         seen[name] = dep
-    if op.kind == "think" and op.after is not None:
+    if isinstance(op, Call):
+        pass
+    elif isinstance(op, Think) and op.after is not None:
         dep, node.after_own = _lookup(op.after, node, local)
         if dep.step.op.kind == "call" or (dep.step.op.kind == "join" and not dep.step.expands):
             raise PlanError(f"{node.id} is `after` {dep.id}, a {dep.step.op.kind}: only a think step has a context")
         node.after = dep
         if not node.after_own:
             seen.setdefault(op.after, dep)
-    elif op.kind == "join":
+    elif isinstance(op, Join):
         if (op.quorum or 0) > len(seen):
             raise PlanError(f"{node.id} needs {op.quorum} branches done and has {len(seen)}: it could never close")
         node.waits_for_all = op.quorum is None and not op.early
     node.deps = tuple(seen.values())
-    return all(dep.consumers for dep in node.deps)
+    return 0 not in [dep.consumers for dep in node.deps]  # one without any comes later in the plan
 
 
 def _lookup(name: str, node: Node, local: dict[str, Node]) -> tuple[Node, bool]:
@@ -261,15 +265,15 @@ def _connect(order: list[Node], scope: Scope) -> None:
     for node in order:
         for dep in node.deps:
             if not dep.ended:
-                if isinstance(dep.dependants, list):
+                if dep.dependants:
                     dep.dependants.append(node)
                 else:
                     dep.dependants = [node]
                 dep.consumers += 1
                 node.pending += 1
-            elif dep.state is State.DONE:
+            elif dep.state is DONE:
                 node.branches_done += 1
-            elif dep.state is State.FAILED:
+            elif dep.state is FAILED:
                 node.branches_failed += 1
         if node.after_own and node.after is not None and node.after.own is None:
             node.pending += 1
@@ -280,6 +284,9 @@ def _connect(order: list[Node], scope: Scope) -> None:
         for reader in node.dependants:
             if reader.upward_rank > below:
                 below = reader.upward_rank
-        op = node.step.op
-        cost = 0 if op.kind == "join" else 1 if op.kind == "call" else op.sampling.max_tokens
-        node.upward_rank = cost + below
+        if node.lane == "call":
+            node.upward_rank = below + 1
+        elif node.merge is not None:
+            node.upward_rank = below
+        else:
+            node.upward_rank = below + node.step.token_cost()

@@ -76,7 +76,7 @@ from ..core.events import (
 )
 from ..core.interfaces import Plugins, Policy
 from ..core.result import Failure, Usage, as_failure
-from ..core.states import Move, State
+from ..core.states import EXPANDED, EXPANDING, RUNNING, WAITING, Move
 from . import budgets
 from .assemble import prior
 from .dispatch import Dispatcher
@@ -356,7 +356,7 @@ class Machine:
         for attempt in lost:
             self._slots.over(attempt, None, dead=True)
         for attempt in live:
-            if attempt.node.state is State.RUNNING:  # else it ended as part of another that was lost
+            if attempt.node.state is RUNNING:  # else it ended as part of another that was lost
                 self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     # -- news of runs --------------------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ class Machine:
 
     def _on_expanded(self, event: Expanded) -> None:
         node = self.nodes.get(event.step)
-        if node is None or node.generation != event.attempt or node.state not in (State.RUNNING, State.EXPANDING):
+        if node is None or node.generation != event.attempt or node.state not in (RUNNING, EXPANDING):
             self.late += 1
             return
         if event.failure is not None:
@@ -408,7 +408,7 @@ class Machine:
                     self._steps.fail(node, as_failure(error))
                     return
                 self._plans.start(added)
-        if event.closed and node.state is State.EXPANDING:
+        if event.closed and node.state is EXPANDING:
             self._plans.close_expansion(node)
 
     def _on_cancelled(self, event: Cancelled) -> None:
@@ -445,10 +445,10 @@ class Machine:
     def _due(self, timer: Timer, event: Tick) -> None:
         match timer.subject:
             case Node() as node if timer.kind == "retry":
-                if node.state is State.WAITING:
+                if node.state is WAITING:
                     self._steps.ready(node)
             case Node() as node:
-                if node.state is State.WAITING:
+                if node.state is WAITING:
                     node.limited = True
                     self._steps.obey(node, judge_at_deadline(node))
             case Attempt() as attempt if timer.kind == "lease":
@@ -488,9 +488,9 @@ class Machine:
         failure = Failure(kind=BudgetExceeded.__name__, message=message)
         joins: list[Node] = []
         for node in account.timed:
-            if node.ended or node.state is State.EXPANDED:
+            if node.ended or node.state is EXPANDED:
                 continue
-            if node.merge is not None and node.state is State.WAITING:
+            if node.merge is not None and node.state is WAITING:
                 joins.append(node)
             else:
                 self._steps.fail(node, failure)

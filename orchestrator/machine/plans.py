@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..core.interfaces import Plugins
 from ..core.plan import Plan
-from ..core.states import State
+from ..core.states import DONE, EXPANDED, WAITING
 from .link import insert
 from .records import Account, Node, Records, Run, Scope
 from .slots import Slots
@@ -55,14 +55,14 @@ class Plans:
         """Start what is ready among new steps, and end what needs something that has already ended without a value."""
         steps = self._steps
         for node in nodes:
-            if node.state is not State.WAITING:
+            if node.state is not WAITING:
                 continue
             if node.merge is not None:
                 if node.pending < len(node.deps) or not node.deps:
                     steps.judge(node, arrived=node.branches_done > 0)
                 continue
             for dep in node.deps:
-                if dep.ended and dep.state is not State.DONE:
+                if dep.ended and dep.state is not DONE:
                     steps.end_like(node, dep)
                     break
             else:
@@ -76,7 +76,7 @@ class Plans:
         if scope is None or scope.output is None:
             self._steps.done(node, node.own, node.path_own)
             return
-        self._steps.move(node, State.EXPANDED)
+        self._steps.move(node, EXPANDED)
         self.close_scope(scope)
         if scope.output.ended:
             self._steps.output_ended(scope, scope.output)

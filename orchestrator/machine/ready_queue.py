@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..core.plan import Kind, Request
 from ..core.result import Usage
-from .records import Attempt, Node, WorkerState, lane_of
+from .records import Attempt, Node, WorkerState
 from .shares import Share, Tally
 from .waiting import Room, Waiting
 
@@ -260,8 +260,7 @@ class ReadyQueue:
         """Queue a step that is ready: for the first time, or again where it stood."""
         if node.ticket == 0:
             self._tickets = node.ticket = self._tickets + 1
-        op = node.step.op
-        name = op.kind if op.kind != "think" or op.model is None else lane_of(node.step)
+        name = node.lane
         lane = self._lanes.get(name) or self._lane(name)
         share = node.run.share
         waiting = self._waiting[share]

@@ -10,14 +10,15 @@ import heapq
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from ..core.errors import InvalidTransition
 from ..core.events import Action
 from ..core.interfaces import Merge, Policy
-from ..core.plan import Budget, Kind, Request, Step, Text, Tokens
+from ..core.plan import Budget, Kind, Op, Request, Step, Text, Think, Tokens
+from ..core.record import Change
 from ..core.result import Failure, Result, Usage
-from ..core.states import MOVES, NAMES, Move, State, tell
+from ..core.states import MOVES, NAMES, READY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView
 from .shares import Share
@@ -41,7 +42,9 @@ class Node:
     """Of a join: its merge."""
     priority: int = 0
     """Of its request and its step together: the smaller the earlier."""
-    state: State = State.WAITING
+    lane: str = ""
+    """Name of the queue that it waits in (`lane_of`)."""
+    state: State = WAITING
     ended: bool = False
     """Whether `state` is one that a step does not leave."""
 
@@ -153,19 +156,25 @@ class Node:
 
     def _move(self, i: int) -> Move:
         at, finish, reason = cast("tuple[float, str, str]", self._moves[i : i + 3])
-        start = cast("str", self._moves[i - 2]) if i else NAMES[State.WAITING]
+        start = cast("str", self._moves[i - 2]) if i else NAMES[WAITING]
         return at, self.id, start, finish, reason
+
+    def changes(self, began: float) -> tuple[Change, ...]:
+        """Return its moves as reports tell them: by the time that has passed since `began`."""
+        flat = cast("tuple[Any, ...]", self._moves)
+        return tuple([(flat[i] - began, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)])
 
     def shift(self, seconds: float) -> None:
         """Move the times of its story."""
         self._moves = tuple(cast("float", each) + seconds if i % 3 == 0 else each for i, each in enumerate(self._moves))
 
 
-def lane_of(step: Step) -> str:
+def lane_of(op: Op) -> str:
     """Return the name of the queue that a step waits in: its kind, and its model if it names one. Workers say which
     lanes they serve."""
-    op = step.op
-    return f"think {op.model}" if op.kind == "think" and op.model is not None else op.kind
+    if isinstance(op, Think):
+        return "think" if op.model is None else f"think {op.model}"
+    return op.kind
 
 
 Queued = tuple[int, tuple[float, ...], int, Node]
@@ -201,13 +210,13 @@ class Backlog:
             node = heapq.heappop(heap)[3]
             if not heap:
                 del self.heaps[key]
-            if node.state is State.READY:
+            if node.state is READY:
                 return node
         return None
 
     def first(self) -> Node | None:
         """Take out the first step of all keys that is still ready, or return `None`."""
-        ready = [entry for heap in self.heaps.values() for entry in heap if entry[3].state is State.READY]
+        ready = [entry for heap in self.heaps.values() for entry in heap if entry[3].state is READY]
         if not ready:
             self.heaps.clear()
             return None
@@ -222,7 +231,7 @@ class Backlog:
 
     def nodes(self) -> list[Node]:
         """Return the steps that are still ready."""
-        return [entry[3] for heap in self.heaps.values() for entry in heap if entry[3].state is State.READY]
+        return [entry[3] for heap in self.heaps.values() for entry in heap if entry[3].state is READY]
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,11 +453,11 @@ class WorkerState:
 
     def could_take(self, step: StepView) -> bool:
         """Return whether it is up and serves a step's kind and model, free slot or not."""
-        return self.up and self.in_lane(lane_of(step.plan))
+        return self.up and self.in_lane(lane_of(step.plan.op))
 
     def takes(self, step: StepView) -> bool:
         """Return whether it serves a step's kind and model, and has a free slot."""
-        return self.free > 0 and self.in_lane(lane_of(step.plan))
+        return self.free > 0 and self.in_lane(lane_of(step.plan.op))
 
     def in_lane(self, lane: str) -> bool:
         """Return whether it serves a lane."""

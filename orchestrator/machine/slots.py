@@ -7,13 +7,13 @@ makes no choice.
 from __future__ import annotations
 
 from ..core.events import NO_USAGE, Cancel, Dispatch, Job
-from ..core.plan import Text
+from ..core.plan import Call, Text, Think
 from ..core.result import Result, Usage
 from ..core.view import Ended
 from . import budgets, prefix_groups
 from .assemble import resolve
 from .ready_queue import ReadyQueue
-from .records import Attempt, Backlog, Checkpoint, Node, Records, Run, WorkerState, lane_of
+from .records import Attempt, Backlog, Checkpoint, Node, Records, Run, WorkerState
 from .timers import Timers
 
 
@@ -43,12 +43,14 @@ class Slots:
         """Send a step to a worker, to go on from a checkpoint if there is one."""
         records, run, tokens = self._records, node.run, grant.tokens
         records.last_attempt = number = records.last_attempt + 1
-        op = resolve(node, tokens, 0 if checkpoint is None else len(checkpoint.ids))
+        op = node.step.op
+        if not isinstance(op, Call) or op.args:
+            op = resolve(node, tokens, 0 if checkpoint is None else len(checkpoint.ids))
         attempt = Attempt(number, node, worker, tokens, grant.truncated, records.now, records.now, priority, tokens)
         records.attempts[number] = attempt
         run.live += 1
         node.ran_on = worker.name
-        if op.kind == "think":
+        if isinstance(op, Think):
             begin = (Text(text=op.begin),) if op.begin else ()
             node.prompt = (*(part for part in op.parts if part.kind != "ref"), *begin)
             attempt.resumed_from = checkpoint
@@ -100,8 +102,8 @@ class Slots:
         if usage is None:
             told = attempt.tokens + attempt.largest
             least = min(attempt.reserved, told) if dead and attempt.tokens else attempt.reserved
-        usage = usage or NO_USAGE
-        if usage.completion < attempt.tokens:
+            usage = NO_USAGE
+        if attempt.tokens and usage.completion < attempt.tokens:
             usage = usage.model_copy(update={"completion": attempt.tokens})
         attempt.state = "gone"
         del self._records.attempts[attempt.id]
@@ -110,7 +112,8 @@ class Slots:
         elif node.hedge is attempt:
             node.hedge = None
         run.live -= 1
-        run.meter.add(usage, read)
+        if usage is not NO_USAGE:
+            run.meter.add(usage, read)
         node.spent = usage if node.spent is None else node.spent + usage
         worker.load -= attempt.left
         worker.running -= 1
@@ -160,7 +163,7 @@ class Slots:
 
     def ask_others(self, node: Node) -> None:
         """A ready step has ended, and its budgets may block steps that it went before: one of these may start now."""
-        lane = lane_of(node.step)
+        lane = node.lane
         for account in node.account.chain() if node.account is not None else ():
             if account.held.heaps:
                 self.ask_next(account.held, lane)

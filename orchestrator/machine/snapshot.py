@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..core.record import StepRecord
-from ..core.result import NO_USAGE
+from ..core.states import NAMES
 from .machine import Machine
 from .records import Node, Run
 
 
 def step_record(node: Node, began: float) -> StepRecord:
     """Return a step as it stands. `began` is when its run was submitted, by the machine's time."""
-    own, spent = node.own, node.spent or NO_USAGE
-    record = StepRecord(node.id, node.step.name, node.step.op.kind, node.step.label)
-    record.plan = node.step
-    record.state = node.state.value
-    record.moves = tuple([(at - began, state, reason) for at, _, _, state, reason in node.story])
+    step, own, spent = node.step, node.own, node.spent
+    record = StepRecord(node.id, step.name, step.op.kind, step.label)
+    record.plan = step
+    record.state = NAMES[node.state]
+    record.moves = node.changes(began)
     record.tries, record.path_tokens, record.failure = node.tries, node.path or node.path_own, node.failure
-    record.spent = spent
-    record.tokens = spent.completion
+    if spent is not None:
+        record.spent = spent
+        record.tokens = spent.completion
     if node.scope.owner is not None:
         record.owner = node.scope.owner.id
     if node.deps:
@@ -36,9 +37,8 @@ def step_record(node: Node, began: float) -> StepRecord:
         inner = node.inner.output if node.inner is not None else None
         if inner is not None and inner.result is node.result:
             record.source = inner.id
-    for attempt in (node.attempt, node.hedge):
-        if attempt is not None:
-            record.tokens += attempt.tokens
+    if node.attempt is not None:
+        record.tokens += node.attempt.tokens + (node.hedge.tokens if node.hedge is not None else 0)
     return record
 
 

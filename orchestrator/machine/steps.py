@@ -15,7 +15,7 @@ from ..core.errors import RAISED, Interrupted, PluginError
 from ..core.events import Cancel, Expand
 from ..core.interfaces import Merge, Policy
 from ..core.result import Failure, Result
-from ..core.states import State
+from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, WAITING, State
 from ..core.values import writable
 from .joins import WAIT, Ruling, conclude, dependency_failed, judge
 from .ready_queue import ReadyQueue
@@ -50,15 +50,14 @@ class Steps:
         if node.after_own and node.after is not None:
             before = max(before, node.after.path_own)
         node.path_before = before
-        node.move(State.READY, self._records)
-        self.enqueue(node)
+        node.move(READY, self._records)
+        if not node.run.rankers or self._rank(node, node.run):
+            self._queue.push(node)
 
     def enqueue(self, node: Node) -> None:
         """Ask the policies for the rank of a ready step, and queue it."""
-        run = node.run
-        if run.rankers and not self._rank(node, run):
-            return
-        self._queue.push(node)
+        if not node.run.rankers or self._rank(node, node.run):
+            self._queue.push(node)
 
     def _rank(self, node: Node, run: Run) -> bool:
         """Set a step's rank; return whether no policy raised."""
@@ -76,7 +75,7 @@ class Steps:
     def done(self, node: Node, result: Result, path: int) -> None:
         """End a step with a value; `path` is the longest chain of generated tokens that it was made from."""
         node.result, node.path = result, path
-        node.move(State.DONE, self._records)
+        node.move(DONE, self._records)
         self.ended.append(node)
 
     def fail(self, node: Node, failure: Failure) -> None:
@@ -86,7 +85,7 @@ class Steps:
         node.failure = failure
         node.limited = node.limited or is_limit(failure)
         self._slots.stop_all(node, failure.message)
-        self.move(node, State.FAILED, f"{failure.kind}: {failure.message}")
+        self.move(node, FAILED, f"{failure.kind}: {failure.message}")
         self.ended.append(node)
 
     def cancel(self, node: Node, reason: str) -> None:
@@ -95,7 +94,7 @@ class Steps:
             return
         if not self._slots.stop_all(node, reason):
             self._records.actions.append(Cancel(node.id, reason=reason))
-        self.move(node, State.CANCELLED, reason)
+        self.move(node, CANCELLED, reason)
         self.ended.append(node)
 
     def end_like(self, node: Node, dep: Node) -> None:
@@ -125,7 +124,7 @@ class Steps:
             case Failure() as final:
                 self.fail(node, final)
             case delay:
-                self.move(node, State.WAITING, f"try {node.tries}: {failure.kind}: {failure.message}")
+                self.move(node, WAITING, f"try {node.tries}: {failure.kind}: {failure.message}")
                 if failure.lost:
                     node.lost += 1
                     node.interrupted += failure.kind == Interrupted.__name__
@@ -143,7 +142,7 @@ class Steps:
 
     def _tell(self, node: Node) -> None:
         """Tell everyone concerned that a step has ended."""
-        run, scope, done = node.run, node.scope, node.state is State.DONE
+        run, scope, done = node.run, node.scope, node.state is DONE
         for each in node.dependants:
             if each.ended or each.released:
                 continue
@@ -153,7 +152,7 @@ class Steps:
                     each.branches_done += 1
                     if each.waits_for_all and each.pending:
                         continue
-                elif node.state is State.FAILED:
+                elif node.state is FAILED:
                     each.branches_failed += 1
                 self.judge(each, arrived=done)
             elif not done:
@@ -183,7 +182,7 @@ class Steps:
 
     def expand(self, node: Node, result: Result) -> None:
         """Ask the planner how a step goes on that has its own result."""
-        self.move(node, State.EXPANDING)
+        self.move(node, EXPANDING)
         self._records.actions.append(Expand(node.id, node.generation, result=result))
         waiters, node.own_waiters = node.own_waiters or (), None
         for waiter in waiters:
@@ -197,7 +196,7 @@ class Steps:
         if owner is None:
             self._slots.closing.append(scope.run)
             return
-        if owner.state is not State.EXPANDED:
+        if owner.state is not EXPANDED:
             return
         owner.limited = owner.limited or output.limited
         if output.result is not None:
@@ -240,7 +239,7 @@ class Steps:
             self.fail(node, raised(node.merge, error))
             return
         node.own, node.limited = result, result.partial
-        node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is State.DONE)])
+        node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is DONE)])
         if not node.step.expands and result.patch is None:
             self.done(node, result, node.path_own)
             return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from ..core.states import State
+from ..core.states import WAITING
 from .outcome import is_over
 from .records import Account, Attempt, Node, Run
 
@@ -28,7 +28,7 @@ class Timer(NamedTuple):
         """Whether its record no longer waits for it: a step has moved on, an attempt is gone, a run is over."""
         match self.subject:
             case Node() as node:
-                return node.state is not State.WAITING
+                return node.state is not WAITING
             case Attempt() as attempt:
                 return attempt.state == "gone"
             case Run() as run:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from ..core.plan import Kind, Step
 from ..core.result import Failure, Result
-from ..core.states import State, tell
+from ..core.states import WAITING, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
@@ -199,7 +199,7 @@ class StepView:
         """Return whether a join's merge is already certain of its verdict, branches that have not ended being
         unknown."""
         node = self._node
-        if node.merge is None or node.state is not State.WAITING:
+        if node.merge is None or node.state is not WAITING:
             return False
         return node.merge.decided(self.branches(), node.pending, node.run.task)
 
@@ -234,13 +234,14 @@ def branches_of(join: Node) -> list[Branch]:
 
 def branch_of(node: Node) -> Branch:
     """Return a step as a merge sees it."""
-    pieces = node.attempt.text if node.attempt is not None else ()
-    tokens = StepView(node).tokens
-    before = prior(node) if node.attempt is not None and node.after is not None else ""
-    said = written(node) if node.ended and node.inner is not None else ()
-    return Branch(
-        node.step.name, node.id, node.state, node.result, node.failure, tokens, pieces, node.merged_into, before, said
-    )
+    attempt, own, name = node.attempt, node.own, node.step.name
+    if attempt is None:
+        tokens = own.usage.completion if own is not None else 0
+        said = written(node) if node.inner is not None and node.ended else ()
+        return Branch(name, node.id, node.state, node.result, node.failure, tokens, (), node.merged_into, written=said)
+    before = prior(node) if node.after is not None else ""
+    tokens, pieces = attempt.generated, attempt.text
+    return Branch(name, node.id, node.state, node.result, node.failure, tokens, pieces, node.merged_into, before)
 
 
 class Siblings:
@@ -298,11 +299,11 @@ class View:
     def idlest(self, step: AnyStep) -> WorkerView | None:
         """Return the worker that a step goes to if no policy says otherwise: of those that serve it and have a free
         slot the one with the fewest attempts; `None` if none has."""
-        return self._queue.least_loaded(lane_of(step.plan))
+        return self._queue.least_loaded(lane_of(step.plan.op))
 
     def serving(self, step: AnyStep) -> int:
         """Return how many workers serve a step's kind and model, free slot or not."""
-        return self._queue.serving(lane_of(step.plan))
+        return self._queue.serving(lane_of(step.plan.op))
 
     def peers(self, step: AnyStep) -> Sequence[Ended]:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..core.interfaces import Policy
-from ..core.states import State
+from ..core.states import READY
 from .records import Node, Queued, WorkerState, queued
 
 
@@ -42,11 +42,11 @@ class Unranked:
     def first(self) -> Node | None:
         """Return the step that is to go first; steps that are over are dropped on the way."""
         line, heap = self.line, self.heap
-        while line and line[0].state is not State.READY:
+        while line and line[0].state is not READY:
             line.popleft()
         if not heap:
             return line[0] if line else None
-        while heap and heap[0][3].state is not State.READY:
+        while heap and heap[0][3].state is not READY:
             heapq.heappop(heap)
         if not line or (heap and heap[0] < queued(line[0])):
             return heap[0][3] if heap else None
@@ -88,7 +88,7 @@ class Ranked:
 
     def first(self) -> Node | None:
         """Return the step that is to go first; steps that are over are dropped on the way."""
-        while self.heap and self.heap[0][3].state is not State.READY:
+        while self.heap and self.heap[0][3].state is not READY:
             self.pop()
         return self.heap[0][3] if self.heap else None
 
@@ -145,7 +145,7 @@ class Waiting:
     def surely(self, lane: str) -> bool:
         """Whether a step that waits in a lane is seen at a glance."""
         queue = self.lanes.get(lane)
-        return queue is not None and bool(queue.line) and queue.line[-1].state is State.READY
+        return queue is not None and bool(queue.line) and queue.line[-1].state is READY
 
     def first(self, lane: str) -> Node | None:
         """Return a step of a lane that has the smallest priority, or `None` if nothing waits there."""

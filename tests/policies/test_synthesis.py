@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from plait.core.states import State
 from plait.policies.merge.synthesis_drafts import SynthesisDrafts
 from plait.policies.merge.synthesis_or_vote import SynthesisOrVote
@@ -11,7 +9,7 @@ from tests.policies.branches import LETTERS, branch, branches, ended
 
 
 def running(name: str, *pieces: str):
-    return replace(ended(name, State.RUNNING), pieces=pieces, tokens=len(pieces))
+    return ended(name, State.RUNNING)._replace(pieces=pieces, tokens=len(pieces))
 
 
 def test_records_say_what_each_branch_came_to() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import JsonValue, PlainSerializer, PlainValidator
@@ -23,7 +24,8 @@ def _rows(steps: tuple[StepRecord, ...]) -> list[dict[str, JsonValue]]:
     return [step.row() for step in steps]
 
 
-class Spell(Frozen):
+@dataclass(frozen=True, slots=True)
+class Spell:
     """A stretch of the chain of steps that the end of the run waited for."""
 
     step: str
@@ -86,25 +88,34 @@ def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[Spell, ...]:
             step = known[step.source]
             continue
         seen.add(step.step)
-        ready, started = step.ready_at, step.started_at
+        ready, started, left = _attempt(step)
         if ready is not None and started is not None:
-            ran = _own_end(step, started) - started
-            spells.append(Spell(step=step.step, waited=started - ready, ran=ran, kind=step.kind))
+            spells.append(Spell(step.step, started - ready, max(0.0, left - started), step.kind))
         own = step.after if step.after_own else None
-        needs = [known[need] for need in step.needs]
-        before = [need for need in needs if need.step == own or (need.state == "done" and need.step not in seen)]
-        if not before and step.owner is not None:
-            step = known[step.owner]
-        else:
-            step = max(before, key=lambda need: _end(need, need.step in expanded), default=None)
+        last: StepRecord | None = None
+        at = 0.0
+        for name in step.needs:
+            need = known[name]
+            if name == own or (need.state == "done" and name not in seen):
+                end = _attempt(need)[2] if name in expanded else need.moves[-1][0]
+                if last is None or end > at:
+                    last, at = need, end
+        step = known[step.owner] if last is None and step.owner is not None else last
     return tuple(reversed(spells))
 
 
-def _end(step: StepRecord, expanded: bool) -> float:
-    return _own_end(step, 0.0) if expanded else step.moves[-1][0]
-
-
-def _own_end(step: StepRecord, started: float) -> float:
-    """Return when the step's own attempt ended (before what it expanded into)."""
-    left = (move[0] for before, move in zip(step.moves, step.moves[1:], strict=False) if before[1] == "running")
-    return next((at for at in left if at >= started), started)
+def _attempt(step: StepRecord) -> tuple[float | None, float | None, float]:
+    """Return when a step was last ready, when it was last sent to a worker, and when that attempt of its own ended
+    (before what it expanded into; 0 if there is none)."""
+    ready: float | None = None
+    started: float | None = None
+    left, before = 0.0, ""
+    for at, state, _ in step.moves:
+        if before == "running":
+            left = at
+        if state == "ready":
+            ready = at
+        elif state == "running":
+            started = at
+        before = state
+    return ready, started, left
