@@ -416,6 +416,18 @@ class Run:
     broken: Failure | None = None
     """A policy raised."""
 
+    def dissolve(self) -> None:
+        """Drop what its records say of one another, so that they go without the garbage collector."""
+        for node in self.nodes:
+            node.deps = node.dependants = ()
+            node.after = node.own_waiters = node.inner = node.seen = None
+            node.scope.names.clear()
+            if node.account is not None:
+                node.account.timed.clear()
+        for group in self.prefix_groups.values():
+            group.nodes.clear()
+        self.nodes.clear()
+
     @property
     def has_policies(self) -> bool:
         """Whether any policy looks at it."""

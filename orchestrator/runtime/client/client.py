@@ -251,7 +251,7 @@ class AsyncOrchestrator:
         workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
         machine = Machine(self.plugins, lease=self.config.lease)
         recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
-        driver = Driver(machine, workers, self._expander, recorder)
+        driver = Driver(machine, workers, self._expander, recorder, collector=self.config.collector)
         driver.watchers += self._watchers
         telemetry.watch(driver, self.config)
         await driver.start()

@@ -188,6 +188,9 @@ class Config(BaseSettings):
     limit by default. For workers that tell how far they are: engines in Ray do, every few steps."""
     seed: int = 0
     """Of all sampling."""
+    collector: bool = True
+    """Whether Python's garbage collector is called less often while runs are under way, in the whole process: a third
+    of the time of very large plans. Turn it off where the application tunes its collector itself."""
     telemetry: bool | None = None
     """Whether runs are sent as OpenTelemetry spans; by default only where `OTEL_TRACES_EXPORTER` or
     `OTEL_EXPORTER_OTLP_ENDPOINT` says where to."""

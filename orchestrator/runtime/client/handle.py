@@ -19,6 +19,7 @@ from ...core.result import Result, as_failure
 from ...core.task import Task
 from ...core.tools.context import Question
 from ...machine import Machine, Node, Run, moved, step_record
+from ..driver.collector import uncollected
 from ..driver.driver import LARGE, Driver
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews
 from .asking import typed
@@ -152,10 +153,16 @@ class Handle:
         ended = self._driver.now() if self._ended is None else self._ended
         given = (finish, run, self._task, self._began, ended, self._plan)
         large = run is not None and len(run.nodes) >= LARGE
-        answer = await asyncio.to_thread(read_answer, *given) if large else read_answer(*given)
+        answer = await asyncio.to_thread(self._read, *given) if large else self._read(*given)
         answer = typed(answer, self._form)
         if self._news is not None:
             self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
+        return answer
+
+    def _read(self, finish: Finish, run: Run | None, *given: Any) -> Answer:
+        with uncollected():
+            answer = read_answer(finish, run, *given)
+            self._driver.forget(finish.run, run)
         return answer
 
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -42,6 +41,7 @@ from ...core.events import (
 from ...core.interfaces import Worker, offer
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
+from .collector import Collector, uncollected
 from .expander import Expander
 from .jobs import Jobs
 
@@ -71,11 +71,18 @@ class _Adoption(NamedTuple):
 class Driver:
     """Runs a machine on the running event loop, with the given workers.
 
-    `recorder` writes what happens; without one nothing is written.
+    `recorder` writes what happens; without one nothing is written. `collector`: whether Python's garbage collector is
+    called less often while runs are under way (`collector.py`).
     """
 
     def __init__(
-        self, machine: Machine, workers: Iterable[Worker], expander: Expander, recorder: Recorder | None = None
+        self,
+        machine: Machine,
+        workers: Iterable[Worker],
+        expander: Expander,
+        recorder: Recorder | None = None,
+        *,
+        collector: bool = True,
     ) -> None:
         self.machine = machine
         self.expander = expander
@@ -88,6 +95,7 @@ class Driver:
         """Runs of which every model call streams."""
         self._loop = asyncio.get_running_loop()
         self.jobs = Jobs(workers, self._hear, self.now)
+        self._collector = Collector(collector)
         self._inbox: deque[Event | _Adoption] = deque()
         self._draining: Generator[asyncio.Future[Any] | None] | None = None
         self._context = contextvars.copy_context()
@@ -149,7 +157,15 @@ class Driver:
             raise WorkerError(f"the driver broke down: {self._broken}") from self._broken
         self._waiting[run] = future = self._loop.create_future()
         self._contexts[run] = contextvars.copy_context()
+        self._collector.began(run)
         return future
+
+    def forget(self, run: str, records: Run | None) -> None:
+        """Let go of a run that is over, and of its records, which nobody reads any more. They refer to one another, so
+        only the collector would find them else. May be called on a thread."""
+        if records is not None:
+            records.dissolve()
+        self._collector.ended(run)
 
     def watch(self, run: str, watcher: Watcher) -> None:
         """Tell a watcher of the events of one run, until it has ended."""
@@ -185,6 +201,7 @@ class Driver:
             if timer is not None:
                 timer.cancel()
         await self.jobs.close()
+        self._collector.close()
         self.recorder.close()
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -238,6 +255,9 @@ class Driver:
                 handled = self._loop.run_in_executor(None, self._handle_large, event)
                 yield handled
                 actions = handled.result()
+                self._collector.entered(
+                    event.run if isinstance(event, Submitted) else _run_in(event.step), _steps(event)
+                )
                 until = perf_counter() + SLICE
             else:
                 actions = self._handle(event)
@@ -271,15 +291,9 @@ class Driver:
         return actions
 
     def _handle_large(self, event: Event) -> list[Action]:
-        """Handle an event on a thread, without the collector, which would stop the loop's thread too and find nothing:
-        what a plan makes stays."""
-        collects = gc.isenabled()
-        gc.disable()
-        try:
+        """Handle an event on a thread."""
+        with uncollected():
             return self._handle(event)
-        finally:
-            if collects:
-                gc.enable()
 
     def _take_over(self, adoption: _Adoption) -> list[Action]:
         other, run, at = adoption

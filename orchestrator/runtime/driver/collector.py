@@ -1,0 +1,105 @@
+"""Python's garbage collector while runs are under way.
+
+It looks for cycles each time a few hundred more objects have been made, and every now and then among all that there
+are. A plan of 100,000 steps is nearly a million objects, none of which may go: a third of the machine's time went into
+finding that out, in pauses of a quarter of a second. So while any run is under way the collector is called less often
+(`THRESHOLDS`), and while a large plan is, what there was when it entered is left out (`gc.freeze`).
+
+Both are settings of the whole process. They are put back when the last run has ended; `Config.collector` turns this
+off. Nothing is touched in a process that has disabled its collector, or that keeps objects frozen by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Generator
+from threading import Lock
+
+THRESHOLDS = (10_000, 10, 10)
+"""Python's own are (700, 10, 10)."""
+FROZEN = 5_000
+"""Steps of a plan from which on it is frozen."""
+
+_lock = Lock()
+_running = 0
+"""Runs under way in this process."""
+_frozen = 0
+"""Those of them with a large plan."""
+_before: tuple[int, int, int] | None = None
+"""The application's thresholds."""
+
+
+class Collector:
+    """Keeps the collector out of the way of one driver's runs, if `on`."""
+
+    def __init__(self, on: bool = True) -> None:
+        self._on = on
+        self._runs: dict[str, bool] = {}
+        """Those under way, and whether their plan is frozen."""
+
+    def began(self, run: str) -> None:
+        """A run is under way."""
+        if self._on and run not in self._runs:
+            self._runs[run] = False
+            _hold()
+
+    def entered(self, run: str, steps: int) -> None:
+        """A plan of so many steps has entered a run."""
+        if steps >= FROZEN and self._runs.get(run) is False and _freeze():
+            self._runs[run] = True
+
+    def ended(self, run: str) -> None:
+        """A run is over, and its records are read."""
+        if run in self._runs:
+            _release(self._runs.pop(run))
+
+    def close(self) -> None:
+        """All runs are over."""
+        for run in list(self._runs):
+            self.ended(run)
+
+
+def _hold() -> None:
+    global _running, _before
+    with _lock:
+        _running += 1
+        if _running == 1 and gc.isenabled() and 0 < gc.get_threshold()[0] < THRESHOLDS[0]:
+            _before = gc.get_threshold()
+            gc.set_threshold(*THRESHOLDS)
+
+
+def _freeze() -> bool:
+    global _frozen
+    with _lock:
+        if not _frozen and (not gc.isenabled() or gc.get_freeze_count()):
+            return False
+        _frozen += 1
+        gc.freeze()
+        return True
+
+
+def _release(frozen: bool) -> None:
+    global _running, _frozen, _before
+    with _lock:
+        _running -= 1
+        if frozen:
+            _frozen -= 1
+            if not _frozen:
+                gc.unfreeze()
+        if not _running and _before is not None:
+            if gc.get_threshold() == THRESHOLDS:  # else the application has set others meanwhile
+                gc.set_threshold(*_before)
+            _before = None
+
+
+@contextlib.contextmanager
+def uncollected() -> Generator[None]:
+    """Do something without the collector, which would stop all threads and find nothing: what is made stays."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
