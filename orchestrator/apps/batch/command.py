@@ -6,12 +6,12 @@ import contextlib
 import importlib.util
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...core.errors import ConfigError, PlaitError, TaskError, WorkerError
 from ...runtime.client.answer import Answer
@@ -23,6 +23,7 @@ from ..common.concurrently import for_each
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, RequestOptions, common_options
 from ..common.output import Output, opened
+from ..common.progress import counting
 from ..common.session import opened_session
 from .rows import FIELDS, Log, Row, count_rows, other_columns, read_rows, write_output
 
@@ -176,27 +177,18 @@ def _columns(answer: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@contextlib.contextmanager
-def _progress(output: Output, total: int, log: Log) -> Iterator[Callable[[], None]]:
-    """Show how far it is and the time left: a bar on a terminal, twenty lines elsewhere."""
-    console, began, found = output.progress, time.monotonic(), log.done
+def _progress(output: Output, total: int, log: Log) -> AbstractContextManager[Callable[[], None]]:
+    """Show how far it is and the time left."""
+    began, found = time.monotonic(), log.done
     if found:
-        console.print(f"{found} of {total} rows are there from an earlier try", markup=False)
-    if not console.is_terminal:
-        every = max(1, total // 20)
+        output.progress.print(f"{found} of {total} rows are there from an earlier try", markup=False)
 
-        def say() -> None:
-            if log.done % every == 0 or log.done == total:
-                rate = (log.done - found) / max(1e-9, time.monotonic() - began)
-                left = (total - log.done) / rate if rate else 0.0
-                console.print(f"{log.done} of {total}, {log.failed} failed, {left:.0f} s left", markup=False)
+    def line() -> str:
+        rate = (log.done - found) / max(1e-9, time.monotonic() - began)
+        left = (total - log.done) / rate if rate else 0.0
+        return f"{log.done} of {total}, {log.failed} failed, {left:.0f} s left"
 
-        yield say
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("rows", total=total, completed=found)
-        yield lambda: progress.update(bar, advance=1, description=f"rows, {log.failed} failed")
+    return counting(output, total, lambda: log.done, lambda: f"rows, {log.failed} failed", line)
 
 
 def _show(summary: dict[str, Any], output: Output) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ...core.errors import ConfigError, UsageError
 from ...runtime.client.answer import Answer
@@ -29,6 +28,7 @@ from ..common.options import Common, Json, RequestOptions, common_options
 from ..common.output import Output, opened
 from ..common.own_code import local
 from ..common.problems import Problem, draw, read_puzzles
+from ..common.progress import counting
 from ..common.session import opened_session
 from .run import model_warnings
 
@@ -240,7 +240,12 @@ async def _evaluate(
     try:
         async with opened_session(config, output, stopper) as session:
             began = time.monotonic()
-            with _counting(output, len(problems), tally) as advance:
+            count = len(problems)
+
+            def line() -> str:
+                return f"{tally.n} of {count}: {tally.solved} solved"
+
+            with counting(output, count, lambda: tally.n, lambda: f"{tally.solved} solved", line) as advance:
                 await solve_all(session.orchestrator, problems, request, concurrency, tally, stopper, advance)
             tally.seconds = time.monotonic() - began
             return stopper.requested, session.start_seconds
@@ -272,25 +277,6 @@ async def solve_all(
             advance()
 
     await for_each(list(enumerate(problems)), solve, min(concurrency, len(problems)), stopper)
-
-
-@contextlib.contextmanager
-def _counting(output: Output, total: int, tally: Tally) -> Iterator[Any]:
-    """Show how far it is: a bar on a terminal, ten lines elsewhere."""
-    console = output.progress
-    if not console.is_terminal:
-        every = max(1, total // 10)
-
-        def say() -> None:
-            if tally.n % every == 0 or tally.n == total:
-                console.print(f"{tally.n} of {total}: {tally.solved} solved")
-
-        yield say
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("solving", total=total)
-        yield lambda: progress.update(bar, advance=1, description=f"{tally.solved} solved")
 
 
 def _show(summary: dict[str, Any], output: Output) -> None:

@@ -79,11 +79,6 @@ class Journal:
             self._lock = claim(self.path)
 
     @property
-    def is_open(self) -> bool:
-        """Whether a session has been started."""
-        return self._db is not None
-
-    @property
     def size(self) -> int:
         """Bytes written so far, including those that SQLite keeps beside the file while it is open."""
         if self._db is None:
