@@ -7,6 +7,7 @@ nothing about how a run goes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ from .asking import asked, asking, form_of
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
+from .place import Place, employ
 from .questions import Asker, OnAsk
 from .streaming import check_plan, check_planner
 from .worker_factory import tools as build_tools, workers as build_workers
@@ -196,6 +198,8 @@ class AsyncOrchestrator:
         """When the event loop last did something else between two submissions."""
         self._start_up: asyncio.Task[None] | None = None
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+        self._place = Place()
         self._watchers: list[Watcher] = []
 
     async def __aenter__(self) -> Self:
@@ -209,9 +213,8 @@ class AsyncOrchestrator:
 
     async def start(self) -> None:
         """Start the workers, if that has not been done."""
-        await self._started()
-        assert self._driver is not None
-        self._records.check(self._driver.recorder)
+        driver = await self._started()
+        self._records.check(driver.recorder)
 
     def watch(self, watcher: Watcher) -> None:
         """Have a function called after every event of all runs, with the machine and what followed. It must not block.
@@ -225,6 +228,7 @@ class AsyncOrchestrator:
         await self._started()
 
     async def _started(self) -> Driver:
+        self._place.enter()
         async with self._starting:
             if self._closed:
                 raise UsageError("this orchestrator was closed; make a new one")
@@ -233,10 +237,10 @@ class AsyncOrchestrator:
                 try:
                     await self._start_up
                 except asyncio.CancelledError:
-                    if self._closed:
-                        raise UsageError("this orchestrator was closed while its workers started") from None
-                    raise
-            assert self._driver is not None
+                    if not self._closed:
+                        raise
+            if self._driver is None:
+                raise UsageError("this orchestrator was closed while its workers started; make a new one")
             return self._driver
 
     async def _start(self) -> None:
@@ -247,6 +251,8 @@ class AsyncOrchestrator:
                 Cached(each, self._cache, identity(self.config.model, each, self.config.base_url))
                 for each in model_workers
             ]
+        for worker in self._given or ():
+            employ(worker, self._place)
         given = {worker.name for worker in model_workers}
         workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
         machine = Machine(self.plugins, lease=self.config.lease)
@@ -258,7 +264,26 @@ class AsyncOrchestrator:
         self._driver = driver
 
     async def close(self) -> None:
-        """Give up what still runs and free engine, actors and journal. May be called twice."""
+        """Give up what still runs and free engine, actors and journal. May be called twice, and by a tool of its own."""
+        if self._place.elsewhere:  # its loop has ended, or it was made before a fork
+            await self._abandon()
+            return
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _abandon(self) -> None:
+        """Free what can be freed from another event loop than the one that it was started on."""
+        self._closed = True
+        driver, self._driver = self._driver, None
+        if driver is not None and self._place.same_process:
+            driver.recorder.close()
+            for worker in driver.workers:
+                with contextlib.suppress(Exception):
+                    await worker.close()
+        self._place.leave()
+
+    async def _close(self) -> None:
         self._closed = True
         if self._start_up is not None and not self._start_up.done():
             self._start_up.cancel()
@@ -266,6 +291,7 @@ class AsyncOrchestrator:
         driver, self._driver = self._driver, None
         if driver is not None:
             await driver.close()
+        self._place.leave()
         if self._cache is not None:
             self._cache.close()
 
@@ -332,6 +358,7 @@ class AsyncOrchestrator:
         answerable: bool,
         planner: Planner | None = None,
     ) -> Handle:
+        self._place.enter()
         if plan is not None:
             kinds.instance("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
             if options.get("output_type") is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import weakref
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from ..journal.resume import OnUnknown
 from . import kinds
 from .answer import Answer, Mode, News
 from .client import AsyncOrchestrator, Handle, Options, ToolLike
+from .loop_thread import LoopThread
 
 T = TypeVar("T")
 
@@ -51,10 +51,8 @@ class Orchestrator:
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
         self._inner = AsyncOrchestrator(model, **options)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="plait-loop", daemon=True)
-        self._thread.start()
-        self._end = weakref.finalize(self, _close, self._inner, self._loop, self._thread)
+        self._thread = LoopThread(self._inner.close)
+        self._end = weakref.finalize(self, self._thread.forget)
 
     def __enter__(self) -> Self:
         try:
@@ -70,8 +68,10 @@ class Orchestrator:
         self.close()
 
     def close(self) -> None:
-        """Give up what still runs and free everything. May be called twice."""
-        self._end()
+        """Give up what still runs and free everything; who waits for an answer elsewhere gets it as it then stands. May
+        be called twice, and from any thread but that of an async tool of its own, which raises `UsageError`."""
+        self._thread.close()
+        self._end.detach()
 
     def run(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Answer:
         """Run one request to its end; arguments as for `AsyncOrchestrator.submit`."""
@@ -86,7 +86,7 @@ class Orchestrator:
                 handles.append(self._submitted(text, None, options))
         except BaseException:
             for handle in handles:  # nobody would hold them
-                self._loop.call_soon_threadsafe(handle.cancel)
+                self._thread.call(handle.cancel)
             raise
         return [self._await(handle, handles) for handle in handles]
 
@@ -127,7 +127,8 @@ class Orchestrator:
                 except StopAsyncIteration:
                     return
         finally:
-            self._do(news.aclose())
+            with contextlib.suppress(UsageError):  # it was closed meanwhile, and the run given up
+                self._do(news.aclose())
 
     def _submitted(self, text: str, plan: Plan | None, options: Options) -> Handle:
         """Start a run whose questions nobody hears of."""
@@ -140,47 +141,14 @@ class Orchestrator:
             return self._do(_wait(handle))
         except KeyboardInterrupt:
             for each in (handle, *beside):
-                self._loop.call_soon_threadsafe(each.cancel)
+                self._thread.call(each.cancel)
             with contextlib.suppress(Exception):
                 self._do(asyncio.wait_for(_wait(handle), 15))
             raise
 
     def _do(self, work: Coroutine[Any, Any, T] | Any) -> T:
-        if self._loop.is_closed():
-            if asyncio.iscoroutine(work):
-                work.close()
-            raise UsageError("this orchestrator was closed; make a new one")
-        if threading.current_thread() is self._thread:
-            if asyncio.iscoroutine(work):
-                work.close()
-            raise UsageError(
-                "this orchestrator was called on its own event loop, as by an async tool of its own, and would wait "
-                "for itself for ever: make that tool an ordinary function, or give it an orchestrator of its own"
-            )
-        over = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(_as_coroutine(work, over), self._loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            over.wait(15)  # a generator that is being left cannot be closed before it has been
-            raise
-
-
-async def _as_coroutine(work: Any, over: threading.Event) -> Any:
-    try:
-        return await work
-    finally:
-        over.set()
+        return self._thread.do(work)
 
 
 async def _wait(handle: Handle) -> Answer:
     return await handle
-
-
-def _close(inner: AsyncOrchestrator, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    if not loop.is_closed():
-        asyncio.run_coroutine_threadsafe(inner.close(), loop).result(timeout=60)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=10)
-        loop.close()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple, assert_never
 
-from ...core.errors import RAISED, WorkerError
+from ...core.errors import RAISED, UsageError, WorkerError
 from ...core.events import (
     Action,
     Cancel,
@@ -108,6 +108,7 @@ class Driver:
         self._wake: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._broken: BaseException | None = None
+        self._closed = False
         self._over: list[tuple[asyncio.Future[Ended], Ended]] = []
         """Runs that have ended, to be told when that is written."""
         self._lost: deque[tuple[str, Exception]] = deque()
@@ -155,6 +156,8 @@ class Driver:
     def _expect(self, run: str) -> asyncio.Future[Ended]:
         if self._broken is not None:
             raise WorkerError(f"the driver broke down: {self._broken}") from self._broken
+        if self._closed:
+            raise UsageError("this orchestrator was closed; make a new one")
         self._waiting[run] = future = self._loop.create_future()
         self._contexts[run] = contextvars.copy_context()
         self._collector.began(run)
@@ -193,6 +196,7 @@ class Driver:
 
     async def close(self) -> None:
         """Give up what still runs, then free workers and journals. May be called twice."""
+        self._closed = True
         for run in list(self._waiting):
             self.cancel(run, "the orchestrator was closed")
         if self._waiting:

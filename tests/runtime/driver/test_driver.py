@@ -194,7 +194,7 @@ except KeyboardInterrupt:
                 break
             await asyncio.sleep(0.02)
         return len(driver.machine.runs)
-    print("interrupted", asyncio.run_coroutine_threadsafe(left(), plait._loop).result() if driver else "unborn")
+    print("interrupted", asyncio.run_coroutine_threadsafe(left(), plait._thread.loop).result() if driver else "unborn")
     plait.close()
 '''
 

@@ -1,0 +1,147 @@
+"""An event loop on a thread of its own, on which ordinary functions have coroutines run: what the façade stands on."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ...core.errors import UsageError
+
+log = logging.getLogger("plait.client")
+
+CLOSING = 60.0
+"""Seconds that closing may take; after that the loop is left behind, and whoever waits is answered all the same."""
+LEAVING = 5.0
+"""Seconds that what runs on the loop may take to end once it was told to."""
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for other threads until it is closed. `close` ends with what `clean_up` does on the loop."""
+
+    def __init__(self, clean_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._clean_up = clean_up
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._closed = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=_serve, args=(self.loop,), name="plait-loop", daemon=True)
+        self._thread.start()
+
+    def do(self, work: Coroutine[Any, Any, T] | Any) -> T:
+        """Run a coroutine, or wait for an awaitable, and return what comes of it. Ctrl-C cancels it.
+
+        Raises `UsageError` on the loop's own thread, in a forked process, and once this is closed.
+        """
+        over = threading.Event()
+        call = _as_coroutine(work, over)
+        why = self._refusal()
+        with self._lock if why is None else threading.Lock():
+            if why is None and self._closed:
+                why = "this orchestrator was closed; make a new one"
+            if why is not None:
+                call.close()
+                if asyncio.iscoroutine(work):
+                    work.close()
+                raise UsageError(why)
+            future = asyncio.run_coroutine_threadsafe(call, self.loop)
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            over.wait(15)  # a generator that is being left cannot be closed before it has been
+            raise
+        except concurrent.futures.CancelledError:
+            if not self._closed:
+                raise
+            raise UsageError("this orchestrator was closed while this call waited; make a new one") from None
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop, some time; not once that is closed."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function)
+
+    def _refusal(self) -> str | None:
+        if os.getpid() != self._process:
+            return (
+                "this orchestrator was made before this process was forked, and its event loop runs in the other one: "
+                "make one in this process, or start processes with multiprocessing's `spawn`"
+            )
+        if threading.current_thread() is self._thread:
+            return (
+                "this orchestrator was called on its own event loop, as by an async tool of its own, and would wait "
+                "for itself for ever: make that tool an ordinary function, or give it an orchestrator of its own"
+            )
+        return None
+
+    def close(self) -> None:
+        """Clean up and end the thread. Whoever still waits in `do` is told so. May be called twice and from any thread
+        but the loop's own, where it raises `UsageError`."""
+        if os.getpid() != self._process:
+            return  # what there is to free belongs to the process that made it
+        if threading.current_thread() is self._thread:
+            raise UsageError(
+                "`close` was called on the orchestrator's own event loop, as by an async tool of its own, and would "
+                "wait for itself: call it where the orchestrator was made"
+            )
+        with self._lock:
+            first, self._closed = not self._closed, True
+        if not first:
+            self._over.wait(CLOSING + 2 * LEAVING)
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._clean_up(), self.loop).result(timeout=CLOSING)
+        except Exception as error:
+            log.warning("the orchestrator could not be closed in good order: %s: %s", type(error).__name__, error)
+        finally:
+            self._leave()
+            self._thread.join(timeout=2 * LEAVING)
+            for future in list(self._calls):
+                future.cancel()
+            self._over.set()
+
+    def forget(self) -> None:
+        """Close it for somebody who does not hold it any more: on its own thread, without waiting."""
+        if threading.current_thread() is not self._thread:
+            self.close()
+        elif not self._closed:
+            threading.Thread(target=self.close, name="plait-close", daemon=True).start()
+
+    def _leave(self) -> None:
+        """Have all that is left on the loop cancelled, then the loop stopped."""
+        asyncio.run_coroutine_threadsafe(_end_all(), self.loop).add_done_callback(
+            lambda _: self.loop.call_soon_threadsafe(self.loop.stop)
+        )
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _end_all() -> None:
+    """Cancel all other tasks of this loop, and give them a moment to end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=LEAVING)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+async def _as_coroutine(work: Any, over: threading.Event) -> Any:
+    try:
+        return await work
+    finally:
+        over.set()
