@@ -264,7 +264,7 @@ class AsyncOrchestrator:
         self._driver = driver
 
     async def close(self) -> None:
-        """Give up what still runs and free engine, actors and journal. May be called twice, and by a tool of its own."""
+        """Give up what still runs and free workers and journal. May be called twice, and by a tool of its own."""
         if self._place.elsewhere:  # its loop has ended, or it was made before a fork
             await self._abandon()
             return
