@@ -21,6 +21,7 @@ NAMES = (
     "signals",
     "placement",
     "plan_stream",
+    "react",
     "throughput",
     "main_job",
     "prefix_reuse",

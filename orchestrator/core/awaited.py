@@ -72,6 +72,10 @@ class Asked(TypedDict, total=False):
     label: str
     budget: Budget | None
     priority: int
+    expands: bool
+    """The flow's `reader` reads the text while it is written; the value is then that of what it expanded into."""
+    state: JsonValue
+    """What that reader needs to know."""
 
 
 class Group:

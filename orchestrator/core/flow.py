@@ -76,7 +76,7 @@ class Named(TypedDict, total=False):
 _new_think: Callable[..., Think] = Think
 _new_step: Callable[..., Step] = Step
 _SAMPLING = frozenset(Sampling.model_fields)
-_STEP = ("name", "label", "budget", "priority")
+_STEP = ("name", "label", "budget", "priority", "expands", "state")
 
 
 @tool

@@ -1,0 +1,285 @@
+"""Planner `react`: a model reasons and calls tools, turn by turn; calls start while the turn is still being written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from pydantic import Field, JsonValue
+
+from plait.core.awaited import Line
+from plait.core.chat import Message
+from plait.core.flow import Answerable, Context, Flow
+from plait.core.interfaces import Brief, Reader
+from plait.core.plan import Call, Function, Join, Plan, Plugin, Step
+from plait.core.result import Result
+from plait.core.values import as_text
+
+from . import prompts
+from .turns import MORE, Dialect, Wanted, ends_a_call, fates, wanted
+
+__all__ = ["React"]
+
+CHARACTERS_A_TOKEN = 4
+RESULTS = "results"
+_ERROR = "error: "
+_TIRING = 3
+"""How often the same call is answered; after that the model has to answer itself."""
+
+
+class React(Flow):
+    """Reasoning and acting (ReAct, Yao et al., arXiv 2210.03629), with parallel calls.
+
+    A turn `turn-1` is one call of the model. Each call that it writes starts as soon as it is complete; those that
+    change the world when the turn is whole. The results go back in the order of the calls, whichever ended first, and
+    the next turn continues the conversation, so its prefix is cached. A turn without a call is the answer.
+
+    A call that fails is an observation, and so is one beyond `calls`. A call that changes nothing is made once; its
+    result is given again. Of a long result head and tail are shown, and the model may call `more`. A call that cannot
+    be read is sent back once. After `turns`, or when it repeats itself, the model is asked for its answer.
+
+    Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
+    Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 2,000 tokens of a result.
+    """
+
+    instructions: str = ""
+    """What the model is told first, before its tools."""
+    dialect: Dialect = "native"
+    """How calls are written. `native`: as functions of the chat template or server, or with `<tool_call>` tags.
+    `action`: lines `Action: name(…)`, for a model without either."""
+    turns: int = Field(default=12, ge=1)
+    """Most turns, the answer included."""
+    calls: int = Field(default=8, ge=1)
+    """Most calls of one turn; those beyond are not run, and the model is told so."""
+    observation_tokens: int = Field(default=2000, ge=10)
+    """Most tokens of one result that the model is shown, reckoned at four characters each."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of one turn."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 is greedy."""
+    early: bool = True
+    """Start calls while the turn is still being written. Off: when it is whole."""
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Take turns until one has no call."""
+        ledger = Ledger(ctx.brief, self)
+        turn = self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
+        repaired = False
+        for number in range(2, self.turns + 1):
+            await turn
+            calls = ledger.calls(turn.value)
+            if not calls:
+                break
+            readable = [call for call, _ in calls if call.id]
+            messages = ledger.observe(turn.value, calls)
+            misread = [call.wrong for call, _ in calls if call.wrong]
+            prompt = "\n".join([*misread, prompts.REPAIR[self.dialect]]) if misread else ""
+            last = number == self.turns or ledger.tired or (bool(misread) and not readable and repaired)
+            repaired = repaired or bool(misread)
+            turn = self._turn(ctx, turn, ledger, messages, prompts.LAST if last else prompt, last)
+            if last:
+                break
+        return turn
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader that starts a turn's calls as they are written."""
+        match step.state:
+            case {"first": int() as first, "known": list() as known}:
+                return TurnReader(self, brief, first, cast("list[str]", known))
+            case _:
+                return super().reader(step, brief)
+
+    def _opening(self, brief: Brief, ledger: Ledger) -> list[Message]:
+        """Return the messages before the question: instructions, and what the user's conversation has."""
+        history = list(brief.request.messages)
+        said = [self.instructions] if self.instructions else []
+        if history and history[0].role in ("system", "developer"):
+            said.append(history.pop(0).text)
+        if ledger.functions:
+            said.append(prompts.instructions(ledger.functions, self.dialect))
+        return [*([Message(role="system", content="\n\n".join(said))] if said else []), *history]
+
+    @staticmethod
+    def _asked(brief: Brief, question: str) -> str:
+        history = brief.request.messages
+        return "" if history and history[-1].role == "tool" else question
+
+    def _turn(
+        self,
+        ctx: Context,
+        before: Line | None,
+        ledger: Ledger,
+        messages: Sequence[Message],
+        prompt: str,
+        last: bool = False,
+    ) -> Line:
+        ledger.turns += 1
+        name = f"turn-{ledger.turns}"
+        tools = ledger.functions if self.dialect == "native" and not last else ()
+        think = ctx.think if before is None else before.think
+        return think(
+            prompt or (),
+            name=name,
+            label="answer" if last else f"turn {ledger.turns}",
+            chat=True,
+            messages=messages,
+            tools=tools,
+            tool_choice="auto",
+            stop=("\nObservation",) if self.dialect == "action" else (),
+            keep_stop=False,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            stream=True,
+            expands=not last and bool(ledger.functions),
+            state=None if last else {"first": ledger.next, "known": cast("list[JsonValue]", list(ledger.results))},
+        )
+
+
+@dataclass
+class Ledger:
+    """What a conversation has called so far."""
+
+    brief: Brief
+    planner: React
+    turns: int = 0
+    next: int = 1
+    """Number of the next call."""
+    results: dict[str, str] = field(default_factory=dict[str, str])
+    """Whole results of calls that change nothing, by call."""
+    by_id: dict[str, str] = field(default_factory=dict[str, str])
+    """Whole results, by id."""
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    tired: bool = False
+    """The model repeats itself, and was told."""
+    cut: bool = False
+    """A result was cut, so that `more` makes sense."""
+
+    def __post_init__(self) -> None:
+        self.next += sum(len(each.tool_calls) for each in self.brief.request.messages)
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What the model may call."""
+        told = [
+            Function(name=each.name, description=each.description, parameters=each.parameters)
+            for each in self.brief.tools
+        ]
+        own = [] if not told or any(each.name == MORE for each in told) else [prompts.more_function()]
+        return (*told, *own)
+
+    def calls(self, value: JsonValue) -> list[tuple[Wanted, str]]:
+        """Return the calls of a turn that has ended, with what became of each."""
+        return turn_calls(self.planner, self.brief, _text(value), self.next, list(self.results))
+
+    def observe(self, value: JsonValue, calls: Sequence[tuple[Wanted, str]]) -> list[Message]:
+        """Take the results of a turn's calls, and return them as messages, in the order of the calls."""
+        most = self.planner.observation_tokens * CHARACTERS_A_TOKEN
+        said: list[tuple[Wanted, str]] = []
+        lasting = {spec.name for spec in self.brief.tools if spec.side_effects}
+        now: dict[str, str] = {}
+        for call, fate in calls:
+            if fate == "unread":
+                continue
+            self.next += 1
+            self.counts[call.key] = count = self.counts.get(call.key, 0) + 1
+            if fate == "limit":
+                most_calls = f"a turn may make {self.planner.calls} calls"
+                said.append((call, f"not run: {most_calls}; make it again if it is needed"))
+                continue
+            if fate == "ours":
+                said.append((call, self._more(call, most)))
+                continue
+            result = now.get(call.key) or self.results[call.key] if fate == "same" else _result(value, call)
+            self.by_id[call.id] = now[call.key] = result
+            if call.name not in lasting and not result.startswith(_ERROR):  # what failed may be tried again
+                self.results[call.key] = result
+            shown = prompts.cut(result, most, call.id)
+            if fate == "same" and count >= _TIRING:
+                self.tired = self.tired or count > _TIRING
+                shown = f"{prompts.TIRED.format(count=count)}\n{shown}"
+            said.append((call, shown))
+        return [self._message(call, text) for call, text in said]
+
+    def _message(self, call: Wanted, text: str) -> Message:
+        if self.planner.dialect == "native":
+            return Message(role="tool", tool_call_id=call.id, name=call.name, content=text)
+        return Message(role="user", content=f"Observation of {call.name} ({call.id}): {text}")
+
+    def _more(self, call: Wanted, most: int) -> str:
+        name = call.arguments.get("id")
+        if not isinstance(name, str) or name not in self.by_id:
+            return f"error: there is no result {name!r:.80} (there are: {', '.join(self.by_id) or 'none'})"
+        return prompts.slice_of(self.by_id[name], call.arguments, most)
+
+
+def turn_calls(
+    planner: React, brief: Brief, text: str, first: int, known: Sequence[str], whole: bool = True
+) -> list[tuple[Wanted, str]]:
+    """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
+    text = f"{text}\n" if whole else text
+    ours = () if any(spec.name == MORE for spec in brief.tools) else (MORE,)
+    calls = wanted(text, planner.dialect, first, brief.tools)
+    return fates(calls, brief.tools, known, planner.calls, ours)
+
+
+class TurnReader:
+    """Starts the calls of one turn while it is written."""
+
+    def __init__(self, planner: React, brief: Brief, first: int, known: Sequence[str]) -> None:
+        self._planner, self._brief, self._first, self._known = planner, brief, first, known
+        self._text = ""
+        self._made: dict[str, Step] = {}
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        """Return a call for each that is complete now."""
+        self._text += delta
+        if not self._planner.early or not ends_a_call(self._text, delta, self._planner.dialect):
+            return ()
+        return [Plan(steps=(step,)) for step in self._new(self._calls(self._text, whole=False))]
+
+    def close(self, result: Result) -> Plan | None:
+        """Return the calls that are left, and what waits for all of them; nothing for a turn without calls."""
+        text = result.text
+        calls = self._calls(text)
+        if not calls:
+            return None
+        new = self._new(calls)
+        needs = [call.step for call, fate in calls if fate == "run"]
+        merge = Plugin(name="observations", options={"text": text})
+        join = Step(name=RESULTS, op=Join(merge=merge, tolerate="any-end"), needs=tuple(needs), label="results")
+        return Plan(steps=(*new, join), output=RESULTS)
+
+    def _calls(self, text: str, whole: bool = True) -> list[tuple[Wanted, str]]:
+        return turn_calls(self._planner, self._brief, text, self._first, self._known, whole)
+
+    def _new(self, calls: Sequence[tuple[Wanted, str]]) -> list[Step]:
+        new: list[Step] = []
+        for call, fate in calls:
+            if fate != "run" or call.step in self._made:
+                continue
+            args = {key: {"$literal": value} for key, value in call.arguments.items()}
+            step = Step(name=call.step, op=Call(tool=call.name, args=args), label=call.name)
+            self._made[call.step] = step
+            new.append(step)
+        return new
+
+
+def _text(value: JsonValue) -> str:
+    """Return what the model wrote in a turn, from the turn's value."""
+    match value:
+        case {"text": str() as text, "results": dict()}:
+            return text
+        case _:
+            return as_text(value)
+
+
+def _result(value: JsonValue, call: Wanted) -> str:
+    results = value.get("results") if isinstance(value, dict) else None
+    match results.get(call.step) if isinstance(results, dict) else None:
+        case {"value": each}:
+            return as_text(each)
+        case {"error": str() as error}:
+            return f"{_ERROR}{error}"
+        case _:
+            return f"{_ERROR}the call was not made"

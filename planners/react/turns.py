@@ -1,0 +1,186 @@
+"""What a turn of the model asks for: calls of tools, in the dialects that models write them, and which of them are run.
+
+The reader of a turn and the flow that goes on after it read the same text by the same rules.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from plait.core.chat import call_id, split_reasoning, spoken
+from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
+from plait.core.tools.tool import ToolSpec
+
+__all__ = ["MORE", "Dialect", "Wanted", "ends_a_call", "fates", "unread", "wanted"]
+
+Dialect = Literal["native", "action"]
+MORE = "more"
+"""The call by which a model reads on in a result that was cut."""
+_ACTION = re.compile(r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<what>[^\n]*)\n", re.MULTILINE)
+_INPUT = re.compile(r"[ \t]*(?:\*\*)?Action Input(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<input>[^\n]*)\n")
+_CALL = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)[ \t]*(?:\[(?P<square>.*)\]|\((?P<round>.*)\))?[ \t]*\.?[ \t]*")
+_KEYWORD = re.compile(r"[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*")
+_LONGEST = 200_000
+"""Characters of a turn in which calls are looked for while it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A call that a turn asks for."""
+
+    id: str
+    """`call00001`, counted through the conversation; empty for one that cannot be read."""
+    name: str
+    arguments: Mapping[str, JsonValue]
+    wrong: str = ""
+    """Why it cannot be read."""
+
+    @property
+    def key(self) -> str:
+        """The same for the same call."""
+        return f"{self.name} {json.dumps(self.arguments, sort_keys=True)}"
+
+    @property
+    def step(self) -> str:
+        """Name of its step."""
+        return self.id
+
+
+def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[ToolSpec]) -> list[Wanted]:
+    """Return the calls of a turn, in the order in which they stand. `first` is the number of the first one. Those that
+    cannot be read have no id."""
+    if dialect == "action":
+        return _actions(split_reasoning(text)[1], first, tools)
+    found: list[Wanted] = []
+    for call in spoken(text, first).tool_calls:
+        arguments = loads(call.function.arguments)
+        found.append(Wanted(call.id, call.function.name, arguments if isinstance(arguments, dict) else {}))
+    return [*found, *(Wanted("", "", {}, wrong) for wrong in unread(text))]
+
+
+def unread(text: str) -> list[str]:
+    """Return what is wrong with each tag of a native call that cannot be read."""
+    said: list[str] = []
+    for piece in spoken(text).text.split(OPEN)[1:]:
+        inside, closed, _ = piece.partition(CLOSE)
+        value = loads(inside)
+        if not closed:
+            said.append(f"the call {_short(inside)} has no end: close it with {CLOSE}")
+        elif value is None:
+            said.append(f"the call {_short(inside)} is no JSON")
+        else:
+            wrong = next((each.wrong for each in calls_in(value) if each.wrong), "it has no `name` and `arguments`")
+            said.append(f"the call {_short(inside)}: {wrong}")
+    return said
+
+
+def ends_a_call(text: str, delta: str, dialect: Dialect) -> bool:
+    """Whether a call may have been completed by the last piece of a text."""
+    if len(text) > _LONGEST:
+        return False
+    tail = text[-len(delta) - len(CLOSE) :]
+    return CLOSE in tail if dialect == "native" else "\n" in delta
+
+
+def fates(
+    calls: Iterable[Wanted],
+    tools: Sequence[ToolSpec],
+    known: Iterable[str],
+    most: int,
+    ours: Iterable[str],
+) -> list[tuple[Wanted, str]]:
+    """Return what becomes of each call: `run`; `same` as an earlier one that changes nothing, of this turn or (`known`)
+    another; `ours`: it is no tool but a function of the planner; `limit`: too many; `unread`."""
+    lasting = {spec.name for spec in tools if spec.side_effects}
+    seen, names, count = dict.fromkeys(known), frozenset(ours), 0
+    found: list[tuple[Wanted, str]] = []
+    for each in calls:
+        if each.wrong:
+            fate = "unread"
+        elif each.name not in lasting and each.key in seen:
+            fate = "same"
+        elif count >= most:
+            fate = "limit"
+        else:
+            count += 1
+            fate = "ours" if each.name in names else "run"
+            if fate == "run":
+                seen[each.key] = None
+        found.append((each, fate))
+    return found
+
+
+# -- lines `Action: …` -------------------------------------------------------------------------------------------------
+
+
+def _actions(text: str, first: int, tools: Sequence[ToolSpec]) -> list[Wanted]:
+    """Return the calls in lines `Action: name(a=1)`, `Action: name[text]` or `Action: name` with a line
+    `Action Input: {…}` after it. Only lines that are whole count."""
+    found: list[Wanted] = []
+    for line in _ACTION.finditer(text):
+        what = line["what"].strip().strip("*`").strip()
+        read = _CALL.fullmatch(what)
+        if read is None:
+            found.append(Wanted("", "", {}, f"the action {_short(what)} cannot be read"))
+            continue
+        inside = read["square"] if read["square"] is not None else read["round"]
+        if inside is None:
+            given = _INPUT.match(text, line.end())
+            if given is None:
+                continue  # the input may still come
+            inside = given["input"]
+        arguments = _arguments(read["name"], inside.strip(), tools)
+        if arguments is None:
+            found.append(Wanted("", read["name"], {}, f"the arguments of the action {_short(what)} cannot be read"))
+            continue
+        number = first + sum(bool(each.id) for each in found)
+        found.append(Wanted(call_id(number), read["name"], arguments))
+    return found
+
+
+def _arguments(name: str, text: str, tools: Sequence[ToolSpec]) -> dict[str, JsonValue] | None:
+    """Return arguments that are a JSON object, `key=value` pairs with values in JSON, or one value for the tool's only
+    (or first) argument."""
+    value = loads(text)
+    if isinstance(value, dict):
+        return value
+    if not text:
+        return {}
+    pairs = _pairs(text)
+    if pairs is not None:
+        return pairs
+    spec = next((each for each in tools if each.name == name), None)
+    fields = spec.parameters.get("properties") if spec is not None else None
+    key = next(iter(fields), "input") if isinstance(fields, dict) else "input"
+    return {key: text if value is None and text != "null" else value}
+
+
+def _pairs(text: str) -> dict[str, JsonValue] | None:
+    decoder = json.JSONDecoder()
+    found: dict[str, JsonValue] = {}
+    at = 0
+    while at < len(text):
+        key = _KEYWORD.match(text, at)
+        if key is None:
+            return None
+        try:
+            value, at = decoder.raw_decode(text, key.end())
+        except (ValueError, RecursionError):
+            return None
+        found[key[1]] = value
+        rest = text[at:].lstrip()
+        if rest and not rest.startswith(","):
+            return None
+        at = len(text) - len(rest) + 1 if rest else len(text)
+    return found
+
+
+def _short(text: str) -> str:
+    text = " ".join(text[:400].split())
+    return repr(text if len(text) <= 80 else f"{text[:79]}…")

@@ -1,0 +1,35 @@
+"""Merge `observations`: what a turn of a conversation wrote, and what each of its calls came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
+
+__all__ = ["Observations"]
+
+
+class Observations(Merge):
+    """Return {"text": …, "results": {step: {"value": …} or {"error": …}}}, in the order of the branches, whatever the
+    order in which they ended. A call that failed is an observation; use it in a join that tolerates failures."""
+
+    text: str = ""
+    """What the model wrote."""
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the record."""
+        results: dict[str, JsonValue] = {each.name: _result(each) for each in branches}
+        failed = sum(each.result is None for each in branches)
+        why = f"{len(branches)} calls" + (f", {failed} of them failed" if failed else "")
+        return Verdict(value={"text": self.text, "results": results}, why=why)
+
+
+def _result(branch: Branch) -> JsonValue:
+    if branch.result is not None:
+        return {"value": branch.result.value}
+    said = branch.failure.message if branch.failure is not None else f"the call is {branch.state.value}"
+    return {"error": said}
