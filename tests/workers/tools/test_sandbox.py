@@ -1,0 +1,201 @@
+"""Sandboxes are attacked: whatever a program does ends with it, and stays inside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from plait import AsyncOrchestrator, Plan, Step
+from plait.core.errors import ConfigError
+from plait.core.plan import Call
+from plait.workers.tools.sandbox import Limits, Outcome, Program, Sandbox
+
+BACKENDS = ["process", "bubblewrap"]
+
+
+@pytest.fixture(params=BACKENDS)
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    if request.param == "bubblewrap" and shutil.which("bwrap") is None:
+        pytest.skip("bwrap is not installed")
+    made = Sandbox(request.param)
+    first = await made.run(Program(code="print('ready')"))
+    if first.status == "broken" or (first.status != "done" and "namespace" in first.stderr.casefold()):
+        pytest.skip(f"this kernel does not allow it: {first.stderr}")
+    assert first.stdout == "ready\n", first
+    yield made
+    await made.close()
+
+
+async def ran(sandbox: Sandbox, code: str, **limits: object) -> Outcome:
+    return await sandbox.run(Program(code=code, limits=Limits.model_validate({"seconds": 20, **limits})))
+
+
+async def test_a_program_gets_its_input_and_files_and_says_what_it_printed(sandbox: Sandbox) -> None:
+    program = Program(code="import data; print(data.x + int(input())); print(open('t').read())", stdin="4",
+                      files={"data.py": "x = 3", "t": "é"})  # fmt: skip
+    outcome = await sandbox.run(program)
+    assert (outcome.status, outcome.stdout) == ("done", "7\né\n"), outcome
+    failing = await ran(sandbox, "raise SystemExit(3)")
+    assert (failing.status, failing.code) == ("failed", 3)
+    told = await ran(sandbox, "1/0")
+    assert told.code == 1 and "ZeroDivisionError" in told.stderr
+    assert (await ran(sandbox, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")).code in (139, 0, 1)
+    shell = await sandbox.run(Program(code="echo $((20 + 22)); exit 4", language="shell"))
+    assert (shell.stdout, shell.code) == ("42\n", 4)
+
+
+async def test_programs_do_not_see_one_another(sandbox: Sandbox) -> None:
+    write = "import os; open('mine', 'w').write('x'); print(sorted(os.listdir('.')))"
+    one, two = await asyncio.gather(ran(sandbox, write), ran(sandbox, write))
+    assert one.stdout == two.stdout == "['.stdin', 'main.py', 'mine']\n"
+
+
+async def test_a_fork_bomb_ends_at_its_limits(sandbox: Sandbox) -> None:
+    bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
+    began = time.monotonic()
+    outcome = await ran(sandbox, bomb, seconds=1.5)
+    assert outcome.status == "timeout"
+    assert time.monotonic() - began < 15
+    assert (await ran(sandbox, "print('alive')")).stdout == "alive\n"
+
+
+async def test_a_gigabyte_of_output_is_cut(sandbox: Sandbox) -> None:
+    outcome = await ran(sandbox, "import sys\nfor i in range(1024): sys.stdout.write('x' * 2**20)", output=1000)
+    assert outcome.status == "output" and outcome.cut
+    assert outcome.stdout == "x" * 1000
+
+
+async def test_a_process_that_outlives_its_parent_is_killed(sandbox: Sandbox, tmp_path: Path) -> None:
+    mark = f"plait-mark-{os.getpid()}-{sandbox.backend.name}"
+    double = f"""
+import os, time, ctypes
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(15, b"{mark[-15:]}", 0, 0, 0)
+        os.closerange(0, 10)
+        time.sleep(100)
+    os._exit(0)
+time.sleep(0.3)
+print('gone')
+"""
+    outcome = await ran(sandbox, double)
+    assert outcome.stdout == "gone\n", outcome
+    for _ in range(50):
+        if not _named(mark[-15:]):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the process lives on")
+
+
+def _named(name: str) -> list[str]:
+    found: list[str] = []
+    for each in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if each.read_text().strip() == name:
+                found.append(each.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+async def test_a_program_that_ignores_signals_is_killed(sandbox: Sandbox) -> None:
+    code = "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(100)"
+    assert (await ran(sandbox, code, seconds=0.7)).status == "timeout"
+
+
+def there(*paths: str | Path) -> list[Path]:
+    """Return those paths that exist."""
+    return [Path(path) for path in paths if Path(path).exists()]
+
+
+async def test_nothing_outside_is_written(sandbox: Sandbox, tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    code = f"""
+for path in ({str(target)!r}, '/etc/plait', '/usr/plait'):
+    try:
+        open(path, 'w').write('x')
+        print('wrote', path)
+    except OSError:
+        pass
+"""
+    if os.getuid() and sandbox.backend.name == "process":
+        pytest.skip("limits only: a program can write what its user can")
+    outcome = await ran(sandbox, code)
+    assert outcome.status == "done"
+    assert not there(target, "/etc/plait", "/usr/plait"), outcome.stdout
+
+
+async def test_a_link_out_of_the_folder_leads_nowhere_for_us(sandbox: Sandbox) -> None:
+    linked = await sandbox.run(Program(code="import os; os.symlink('/etc/passwd', 'out'); os.mkdir('d')"))
+    assert linked.status == "done"  # its folder is removed, and nothing in it is followed
+    with pytest.raises(ConfigError, match="outside the sandbox"):
+        await sandbox.run(Program(code="", files={"../out": "x"}))
+    with pytest.raises(ConfigError, match="outside the sandbox"):
+        await sandbox.run(Program(code="", files={"/etc/plait": "x"}))
+
+
+async def test_the_environment_is_empty(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAIT_SECRET", "sesame")
+    code = """
+import os
+print(dict(os.environ))
+for name in os.listdir('/proc'):
+    try:
+        print(open(f'/proc/{name}/environ').read(), open(f'/proc/{name}/cmdline').read())
+    except OSError:
+        pass
+"""
+    assert "sesame" not in (await ran(sandbox, code)).stdout
+
+
+async def test_there_is_no_network(sandbox: Sandbox) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=2).send(b'hello')\nprint('out')"
+        outcome = await ran(sandbox, code)
+    assert outcome.status == "failed" and "out" not in outcome.stdout
+
+
+async def test_memory_files_and_processor_time_have_an_end(sandbox: Sandbox) -> None:
+    assert "MemoryError" in (await ran(sandbox, "x = bytearray(2**30)", memory=128)).stderr
+    assert (
+        await ran(sandbox, "f = open('f', 'wb')\nfor i in range(64): f.write(bytes(2**20))", file=1)
+    ).status == "failed"
+    assert (await ran(sandbox, "while True: pass", cpu=1)).code in (137, 152)
+
+
+async def test_an_unsafe_sandbox_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match=r"install bubblewrap, podman or docker, or allow limits only"):
+        Sandbox()
+    assert not Sandbox("process").backend.isolates
+    with pytest.raises(ConfigError, match="there is no sandbox 'bubble'"):
+        Sandbox("bubble")
+
+
+async def test_a_third_partys_sandbox_serves_the_same_tools() -> None:
+    class Remote:
+        name, isolates = "remote", True
+        seen: list[str] = []
+
+        async def run(self, program: Program) -> Outcome:
+            self.seen.append(program.code)
+            return Outcome(status="done", stdout="42\n")
+
+        async def close(self) -> None:
+            return None
+
+    remote = Remote()
+    step = Step(name="go", op=Call(tool="run_python", args={"code": "print(42)"}))
+    async with AsyncOrchestrator(workers=[], tools=Sandbox(remote).tools(), journal=None) as orchestrator:
+        answer = await orchestrator.run(plan=Plan(steps=(step,), output="go"))
+    assert remote.seen == ["print(42)"]
+    assert isinstance(answer.answer, dict) and answer.answer["stdout"] == "42\n"

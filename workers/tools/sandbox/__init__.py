@@ -1,0 +1,101 @@
+"""Runs programs that a model wrote: apart from this process, under limits, without network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from pydantic import JsonValue
+
+from plait.core.errors import ConfigError
+from plait.core.tools.tool import Tool, tool
+
+from .local import Bubblewrap, Container, Process
+from .program import Backend, Limits, Outcome, Program
+
+__all__ = ["Backend", "Bubblewrap", "Container", "Limits", "Outcome", "Process", "Program", "Sandbox"]
+
+
+class Sandbox:
+    """A place where programs are run. `tools()` gives it to a model or a planner.
+
+    | `backend` | what it is |
+    |---|---|
+    | `bubblewrap` | namespaces of users, processes, network and files, by `bwrap` |
+    | `container` | a container for each program, by podman or docker |
+    | `process` | limits only; no security boundary, so it has to be asked for by name |
+    | an object | a third party's, with the methods of `Backend` |
+
+    By default the first of `bubblewrap` and `container` that is installed. Raises `ConfigError` if there is none.
+    """
+
+    def __init__(
+        self,
+        backend: str | Backend = "auto",
+        *,
+        limits: Limits | None = None,
+        at_once: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.backend = _backend(backend, options) if isinstance(backend, str) else backend
+        self.limits = limits or Limits()
+        self._slots = asyncio.Semaphore(at_once or max(2, os.cpu_count() or 2))
+
+    async def run(self, program: Program) -> Outcome:
+        """Run a program to its end; at most `at_once` at a time (as many as cores)."""
+        async with self._slots:
+            return await self.backend.run(program)
+
+    async def close(self) -> None:
+        """End warm sandboxes."""
+        await self.backend.close()
+
+    def tools(self) -> list[Tool[..., Any]]:
+        """Return the tools `run_python` and `run_shell`. Each call has a fresh folder, so it has no side effects."""
+
+        @tool
+        async def run_python(code: str, stdin: str = "") -> dict[str, JsonValue]:
+            """Run a Python program (standard library only) and return what it printed.
+
+            Args:
+                code: the program.
+                stdin: what it reads.
+            """
+            return await self._told(Program(code=code, stdin=stdin, limits=self.limits))
+
+        @tool
+        async def run_shell(command: str, stdin: str = "") -> dict[str, JsonValue]:
+            """Run a shell command in an empty folder and return what it printed.
+
+            Args:
+                command: the command line.
+                stdin: what it reads.
+            """
+            return await self._told(Program(code=command, language="shell", stdin=stdin, limits=self.limits))
+
+        return [run_python, run_shell]
+
+    async def _told(self, program: Program) -> dict[str, JsonValue]:
+        return (await self.run(program)).model_dump(mode="json", exclude={"seconds"})
+
+
+def _backend(name: str, options: dict[str, Any]) -> Backend:
+    kinds: dict[str, type[Bubblewrap | Container | Process]] = {
+        "bubblewrap": Bubblewrap,
+        "container": Container,
+        "process": Process,
+    }
+    if name in kinds:
+        return kinds[name](**options)
+    if name != "auto":
+        raise ConfigError(f"there is no sandbox {name!r}: there are auto, {', '.join(kinds)}")
+    for kind in (Bubblewrap, Container):
+        try:
+            return kind(**options)
+        except ConfigError:
+            continue
+    raise ConfigError(
+        "no sandbox that isolates is installed: install bubblewrap, podman or docker, or allow limits only with "
+        'Sandbox("process")'
+    )
