@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
-from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Join, Plan, Plugin, Step, Text
-from plait.core.result import Result
+from plait.core.flow import Answerable, Flow
+from plait.core.plan import Part, Plugin, Step, Text
 
 from ._shared.drafts import Draft, block, drafts_of, histogram, shown, verified
-from ._shared.steps import Asker, OnResult, through
+from ._shared.steps import Asker
 
 __all__ = ["ThinkSummarize"]
 
@@ -28,7 +27,7 @@ the question. Do not mention the attempts.
 """
 
 
-class ThinkSummarize(Planner):
+class ThinkSummarize(Flow):
     """Parallel thoughts and a synthesis, after ParaThinker (arXiv 2509.04475).
 
     Steps: `path-1` … `path-n` think about the request independently. When `quorum` of them are done (by default one:
@@ -74,86 +73,67 @@ class ThinkSummarize(Planner):
     stream: bool = False
     """Send the synthesis's text while it is being written; the paths' always is if partial text is kept."""
 
-    def start(self, brief: Brief) -> Plan:
-        """Return the paths and the join that reads them."""
-        asker = Asker("think_summarize", brief)
+    async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+        """Return the synthesis of the paths, or the path that makes it needless."""
+        asker = Asker("think_summarize", ctx.brief)
         partial = self.keep_partial and (self.quorum is not None or self.deadline is not None or self.settle)
-        names = tuple(f"path-{i}" for i in range(1, self.paths + 1))
-        steps = [
-            asker.step(
-                name,
-                asker.question,
-                tokens=self.path_tokens,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                begin=f"<think {i}>" if self.tags else "",
-                stop=(f"</think {i}>",) if self.tags else (),
-                stream=partial,
-                label=f"path {i} of {self.paths}",
-            )
-            for i, name in enumerate(names, 1)
-        ]
+        paths = {f"path-{i}": ctx.step(self._path(asker, i, partial)) for i in range(1, self.paths + 1)}
         enough = None if self.quorum is None else min(self.quorum, self.paths)
-        options: dict[str, JsonValue] = {"enough": enough, "partial": partial, "settle": self.settle}
-        merge = Plugin(name="synthesis-drafts", options=options)
-        op = Join(merge=merge, tolerate="best-effort", early=True, deadline=self.deadline)
-        label = "first to finish" if enough == 1 else f"{enough or 'all'} of {self.paths}"
-        return Plan(steps=(*steps, Step(name="paths", op=op, needs=names, expands=True, label=label)), output="paths")
-
-    def reader(self, step: Step, brief: Brief) -> Reader:
-        """Return a reader of the paths."""
-        if step.name != "paths":
-            return super().reader(step, brief)
-        asker = Asker("think_summarize", brief)
-        return OnResult(lambda result: self._summary(asker, result))
-
-    def _summary(self, asker: Asker, result: Result) -> Plan:
-        drafts = drafts_of(result)
+        read = await ctx.join(
+            paths.values(),
+            Plugin(name="synthesis-drafts", options={"enough": enough, "partial": partial, "settle": self.settle}),
+            tolerate="best-effort",
+            early=True,
+            deadline=self.deadline,
+            name="paths",
+            label="first to finish" if enough == 1 else f"{enough or 'all'} of {self.paths}",
+        )
+        drafts = drafts_of(read.result)
         right = verified(drafts) if self.settle else None
         if right is not None:
-            step = through("answer", right.name, f"{right.name} is verified; {result.why}")
-            return Plan(steps=(step,), output="answer")
+            return ctx.answer(paths[right.name], f"{right.name} is verified; {read.why}", name="answer")
         if len(drafts) == 1 and drafts[0].done:
-            step = through("answer", drafts[0].name, f"nothing beside it to read; {result.why}")
-            return Plan(steps=(step,), output="answer")
-        if self.tags:
-            return self._tagged(asker, result, drafts)
-        counted = histogram([draft for draft in drafts if draft.done])
-        prompt = (
-            Text(text=_HEAD.format(question=asker.question)),
-            Text(text=block(drafts, self.read_tokens, "Attempt")),
-            Text(text=_TAIL.format(histogram=f"{counted}\n\n" if counted else "")),
+            return ctx.answer(paths[drafts[0].name], f"nothing beside it to read; {read.why}", name="answer")
+        summary = ctx.step(self._summary(asker, drafts))
+        votes = [paths[draft.name] for draft in drafts if draft.done]  # if the synthesis fails
+        merge = Plugin(name="synthesis-or-vote", options={"note": read.why})
+        return ctx.join([summary, *votes], merge, tolerate="best-effort", early=True, name="answer")
+
+    def _path(self, asker: Asker, number: int, partial: bool) -> Step:
+        return asker.step(
+            f"path-{number}",
+            asker.question,
+            tokens=self.path_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            begin=f"<think {number}>" if self.tags else "",
+            stop=(f"</think {number}>",) if self.tags else (),
+            stream=partial,
+            label=f"path {number} of {self.paths}",
         )
-        summary = asker.step(
+
+    def _summary(self, asker: Asker, drafts: list[Draft]) -> Step:
+        """Return the synthesis: a call that reads all paths, or (`tags`) the end of the turn in which they stand."""
+        prompt: str | tuple[Part, ...] = asker.question
+        begin = ""
+        if self.tags:
+            numbers = [draft.name.rpartition("-")[2] for draft in drafts]
+            texts = zip(numbers, shown(drafts, self.read_tokens), strict=True)
+            begin = "".join(f"<think {i}>{text}</think {i}>\n" for i, text in texts) + "<summary>"
+        else:
+            counted = histogram([draft for draft in drafts if draft.done])
+            prompt = (
+                Text(text=_HEAD.format(question=asker.question)),
+                Text(text=block(drafts, self.read_tokens, "Attempt")),
+                Text(text=_TAIL.format(histogram=f"{counted}\n\n" if counted else "")),
+            )
+        return asker.step(
             "summary",
             prompt,
             tokens=self.summary_tokens,
             temperature=self.summary_temperature,
+            begin=begin,
+            stop=("</summary>",) if self.tags else (),
             stream=self.stream,
-            label=f"synthesis of {len(drafts)} paths",
+            label=f"{'summary' if self.tags else 'synthesis'} of {len(drafts)} paths",
         )
-        return self._ended(summary, result, drafts)
-
-    def _tagged(self, asker: Asker, result: Result, drafts: list[Draft]) -> Plan:
-        """Return the summary as the end of one turn of the model, behind all paths in their tags."""
-        numbers = [draft.name.rpartition("-")[2] for draft in drafts]
-        texts = shown(drafts, self.read_tokens)
-        paths = "".join(f"<think {i}>{text}</think {i}>\n" for i, text in zip(numbers, texts, strict=True))
-        summary = asker.step(
-            "summary",
-            asker.question,
-            tokens=self.summary_tokens,
-            temperature=self.summary_temperature,
-            begin=f"{paths}<summary>",
-            stop=("</summary>",),
-            stream=self.stream,
-            label=f"summary of {len(drafts)} paths",
-        )
-        return self._ended(summary, result, drafts)
-
-    def _ended(self, summary: Step, result: Result, drafts: list[Draft]) -> Plan:
-        """Return the summary, and the vote that answers if it fails."""
-        merge = Plugin(name="synthesis-or-vote", options={"note": result.why})
-        needs = ("summary", *(draft.name for draft in drafts if draft.done))
-        answer = Step(name="answer", op=Join(merge=merge, tolerate="best-effort", early=True), needs=needs)
-        return Plan(steps=(summary, answer), output="answer")

@@ -115,6 +115,12 @@ class Context:
         """Continue a line (`Line.think`)."""
         return self._think(prompt, line, asked)
 
+    def step(self, step: Step) -> Line:
+        """Make a model call of a step as plans have them, such as those of `plait.planning.call_model`."""
+        if not isinstance(step.op, Think):
+            raise FlowError(f"{step.name} is no model call: use `ctx.call` and `ctx.join`")
+        return self._add(Line(self, self._host, step))
+
     def call(self, name: str | AnyTool, /, **args: object) -> Called:
         """Call a tool, by its name. Handles among the arguments stand for the values of their steps."""
         op = Call(tool=name if isinstance(name, str) else name.name, args={k: _argument(v) for k, v in args.items()})

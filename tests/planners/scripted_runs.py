@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from plait.core.events import Expanded
+from plait.core.flow import Flow
 from plait.core.graph import validate
 from plait.core.interfaces import Brief, Planner
 from plait.core.plan import Plan, Plugin, Ref, Request, Step, Text, Think
 from plait.core.result import Result
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.driver.flows import End, Running
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 
@@ -85,6 +88,18 @@ def checked(plan: Plan | None, outside: tuple[str, ...] = ()) -> Plan:
         validate(plan)
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
     return plan
+
+
+def made(flow: Flow, about: Brief, ends: dict[str, Result] | None = None) -> Plan:
+    """The steps that a flow makes first, or, after `ends` of steps (by name), those that it makes then."""
+    running = Running(flow, about, "r:flow", 1, lambda plan, brief: plan)
+    events = running.begin(0.0, 0.0)
+    if ends is not None:
+        events = running.heard([End(f"r:flow/{name}", result, None) for name, result in ends.items()], 0.0, 0.0)
+    running.close()
+    patches = [event.patch for event in events if isinstance(event, Expanded) and event.patch is not None]
+    steps = tuple(step for patch in patches for step in patch.steps)
+    return Plan(steps=steps, output=patches[-1].output or steps[-1].name)
 
 
 def read(planner: Planner, step: Step, said: Result | str, about: Brief) -> Iterator[Plan]:

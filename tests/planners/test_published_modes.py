@@ -17,7 +17,7 @@ from plait.planners.think_summarize import ThinkSummarize
 from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply
-from tests.planners.scripted_runs import ask
+from tests.planners.scripted_runs import ask, made
 
 
 def brief(text: str = "Why?") -> Brief:
@@ -39,7 +39,7 @@ def test_a_prompt_that_is_plain_text_ends_with_the_beginning() -> None:
 
 
 async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> None:
-    plan = ThinkSummarize(paths=2, tags=True).start(brief())
+    plan = made(ThinkSummarize(paths=2, tags=True), brief())
     calls = [step.op for step in plan.steps if isinstance(step.op, Think)]
     assert [(op.begin, op.sampling.stop) for op in calls] == [
         ("<think 1>", ("</think 1>",)),
@@ -50,9 +50,7 @@ async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> Non
         {"name": f"path-{i}", "text": f"way {i}", "done": True, "tokens": 2, "answer": None, "key": None,
          "verified": None, "logprob": None} for i in (1, 2)
     ]  # fmt: skip
-    reader = planner.reader(planner.start(brief()).steps[-1], brief())
-    after = reader.close(Result(value=drafts))  # type: ignore[arg-type]
-    assert after is not None
+    after = made(planner, brief(), {"paths": Result(value=drafts)})  # type: ignore[arg-type]
     summary = after.steps[0].op
     assert isinstance(summary, Think) and summary.sampling.stop == ("</summary>",)
     assert summary.begin == "<think 1>way 1</think 1>\n<think 2>way 2</think 2>\n<summary>"

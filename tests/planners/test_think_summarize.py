@@ -10,7 +10,7 @@ from plait.core.result import Result
 from plait.planners._shared.drafts import Draft, block, drafts_of, histogram, ranked
 from plait.planners.think_summarize import ThinkSummarize
 from plait.workers.scripted import Reply
-from tests.planners.scripted_runs import ask, brief, checked, named, prompt, read, states
+from tests.planners.scripted_runs import ask, brief, checked, made, named, prompt, states
 
 SYNTHESIS = "Several attempts at this"
 
@@ -26,28 +26,27 @@ def counted(name: str, answer: str, **more: object) -> dict[str, object]:
 
 def patch(records: list[dict[str, object]], **options: object) -> Plan:
     planner = ThinkSummarize.model_validate(options)
-    step = planner.start(brief()).steps[-1]
-    (made,) = read(planner, step, Result(value=records), brief())
-    return checked(made, outside=tuple(str(each["name"]) for each in records))
+    plan = made(planner, brief(), {"paths": Result(value=records)})
+    return checked(plan, outside=tuple(str(each["name"]) for each in records))
 
 
 # --- plans and patches -----------------------------------------------------------------------------------------------
 
 
 def test_the_first_plan_is_paths_and_a_first_to_finish_join() -> None:
-    plan = checked(ThinkSummarize(paths=3, path_tokens=55).start(brief()))
+    plan = checked(made(ThinkSummarize(paths=3, path_tokens=55), brief()))
     assert [step.name for step in plan.steps] == ["path-1", "path-2", "path-3", "paths"]
     ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
     assert len({op.sampling.seed for op in ops}) == 3 and all(op.stream for op in ops)
     assert {op.prompt for op in ops} == {ops[0].prompt} and all(op.sampling.max_tokens == 55 for op in ops)
     join = plan.steps[-1]
-    assert isinstance(join.op, Join) and join.op.early and join.op.tolerate == "best-effort" and join.expands
+    assert isinstance(join.op, Join) and join.op.early and join.op.tolerate == "best-effort"
     assert join.op.merge.options == {"enough": 1, "partial": True, "settle": True}
 
 
 def test_options_of_the_join() -> None:
     def join(**options: object) -> Join:
-        op = ThinkSummarize.model_validate(options).start(brief()).steps[-1].op
+        op = made(ThinkSummarize.model_validate(options), brief()).steps[-1].op
         assert isinstance(op, Join)
         return op
 
@@ -90,7 +89,7 @@ def test_whatever_paths_say_there_is_a_plan(paths: list[tuple[str, bool, bool | 
     records = [
         counted(f"path-{i}", text, done=done, verified=verified) for i, (text, done, verified) in enumerate(paths, 1)
     ]
-    plan = patch(records, read_tokens=20)
+    plan = patch(records, read_tokens=20, paths=8)
     assert named(plan, "answer") is plan.steps[-1] and plan.output == "answer"
 
 

@@ -15,7 +15,8 @@ from pydantic import JsonValue
 
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Finish
-from ...core.interfaces import Brief
+from ...core.flow import Flow, is_root
+from ...core.interfaces import Brief, Planner
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Run
@@ -160,7 +161,9 @@ class Resumer:
             request = rebuilt.submitted.request
             task = rebuilt.machine.runs[run].task
             brief = Brief(request=request, task=task, tools=tuple(lend(task)), plugins=self._plugins)
-            driver.expander.adopt(run, self._plugins.planner(request.planner), brief)
+            planner = self._plugins.planner(request.planner)
+            _same_kind(planner, rebuilt)
+            driver.expander.adopt(run, planner, brief)
             header = rebuilt.header
             journal.open(
                 meta=self._records.meta() | {"settings": header.meta.get("settings")},
@@ -207,3 +210,16 @@ def settings_of(entry: RunEntry) -> Mapping[str, JsonValue]:
         raise ConfigError(f"{entry.path} is damaged: no session of it holds the beginning of run {entry.run}")
     settings = before[-1].meta.get("settings")
     return settings if isinstance(settings, dict) else {}
+
+
+def _same_kind(planner: Planner, rebuilt: Rebuilt) -> None:
+    """Raise `ConfigError` for a run whose planner was a flow when the run began and is none now, or the reverse."""
+    steps = rebuilt.submitted.plan.steps
+    began = any(map(is_root, steps))
+    is_flow, reads = isinstance(planner, Flow), any(step.expands for step in steps)
+    if reads and is_flow != began:
+        was, now = ("a flow", "none") if began else ("no flow", "one")
+        raise ConfigError(
+            f"run {rebuilt.run} cannot be resumed: its planner {rebuilt.submitted.request.planner.name!r} was {was} "
+            f"when plait {rebuilt.header.plait} began it, and is {now} now; run it anew, or resume it with that version"
+        )

@@ -18,7 +18,9 @@ from plait.core.awaited import StepFailed
 from plait.core.errors import ConfigError, FlowError
 from plait.core.flow import Context, Flow
 from plait.core.graph import text
-from plait.core.plan import Request
+from plait.core.interfaces import Brief, Planner
+from plait.core.plan import Plan, Request, Step, Think
+from plait.core.planning import OnResult, call_model, pass_through
 from plait.policies.merge.majority import Majority
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
@@ -352,6 +354,43 @@ async def test_a_planner_that_has_changed_is_refused_in_words(tmp_path: Path, mo
             await orchestrator.resume(entry.run)
 
 
+class Rewritten(Planner):
+    """Reads a step when its journal is written, and is a flow when the run is taken up."""
+
+    def start(self, brief: Brief) -> Plan:
+        return Plan(steps=(Step(name="a", op=Think(prompt="a"), expands=True),), output="a")
+
+    def reader(self, step: Step, brief: Brief) -> Any:
+        return OnResult(lambda result: Plan(steps=(Step(name="b", op=Think(prompt="b")),), output="b"))
+
+
+async def test_a_run_of_a_planner_that_became_a_flow_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with resumer(tmp_path / "whole.plait") as orchestrator:
+        assert (await orchestrator.run("What?", planner=Rewritten())).status == "done"
+    cut(tmp_path / "whole.plait", tmp_path / "left.plait", 4)
+    monkeypatch.setattr(f"{__name__}.Rewritten", Rounds)
+    async with resumer(tmp_path / "left.plait") as orchestrator:
+        (entry,) = entries(tmp_path / "left.plait")
+        with pytest.raises(
+            ConfigError, match=r"Rewritten' was no flow when plait \S+ began it, and is one now; run it"
+        ):
+            await orchestrator.resume(entry.run)
+        assert (await orchestrator.run("What?", planner=Drafts())).status == "done"
+
+
+async def test_a_flow_takes_steps_that_helpers_of_planners_make() -> None:
+    async def plan(ctx: Context, question: str) -> Any:
+        line = await ctx.step(call_model(ctx.brief, "mine", "own", question, tokens=9, temperature=0.5))
+        with pytest.raises(FlowError, match="no model call"):
+            ctx.step(pass_through("again", "own"))
+        return line
+
+    answer = await run(plan)
+    assert answer.answer == "4" and [row.name for row in answer.trace] == ["flow", "own"]
+
+
 # -- a program's own flow ----------------------------------------------------------------------------------------------
 
 
@@ -388,7 +427,7 @@ async def test_a_program_that_raises_gives_its_run_up() -> None:
 
 
 async def test_a_program_whose_run_is_over_is_told_so() -> None:
-    async with client() as orchestrator, orchestrator.flow(budget=Budget(seconds=0.05)) as ctx:
+    async with client() as orchestrator, orchestrator.flow(budget=Budget(seconds=0.5)) as ctx:
         with pytest.raises(StepFailed, match="seconds"):
             await ctx.think("slow")
         with pytest.raises(FlowError, match="after it had ended"):
