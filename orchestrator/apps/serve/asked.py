@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from pydantic import JsonValue
 
@@ -13,26 +13,28 @@ from ...core.interfaces import Planner
 from ...core.plan import Budget, Function, Plugin
 from ...runtime.client.client import AsyncOrchestrator, Options
 from ...runtime.plugins.spec import parse_plugin
-from .bodies import Message, Part, Sampled
-from .errors import invalid, unsupported
+from .bodies import Sampled
+from .errors import invalid
 from .strategy import Strategy
 
-__all__ = ["Asked", "asked"]
+__all__ = ["Asked", "Wishes", "asked", "functions"]
+
+_EXTRA = ("top_k", "min_p", "repetition_penalty")
+"""What only a server takes that has more than OpenAI's fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request to the orchestrator."""
 
-    text: str
     options: Options
     model: str
     """As the client named it."""
     planner: Plugin
     steps: bool
     """Whether the branches are told."""
-    tools: tuple[Function, ...] = ()
-    """Functions of the client's, whose calls it makes itself."""
+    must_call: bool = False
+    """Whether the answer has to call a function of the client's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,15 @@ class Wishes:
     stops: tuple[str, ...] = ()
     schema: dict[str, JsonValue] | None = None
     tools: tuple[Function, ...] = ()
-    tool_choice: str | dict[str, JsonValue] | None = None
+    """Functions of the client's, whose calls it makes itself."""
+    must_call: bool = False
+    asking: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further options of a run, as they are."""
 
 
 def asked(
     body: Sampled,
-    conversation: Sequence[Message],
+    conversation: Sequence[Mapping[str, Any]],
     wishes: Wishes,
     strategy: Strategy,
     planner: Plugin,
@@ -56,30 +61,31 @@ def asked(
     limits: Budget,
 ) -> Asked:
     """Return what a body asks for. Raises `ApiError` for what cannot be honoured."""
-    field = body.plait
-    policies = field.policies if field.policies is not None else strategy.policies
-    options: Options = {"budget": _least(field.budget or Budget(), limits)}
-    if strategy.model is not None:
-        options["model"] = strategy.model
-    if policies or field.policies is not None:
+    said = body.plait
+    policies = said.policies if said.policies is not None else strategy.policies
+    options: dict[str, Any] = {
+        "budget": _least(said.budget or Budget(), limits),
+        "messages": list(conversation) or None,
+    }
+    if policies or said.policies is not None:
         options["policies"] = [each if isinstance(each, Plugin) else parse_plugin(each) for each in policies]
-    if field.merge is not None:
-        options["merge"] = field.merge
-    if field.n is not None:
-        options["n"] = field.n
-    if field.task is not None:
-        options["task"] = field.task
-    if body.seed is not None:
-        options["seed"] = body.seed
-    if wishes.tools:
-        raise unsupported("tools", "functions of the client's are not taken yet: leave `tools` out")
-    if wishes.schema is not None:
-        raise unsupported("response_format", "forms are not taken yet: leave `response_format` out")
-    if wishes.stops:
-        raise unsupported("stop", "stop texts are not taken yet: leave `stop` out")
-    planner = _sampled(planner, body, wishes, orchestrator, field.plan is None)
-    options["planner"] = planner
-    return Asked(_text(conversation), options, body.model, planner, field.steps, wishes.tools)
+    extra = {name: getattr(body, name) for name in _EXTRA if getattr(body, name) is not None}
+    given = {
+        "model": strategy.model,
+        "merge": said.merge,
+        "n": said.n,
+        "task": said.task,
+        "seed": body.seed,
+        "stop": wishes.stops or None,
+        "functions": wishes.tools or None,
+        "output_type": wishes.schema,
+        "chat_template_kwargs": body.chat_template_kwargs,
+        "extra_body": extra or None,
+        **wishes.asking,
+    }
+    options |= {name: value for name, value in given.items() if value is not None}
+    planner = options["planner"] = _sampled(planner, body, wishes, orchestrator, said.plan is None)
+    return Asked(cast("Options", options), body.model, planner, said.steps, wishes.must_call)
 
 
 def _sampled(planner: Plugin, body: Sampled, wishes: Wishes, orchestrator: AsyncOrchestrator, plans: bool) -> Plugin:
@@ -93,7 +99,6 @@ def _sampled(planner: Plugin, body: Sampled, wishes: Wishes, orchestrator: Async
         "temperature": body.temperature,
         "top_p": body.top_p,
         "max_tokens": wishes.max_tokens,
-        "stream": True if body.stream and (body.plait.steps or cls.n_option is None) else None,
     }
     said = {key: value for key, value in wanted.items() if value is not None and key in cls.model_fields}
     return Plugin(name=planner.name, options={**said, **planner.options}) if plans else planner
@@ -105,32 +110,13 @@ def _least(given: Budget, limits: Budget) -> Budget:
     return Budget(**{key: min((x for x in (mine[key], theirs[key]) if x is not None), default=None) for key in mine})
 
 
-def _text(conversation: Sequence[Message]) -> str:
-    """Return a conversation as one text."""
-    said = [(each.role, _content(each, place)) for place, each in enumerate(conversation)]
-    if len(said) == 1:
-        return said[0][1]
-    return "\n\n".join(f"{role}: {text}" for role, text in said)
-
-
-def _content(message: Message, place: int) -> str:
-    if message.content is None:
-        return ""
-    if isinstance(message.content, str):
-        return message.content
-    return "".join(_part(part, f"messages[{place}].content[{number}]") for number, part in enumerate(message.content))
-
-
-def _part(part: Part, param: str) -> str:
-    if part.type not in ("text", "input_text", "output_text"):
-        raise unsupported(param, f"parts of type {part.type!r} are not taken: give text")
-    if part.text is None:
-        raise invalid("a part of type text needs `text`", param)
-    return part.text
-
-
-def functions(given: Mapping[str, Any]) -> Function:
-    """Return a client's function as the core has it."""
-    return Function(
-        name=given["name"], description=given.get("description") or "", parameters=given.get("parameters") or {}
-    )
+def functions(given: Iterable[Mapping[str, Any]], choice: str | dict[str, JsonValue] | None) -> dict[str, Any]:
+    """Return the client's functions that `tool_choice` leaves, and whether one has to be called, for `Wishes`."""
+    inner = choice.get("function", choice) if isinstance(choice, dict) else None
+    only = inner.get("name") if isinstance(inner, dict) else None
+    made = [
+        Function(name=each["name"], description=each.get("description") or "", parameters=each.get("parameters") or {})
+        for each in given
+        if choice != "none" and only in (None, each["name"])
+    ]
+    return {"tools": tuple(made), "must_call": choice == "required" or only is not None}

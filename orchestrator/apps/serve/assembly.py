@@ -6,24 +6,30 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ...core.chat import ToolCall
 from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from .errors import ApiError
 from .http import sse
-from .telling import Ended, Said, StepBegan, StepEnded, StepSaid, Told, step_of, was_cut, written
+from .telling import Ended, Said, StepBegan, StepEnded, StepSaid, Thought, Told, step_of, turn_of, was_cut, written
 
 __all__ = ["Assembly", "response_usage"]
+
+_THINKING = ""
+"""Among the branches: what the model thinks before it answers."""
 
 
 class Assembly:
     """Fills `response` in and yields its events."""
 
-    def __init__(self, response: dict[str, Any]) -> None:
+    def __init__(self, response: dict[str, Any], must_call: bool = False) -> None:
         self.response = response
+        self._must_call = must_call
         self._number = -1
         self._branches: dict[str, tuple[int, dict[str, Any]]] = {}
         self._message: tuple[int, dict[str, Any]] | None = None
         self._text: list[str] = []
+        self._thoughts: list[str] = []
 
     def begin(self) -> Iterator[bytes]:
         """Yield the first events."""
@@ -36,6 +42,8 @@ class Assembly:
         match news:
             case Said(text):
                 yield from self._said(text)
+            case Thought(text):
+                yield from self._thought(text)
             case StepBegan(step):
                 place, item = self._added({**_reasoning(step.step), "plait": step_of(step)})
                 self._branches[step.step] = place, item
@@ -72,11 +80,40 @@ class Assembly:
 
     def _said(self, text: str) -> Iterator[bytes]:
         if self._message is None:
+            yield from self._thought_whole()
             self._message = place, item = self._added(_message(self.response["id"]))
             yield self._event("response.output_item.added", output_index=place, item=item)
             yield self._event("response.content_part.added", **self._in_message(), part=_part(""))
         self._text.append(text)
         yield self._event("response.output_text.delta", **self._in_message(), delta=text, logprobs=[])
+
+    def _thought(self, text: str) -> Iterator[bytes]:
+        if _THINKING not in self._branches:
+            self._branches[_THINKING] = place, item = self._added(_reasoning(self.response["id"]))
+            yield self._event("response.output_item.added", output_index=place, item=item)
+        self._thoughts.append(text)
+        yield self._event("response.reasoning_text.delta", **self._at(_THINKING), delta=text)
+
+    def _thought_whole(self) -> Iterator[bytes]:
+        found = self._branches.pop(_THINKING, None)
+        if found is not None:
+            (place, item), text = found, "".join(self._thoughts)
+            item.update(status="completed", content=[{"type": "reasoning_text", "text": text}])
+            at = {"item_id": item["id"], "output_index": place, "content_index": 0}
+            yield self._event("response.reasoning_text.done", **at, text=text)
+            yield self._event("response.output_item.done", output_index=place, item=item)
+
+    def _called(self, call: ToolCall) -> Iterator[bytes]:
+        said = call.function
+        item = {"type": "function_call", "id": f"fc_{self.response['id']}_{call.id}", "call_id": call.id,
+                "name": said.name, "arguments": "", "status": "in_progress"}  # fmt: skip
+        place, item = self._added(item)
+        yield self._event("response.output_item.added", output_index=place, item=item)
+        at = {"item_id": item["id"], "output_index": place}
+        yield self._event("response.function_call_arguments.delta", **at, delta=said.arguments)
+        yield self._event("response.function_call_arguments.done", **at, name=said.name, arguments=said.arguments)
+        item.update(arguments=said.arguments, status="completed")
+        yield self._event("response.output_item.done", output_index=place, item=item)
 
     def _in_message(self) -> dict[str, Any]:
         assert self._message is not None
@@ -98,7 +135,7 @@ class Assembly:
         response["plait"] = {"run": answer.run, "status": answer.status, "answer": answer.answer,
                              "verified": answer.verified, "why": answer.why}  # fmt: skip
         try:
-            news.check()
+            news.check(self._must_call)
         except ApiError as error:
             cancelled = answer.status == "cancelled"
             response["status"] = "cancelled" if cancelled else "failed"
@@ -106,9 +143,21 @@ class Assembly:
                 response["error"] = {"code": "server_error", "message": error.message}
             yield self._event("response.failed", response=response)
             return
-        if self._message is None:
-            yield from self._said(news.text)
-        yield from self._message_done(answer)
+        turn = turn_of(answer)
+        if self._message is None and turn.reasoning and not self._thoughts:
+            yield from self._thought(turn.reasoning)
+        yield from self._thought_whole()
+        if self._message is None and (turn.text or not turn.tool_calls):
+            yield from self._said(turn.text)
+        if self._message is not None:
+            yield from self._message_done(answer)
+        for call in turn.tool_calls:
+            yield from self._called(call)
+        whole = not was_cut(answer)
+        self.response["status"] = "completed" if whole else "incomplete"
+        if not whole:
+            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
+        yield self._event(f"response.{self.response['status']}", response=self.response)
 
     def _message_done(self, answer: Answer) -> Iterator[bytes]:
         assert self._message is not None
@@ -119,10 +168,6 @@ class Assembly:
         yield self._event("response.output_text.done", **self._in_message(), text=text, logprobs=[])
         yield self._event("response.content_part.done", **self._in_message(), part=_part(text))
         yield self._event("response.output_item.done", output_index=place, item=item)
-        self.response["status"] = "completed" if whole else "incomplete"
-        if not whole:
-            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
-        yield self._event(f"response.{self.response['status']}", response=self.response)
 
 
 def response_usage(usage: Usage) -> dict[str, Any]:

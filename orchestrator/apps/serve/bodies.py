@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from .errors import ApiError, invalid, unsupported
 from .strategy import PlaitField
 
-__all__ = ["ChatBody", "Message", "ResponseBody", "Sampled"]
+__all__ = ["ChatBody", "ResponseBody", "Sampled"]
 
 # Fields of the bodies that are taken and not read change nothing about the answer that a client could rely on.
 
@@ -18,25 +18,6 @@ class Body(BaseModel):
     """Base of bodies and their parts. Fields that OpenAI does not have are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=False)
-
-
-class Part(BaseModel):
-    """A part of a message's content."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    type: str
-    text: str | None = None
-
-
-class Message(BaseModel):
-    """One message of a conversation, as it is in a body."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
 
 
 class Sampled(Body):
@@ -52,6 +33,7 @@ class Sampled(Body):
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
+    chat_template_kwargs: dict[str, JsonValue] | None = None
 
 
 class FormatJson(BaseModel):
@@ -109,7 +91,8 @@ class StreamOptions(BaseModel):
 class ChatBody(Sampled):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    """Read by the core (`plait.core.chat`)."""
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=128)
@@ -152,12 +135,9 @@ class ChatBody(Sampled):
             raise unsupported("modalities", "only text is answered: leave `modalities` and `audio` out")
         if self.functions or self.function_call:
             raise unsupported("functions", "`functions` is the old form: give `tools` and `tool_choice`")
-        for name in ("prediction", "web_search_options", "logit_bias"):
+        for name in ("prediction", "web_search_options"):
             if getattr(self, name):
                 raise unsupported(name, f"`{name}` is not supported: leave it out")
-        for name in ("frequency_penalty", "presence_penalty"):
-            if getattr(self, name):
-                raise unsupported(name, f"`{name}` is not supported: `repetition_penalty` is")
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` goes with `stream: true`", "stream_options")
         for place, tool in enumerate(self.tools or ()):
@@ -236,7 +216,7 @@ class ResponseBody(Sampled):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: JsonValue = None
-    reasoning: JsonValue = None
+    reasoning: dict[str, JsonValue] | None = None
     moderation: JsonValue = None
     context_management: JsonValue = None
     access_programs: JsonValue = None
@@ -258,6 +238,12 @@ class ResponseBody(Sampled):
         _check_choice(self.tool_choice, [each.name for each in self.tools or () if each.name])
         if not self.input and self.previous_response_id is None and self.plait.plan is None:
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
+
+    @property
+    def effort(self) -> str | None:
+        """How much the model shall think."""
+        said = (self.reasoning or {}).get("effort")
+        return said if isinstance(said, str) else None
 
     @property
     def schema_of(self) -> dict[str, JsonValue] | None:

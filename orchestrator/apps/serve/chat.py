@@ -9,26 +9,26 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...core.plan import Function
 from ...runtime.client.answer import Answer
 from .asked import Wishes, functions
 from .bodies import ChatBody
 from .errors import ApiError
 from .http import EventStream, read, sse, unless_gone
 from .live import Live
-from .service import Service, no_text
+from .service import Service
 from .telling import (
     Ended,
     Said,
     StepBegan,
     StepEnded,
     StepSaid,
+    Thought,
     Told,
     chat_usage,
     gave_nothing,
     step_of,
     tell,
-    text_of,
+    turn_of,
     was_cut,
     written,
 )
@@ -56,7 +56,7 @@ class ChatCompletions:
         answer = await unless_gone(request.receive, live.handle.finished, lambda: live.handle.cancel(_GONE))
         if answer is None:
             return Response(status_code=499)
-        gave_nothing(answer)
+        gave_nothing(answer, live.asked.must_call)
         return JSONResponse(_completion(live, answer), headers={"x-request-id": live.handle.run})
 
     async def _start(self, body: ChatBody, user: User) -> Live:
@@ -65,27 +65,32 @@ class ChatCompletions:
             max_tokens=body.max_completion_tokens or body.max_tokens,
             stops=body.stops,
             schema=None if body.response_format is None else body.response_format.schema_of,
-            tools=_functions(body),
-            tool_choice=body.tool_choice,
+            **functions((each.function.model_dump() for each in body.tools or () if each.function), body.tool_choice),
+            asking={
+                "presence_penalty": body.presence_penalty,
+                "frequency_penalty": body.frequency_penalty,
+                "logit_bias": body.logit_bias,
+                "reasoning_effort": body.reasoning_effort,
+            },
         )
         made = service.ask(body, body.messages, wishes, user)
-        no_text(made.text, body.plait)
         return await service.submit(made, body.plait, user, watch=bool(body.stream))
-
-
-def _functions(body: ChatBody) -> tuple[Function, ...]:
-    if body.tool_choice == "none":
-        return ()
-    return tuple(functions(each.function.model_dump()) for each in body.tools or () if each.function)
 
 
 def _finish(answer: Answer) -> str:
     """Return why the text ended, as OpenAI says it."""
-    return "length" if was_cut(answer) else "stop"
+    return "length" if was_cut(answer) else "tool_calls" if turn_of(answer).tool_calls else "stop"
 
 
 def _completion(live: Live, answer: Answer) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": text_of(answer), "refusal": None}
+    turn = turn_of(answer)
+    message: dict[str, Any] = {"role": "assistant", "content": turn.text or None, "refusal": None}
+    if not turn.tool_calls:
+        message["content"] = turn.text
+    else:
+        message["tool_calls"] = [each.model_dump(mode="json") for each in turn.tool_calls]
+    if turn.reasoning:
+        message["reasoning_content"] = turn.reasoning
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
     return {
         "id": _id(live),
@@ -137,10 +142,12 @@ async def _chunks(live: Live, body: ChatBody) -> AsyncGenerator[bytes, None]:
             yield _piece(news, chunk)
             continue
         try:
-            news.check()
+            news.check(live.asked.must_call)
         except ApiError as error:
             yield sse(error.body())
             return
+        for place, call in enumerate(turn_of(news.answer).tool_calls):
+            yield chunk({"tool_calls": [{"index": place, **call.model_dump(mode="json")}]})
         yield chunk({}, _finish(news.answer), plait=_said_of(live, news.answer))
         if counted:
             yield sse({**head, "choices": [], "usage": chat_usage(news.answer.usage)})
@@ -151,6 +158,8 @@ def _piece(news: Told, chunk: Any) -> bytes:
     match news:
         case Said(text):
             return chunk({"content": text})
+        case Thought(text):
+            return chunk({"reasoning_content": text})
         case StepSaid(step, text):
             return chunk({"reasoning_content": text}, plait={"step": {"id": step}})
         case StepBegan(step) | StepEnded(step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _BUSY = (NoWorker.__name__, WorkerLost.__name__)
+
+
+_PLACE = re.compile(r"(messages\[\d+\])|messages|the last message")
 
 
 class ApiError(Exception):
@@ -87,7 +91,8 @@ def of_error(error: Exception) -> ApiError:
         message = f"unknown parameter: {subject!r}" if known else explain(subject, detail)
         return invalid(message, param=subject, code=code)
     if isinstance(error, UsageError):
-        return invalid(str(error))
+        place = _PLACE.match(str(error))
+        return invalid(str(error), (place[1] or "messages") if place is not None else None)
     if isinstance(error, PlaitError):
         return of_failure(Failure(kind=type(error).__name__, message=str(error), retryable=error.retryable))
     return ApiError(500, "the server made a mistake; its log says which", code="internal_error", retry=False)

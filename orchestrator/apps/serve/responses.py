@@ -10,16 +10,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...core.plan import Function
 from .asked import Wishes, functions
 from .assembly import Assembly
-from .bodies import Message, ResponseBody
+from .bodies import ResponseBody
 from .errors import invalid
 from .http import EventStream, read, unless_gone
 from .items import messages_of
 from .kept import Kept
 from .live import Live
-from .service import Service, no_text
+from .service import Service
 from .telling import gave_nothing, tell
 from .tenants import User
 
@@ -44,14 +43,11 @@ class ResponsesApi:
         wishes = Wishes(
             max_tokens=body.max_output_tokens,
             schema=body.schema_of,
-            tools=_functions(body),
-            tool_choice=body.tool_choice,
+            **functions((each.model_dump() for each in body.tools or ()), body.tool_choice),
+            asking={"reasoning_effort": body.effort},
         )
-        messages = [Message.model_validate(each) for each in conversation]
-        if body.instructions:
-            messages.insert(0, Message(role="system", content=body.instructions))
-        made = self._service.ask(body, messages, wishes, user)
-        no_text(made.text, body.plait)
+        first = [{"role": "system", "content": body.instructions}] if body.instructions else []
+        made = self._service.ask(body, [*first, *conversation], wishes, user)
         told = bool(body.stream or body.background)
         live = await self._service.submit(made, body.plait, user, watch=told)
         request.scope["plait.run"] = live.handle.run
@@ -125,15 +121,15 @@ class ResponsesApi:
             if answer is None:
                 kept.response["status"] = "cancelled"
                 return Response(status_code=499)
-            Assembly(kept.response).end(answer, kept.live.asked.steps)
-            gave_nothing(answer)
+            Assembly(kept.response, kept.live.asked.must_call).end(answer, kept.live.asked.steps)
+            gave_nothing(answer, kept.live.asked.must_call)
             return JSONResponse(kept.response)
         finally:
             self._over(kept)
 
     async def _produce(self, kept: Kept) -> None:
         """Follow a run to its end, whoever else does."""
-        assembly = Assembly(kept.response)
+        assembly = Assembly(kept.response, kept.live.asked.must_call)
         try:
             for event in assembly.begin():
                 kept.add(event)
@@ -155,12 +151,6 @@ class ResponsesApi:
 async def _followed(kept: Kept, first: int) -> AsyncGenerator[bytes, None]:
     async for event in kept.follow(first):
         yield event
-
-
-def _functions(body: ResponseBody) -> tuple[Function, ...]:
-    if body.tool_choice == "none":
-        return ()
-    return tuple(functions(each.model_dump()) for each in body.tools or ())
 
 
 def _response(live: Live, body: ResponseBody) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import JsonValue
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import untrusted
 from .asked import Asked, Wishes, asked
 from .audit import Audit
-from .bodies import Message, Sampled
+from .bodies import Sampled
 from .errors import ApiError, invalid
 from .kept import Responses
 from .live import Live
@@ -25,7 +26,7 @@ from .settings import Settings
 from .strategy import PlaitField, Strategy, resolve
 from .tenants import Tenants, User
 
-__all__ = ["Service", "no_text"]
+__all__ = ["Service"]
 
 log = logging.getLogger("plait.serve")
 
@@ -92,7 +93,7 @@ class Service:
         tokens = min(self.settings.tokens_per_run, user.tokens_left())
         return Budget(tokens=tokens, seconds=self.settings.seconds_per_run)
 
-    def ask(self, body: Sampled, conversation: Sequence[Message], wishes: Wishes, user: User) -> Asked:
+    def ask(self, body: Sampled, conversation: Sequence[Mapping[str, Any]], wishes: Wishes, user: User) -> Asked:
         """Return what a body asks for. Raises `ApiError` for what cannot be honoured, or is not this tenant's."""
         strategy, said = self.strategy(body.model, user), body.plait.planner
         planner = (parse_plugin(said) if isinstance(said, str) else said) or strategy.planner
@@ -116,7 +117,7 @@ class Service:
             raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
         with user.admitted(), untrusted():
             options = user.shared(asked.options)
-            handle = await self.orchestrator.submit(asked.text, plan=field.plan, watch=watch, **options)
+            handle = await self.orchestrator.submit(plan=field.plan, watch=watch, **options)
         live = self.live[handle.run] = Live(handle, user, asked)
         user.began(live.handle.run)
         handle.finished.add_done_callback(lambda done: self._ended(live, done))
@@ -152,9 +153,3 @@ class Service:
             await asyncio.wait(waiting, timeout=self.settings.drain_seconds)
         for live in list(self.live.values()):
             live.handle.cancel("the server was stopped")
-
-
-def no_text(text: str, field: PlaitField) -> None:
-    """Raise `ApiError` for a request with nothing in it."""
-    if not text.strip() and field.plan is None:
-        raise invalid("the messages have no text", "messages")

@@ -6,31 +6,30 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.chat import Message
 from ...core.plan import Think
 from ...core.record import StepRecord
 from ...core.result import Usage
+from ...core.tools.calls import OPEN
 from ...core.values import as_text
 from ...runtime.client.answer import Answer, AnswerNews, StepNews, TextNews
 from ...runtime.client.handle import Handle
 from .errors import ApiError, of_failure
 
-__all__ = [
-    "Ended",
-    "Said",
-    "StepBegan",
-    "StepEnded",
-    "StepSaid",
-    "Told",
-    "chat_usage",
-    "gave_nothing",
-    "step_of",
-    "tell",
-]
+__all__ = ["Ended", "Parts", "Said", "StepBegan", "StepEnded", "StepSaid", "Thought", "Told", "chat_usage", "tell"]
+_THINK, _THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
     """More text of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """More of what the model thinks before it answers."""
 
     text: str
 
@@ -69,34 +68,34 @@ class Ended:
     @property
     def text(self) -> str:
         """The text that a client gets."""
-        return text_of(self.answer)
+        return turn_of(self.answer).text
 
-    def check(self) -> None:
+    def check(self, must_call: bool = False) -> None:
         """Raise `ApiError` for a run that ended without a value, or whose text was begun anew."""
-        gave_nothing(self.answer)
+        gave_nothing(self.answer, must_call)
         if self.again:
             message = "the worker was lost while it answered, and the answer was begun anew: send the request again"
             raise ApiError(503, message, code="answer_begun_anew", retry=True)
 
 
-Told = Said | StepBegan | StepSaid | StepEnded | Ended
+Told = Said | Thought | StepBegan | StepSaid | StepEnded | Ended
 
 
 async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
     """Yield what happens in a run, the end last; with `steps` also of its branches.
 
     The answer's text is told while it is written where the plan's output is one call of the model; else in one piece.
-    A call that is tried again is not told further: the rest comes with the end.
+    A call that is tried again is not told further: the rest comes with the end. Calls of functions are no text.
     """
     answers, told = _answering(handle), ""
+    parts = Parts()
     open_steps: set[str] = set()
     async for news in handle.news(None if steps else ("text", "answer")):
         match news:
-            case TextNews() if news.step == answers and not news.text:
-                pass
             case TextNews() if news.step == answers:
                 told += news.text
-                yield Said(news.text)
+                for piece in parts.feed(news.text):
+                    yield piece
             case TextNews() if steps and news.step in open_steps:
                 yield StepSaid(news.step, news.text)
             case StepNews(record=step) if step.kind != "join":
@@ -109,17 +108,65 @@ async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
                     open_steps.discard(step.step)
                     yield StepEnded(step)
             case AnswerNews(answer=answer):
-                whole = text_of(answer)
+                whole = "" if answer.value is None else as_text(answer.value)
                 again = not whole.startswith(told)
-                if not again and len(whole) > len(told):
-                    yield Said(whole[len(told) :])
+                for piece in () if again else parts.feed(whole[len(told) :], last=True):
+                    yield piece
                 yield Ended(answer, again)
             case _:
                 pass
 
 
-def gave_nothing(answer: Answer) -> None:
-    """Raise `ApiError` for a run that ended without a value."""
+class Parts:
+    """Tells thoughts (`<think>…</think>` at the beginning) and calls of functions from a text that arrives in pieces. A
+    call, and what follows it, is not told: it stands in the answer's message."""
+
+    def __init__(self) -> None:
+        self._kind: type[Said] | type[Thought] | None = None
+        self._rest = ""
+        self._held = False
+
+    def feed(self, text: str, last: bool = False) -> list[Said | Thought]:
+        """Take a piece, and return what is certain now."""
+        self._rest += text
+        found: list[Said | Thought] = []
+        if self._kind is None:
+            bare = self._rest.lstrip()
+            if bare.startswith(_THINK):
+                self._kind, self._rest = Thought, bare.removeprefix(_THINK).lstrip()
+            elif last or not _THINK.startswith(bare[: len(_THINK)]):
+                self._kind = Said
+            else:
+                return found
+        if self._kind is Thought:
+            thought, end, rest = self._rest.partition(_THOUGHT)
+            keep = 0 if end or last else _overlap(thought, _THOUGHT)
+            told = thought[: len(thought) - keep]
+            found += [Thought(told)] if told else []
+            self._rest = rest if end else thought[len(thought) - keep :]
+            if not end:
+                return found
+            self._kind, self._rest = Said, self._rest.lstrip()
+        if self._held:
+            return found
+        said, call, _ = self._rest.partition(OPEN)
+        self._held = bool(call)
+        keep = 0 if call or last else _overlap(said, OPEN)
+        told = said.rstrip() if call else said[: len(said) - keep]
+        self._rest = said[len(said) - keep :] if not call else ""
+        return found + ([Said(told)] if told else [])
+
+
+def _overlap(text: str, tag: str) -> int:
+    """Return how many characters at the end of a text may be the beginning of a tag."""
+    return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
+
+
+def gave_nothing(answer: Answer, must_call: bool = False) -> None:
+    """Raise `ApiError` for a run that ended without a value, or without the call of a function that had to come."""
+    if must_call and not turn_of(answer).tool_calls and not was_cut(answer):
+        raise ApiError(500, "the model called no function, and `tool_choice` requires it: ask again, or say auto",
+                       code="no_tool_call", retry=False)  # fmt: skip
     if answer.value is None and answer.status != "partial":
         if answer.failure is not None:
             raise of_failure(answer.failure)
@@ -131,9 +178,11 @@ def was_cut(answer: Answer) -> bool:
     return answer.finish == "length" or answer.status == "partial" or answer.value is None
 
 
-def text_of(answer: Answer) -> str:
-    """Return the text that a client gets."""
-    return "" if answer.value is None else as_text(answer.value)
+def turn_of(answer: Answer) -> Message:
+    """Return the assistant's message that a client gets."""
+    if answer.value is None or isinstance(answer.value, str):
+        return answer.message
+    return Message(role="assistant", content=as_text(answer.value), reasoning=answer.reasoning)
 
 
 def _answering(handle: Handle) -> str:

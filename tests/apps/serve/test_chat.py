@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import httpx
+import pydantic
 import pytest
+from hypothesis import given, strategies as st
 
+from plait.apps.serve.telling import Parts, Said, Thought
 from plait.workers.scripted import Reply
 
 openai = pytest.importorskip("openai")
@@ -87,7 +91,7 @@ _ASK = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
         ({"messages": []}, "missing_required_parameter", "model"),
         ({"model": "q"}, "missing_required_parameter", "messages"),
         ({**_ASK, "nonsense": 1}, "unknown_parameter", "nonsense"),
-        ({"model": "q", "messages": [{"role": "king", "content": "x"}]}, None, "messages[0].role"),
+        ({"model": "q", "messages": [{"role": "king", "content": "x"}]}, None, "messages[0]"),
         ({"model": "q", "messages": [{"role": "user", "content": ""}]}, None, "messages"),
         ({**_ASK, "n": 3}, "unsupported_parameter", "n"),
         ({**_ASK, "temperature": 9}, None, "temperature"),
@@ -168,3 +172,72 @@ async def test_health_and_readiness(serve):
             f"{served.base}/chat/completions", json={"model": "q", "messages": [{"role": "user", "content": "x"}]}
         )
         assert said.status_code == 503 and said.json()["error"]["type"] == "server_error"
+
+
+_CALLS = 'I look it up. <tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+_TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_are_called_by_the_client_and_their_results_go_on(serve, stream):
+    replies = [Reply(when="(?s)sunny", text="It is sunny."), Reply(text=f"<think>hm</think>{_CALLS}")]
+    async with serve(*replies) as served:
+        client = served.client()
+        messages = [{"role": "user", "content": "the weather in Rome?"}]
+        said = await client.chat.completions.create(model="q", messages=messages, tools=_TOOLS, stream=stream)
+        if stream:
+            deltas = [chunk.choices[0] async for chunk in said]
+            calls = [call for each in deltas for call in each.delta.tool_calls or ()]
+            text = "".join(each.delta.content or "" for each in deltas)
+            thought = "".join(each.delta.model_extra.get("reasoning_content", "") for each in deltas)
+            finish = deltas[-1].finish_reason
+        else:
+            message, finish = said.choices[0].message, said.choices[0].finish_reason
+            calls, text, thought = message.tool_calls, message.content, message.model_extra["reasoning_content"]
+        assert (text, thought, finish, len(calls)) == ("I look it up.", "hm", "tool_calls", 1)
+        assert calls[0].function.name == "weather" and json.loads(calls[0].function.arguments) == {"city": "Rome"}
+        call = {"id": calls[0].id, "type": "function", "function": calls[0].function.model_dump()}
+        messages += [
+            {"role": "assistant", "content": text, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": calls[0].id, "content": "sunny"},
+        ]
+        said = await client.chat.completions.create(model="q", messages=messages, tools=_TOOLS)
+        assert said.choices[0].message.content == "It is sunny."
+
+
+async def test_a_call_that_is_required_and_does_not_come_is_an_error(serve):
+    async with serve("no call") as served:
+        for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+            with pytest.raises(openai.InternalServerError, match="called no function"):
+                await served.client().chat.completions.create(
+                    model="q", messages=[{"role": "user", "content": "?"}], tools=_TOOLS, tool_choice=choice
+                )
+
+
+async def test_structured_answers_have_their_form(serve):
+    class City(pydantic.BaseModel):
+        name: str
+        people: int
+
+    async with serve('{"name": "Rome", "people": 3}') as served:
+        said = await served.client().chat.completions.parse(
+            model="q", messages=[{"role": "user", "content": "a city"}], response_format=City
+        )
+        assert said.choices[0].message.parsed == City(name="Rome", people=3)
+
+
+@given(st.text(alphabet="<>/thinkol_cal ab"), st.lists(st.integers(1, 5)))
+def test_text_in_pieces_is_told_as_the_whole_is(text, sizes):
+    """And as the core reads the whole, where its tags are whole."""
+
+    def told(pieces):
+        parts, found = Parts(), []
+        for piece in pieces:
+            found += parts.feed(piece)
+        found += parts.feed("", last=True)
+        return {kind: "".join(each.text for each in found if isinstance(each, kind)) for kind in (Said, Thought)}
+
+    pieces, rest = [], text
+    for size in sizes:
+        pieces, rest = [*pieces, rest[:size]], rest[size:]
+    assert told([*pieces, rest]) == told([text])

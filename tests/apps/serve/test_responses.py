@@ -129,3 +129,40 @@ async def test_a_failed_run_is_an_error(serve):
         with pytest.raises(openai.BadRequestError) as refused:
             await client.responses.create(model="q", input=[{"type": "computer_call", "id": "1"}])
         assert refused.value.param == "input[0].type" and refused.value.code == "unsupported_parameter"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_functions_are_called_and_their_outputs_go_on(serve, stream):
+    call = 'I look. <tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+    async with serve(Reply(when="sunny", text="It is sunny."), Reply(text=call)) as served:
+        client = served.client()
+        tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}]
+        said = await client.responses.create(model="q", input="weather in Rome?", tools=tools, stream=stream)
+        if stream:
+            events = [event async for event in said]
+            said = events[-1].response
+            done = next(each for each in events if each.type == "response.function_call_arguments.done")
+            assert done.arguments == '{"city": "Rome"}'
+        assert [item.type for item in said.output] == ["message", "function_call"] and said.output_text == "I look."
+        asked = said.output[1]
+        then = await client.responses.create(
+            model="q", previous_response_id=said.id, tools=tools,
+            input=[{"type": "function_call_output", "call_id": asked.call_id, "output": "sunny"}],
+        )  # fmt: skip
+        assert then.output_text == "It is sunny."
+
+
+async def test_structured_responses_and_thoughts(serve):
+    async with serve('<think>let me see</think>{"a": 1}') as served:
+        client = served.client()
+        form = {
+            "type": "json_schema",
+            "name": "x",
+            "schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        }
+        said = await client.responses.create(model="q", input="?", text={"format": form})
+        assert said.output_text.replace(" ", "") == '{"a":1}'
+        stream = await client.responses.create(model="q", input="?", stream=True)
+        last = [event async for event in stream][-1].response
+        assert [item.type for item in last.output] == ["reasoning", "message"]
+        assert last.output[0].content[0].text == "let me see"
