@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": (".commands.demo", "demo", "Solve a few Countdown puzzles serially, by a vote and by spawned threads."),
     "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
     "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
+    "compare": (".commands.compare", "compare", "Compare saved results of several planners on the same problems."),
     "batch": (".batch.command", "batch", "Run every row of a file; killed, it goes on where it was."),
     "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
     "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import paired, wilson
 from plait.apps.common.problems import Problem, draw, is_held_out, is_right, is_solvable, read_puzzles
 from plait.core.errors import ConfigError
 
@@ -255,3 +255,38 @@ def test_a_file_with_another_modules_name_is_refused(plait, tmp_path, script):
     (tmp_path / "json.py").write_text("1 / 0")
     done = plait("run", "q", "--task", "json.py:Class", "--script", script("x"))
     assert done.code == 2 and "rename the file" in done.err
+
+
+def test_several_planners_are_compared_problem_by_problem(plait, problems, solver, tmp_path):
+    given = ["eval", "countdown", "--problems", problems, "--script", solver]
+    both = ["--planner", "single", "--planner", "sample:n=3"]
+    done = plait(*given, *both, "--answers", "both.jsonl", "--json")
+    assert done.code == 0
+    first, second = done.json["compared"]
+    assert (first["name"], second["name"], first["n"]) == ("single", "sample:n=3", 3)
+    assert first["difference"] is None and second["difference"] == [0.0, 0.0, 0.0]
+    assert second["tokens_ratio"] == pytest.approx(3.0)
+    assert [each["planner"] for each in done.json["planners"]] == ["single", "sample:n=3"]
+    table = plait(*given, *both)
+    assert "sample:n=3" in table.out and "+0.0 (+0.0 to +0.0)" in table.out and "3.00" in table.out
+    again = plait("compare", "both.jsonl", "--plot", "plot.png", "--json")
+    assert again.json["compared"] == done.json["compared"]
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_saved_results_of_other_problems_or_none_are_refused(plait, tmp_path):
+    line = {"text": "a", "solved": True, "total_tokens": 1, "critical_path_tokens": 1, "seconds": 1}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "b.jsonl").write_text(json.dumps({**line, "text": "b"}) + "\n")
+    (tmp_path / "c.jsonl").write_text('{"no": "result"}\n')
+    refused = plait("compare", "a.jsonl", "b.jsonl", "--json")
+    assert refused.code == 2 and "no problem in common" in refused.json["error"]
+    refused = plait("compare", "a.jsonl", "c.jsonl", "--json")
+    assert refused.code == 2 and "line 1, is no result" in refused.json["error"]
+
+
+def test_a_paired_difference_has_the_spread_of_its_pairs():
+    base = [0.0, 1.0] * 50
+    assert paired(base, base) == (0.0, 0.0, 0.0)
+    mean, low, high = paired([1.0] * 100, base)
+    assert mean == 0.5 and 0.38 < low < 0.45 and 0.55 < high < 0.62

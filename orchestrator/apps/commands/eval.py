@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -24,17 +23,17 @@ from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
 from ..common.dataset import Question, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.intervals import wilson
 from ..common.options import Common, Json, RequestOptions, common_options
 from ..common.output import Output, opened
 from ..common.own_code import local
 from ..common.problems import Problem, draw, read_puzzles
 from ..common.progress import counting
 from ..common.session import opened_session
+from .compare import compared, plot, show
 from .run import model_warnings
 
-__all__ = ["Tally", "evaluate", "wilson"]
-
-_Z = 1.959963985  # of a 95 % interval
+__all__ = ["Tally", "evaluate"]
 
 
 @dataclass(slots=True)
@@ -116,15 +115,10 @@ class Tally:
             "seconds": round(self.seconds, 3),
         }
 
-
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """Return the 95 % score interval of a share (Wilson, 1927); (0, 1) of nothing."""
-    if n == 0:
-        return 0.0, 1.0
-    share, square = hits / n, _Z * _Z
-    middle = (share + square / (2 * n)) / (1 + square / n)
-    half = _Z * math.sqrt(share * (1 - share) / n + square / (4 * n * n)) / (1 + square / n)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    def lines(self, planner: str | None) -> str:
+        """Return the records as JSON lines, in the order of the problems; each names its planner if one is given."""
+        named = {} if planner is None else {"planner": planner}
+        return "".join(json.dumps({**self.records[place], **named}) + "\n" for place in sorted(self.records))
 
 
 def _share(part: float, whole: float) -> float:
@@ -157,6 +151,13 @@ def evaluate(
         Path | None, typer.Option(metavar="OUT.jsonl", help="Write what was claimed for each problem.")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
+    planner: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:k=v,…]", help="How requests are split; several are compared with the first."),
+    ] = None,
+    plot_to: Annotated[
+        Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw share solved against tokens.")
+    ] = None,
     as_json: Json = False,
     *,
     request: RequestOptions,
@@ -179,33 +180,56 @@ def evaluate(
         trust(task)
         given = read_questions(problems, parse_plugin(task), text, want)
     given = given[:limit]
-    options = request.options(task=task)
-    warnings = model_warnings(config, given[0].text, options)
+    planners = list(dict.fromkeys(planner or [""]))
+    asked = {name or _spelled(config.planner): request.options(task=task, planner=name or None) for name in planners}
+    warnings = [each for options in asked.values() for each in model_warnings(config, given[0].text, options) or ()]
     with opened(as_json) as output, _writable(answers) as file:
-        for warning in warnings or ():
+        for warning in dict.fromkeys(warnings):
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-        tally = Tally()
+        tallies = {name: Tally() for name in asked}
         cancelled, start = run_stoppable(
-            lambda stopper: _evaluate(config, given, options, concurrency, tally, output, stopper)
+            lambda stopper: _evaluate(config, given, asked, concurrency, tallies, output, stopper)
         )
         if file is not None:
-            file.writelines(json.dumps(tally.records[place]) + "\n" for place in sorted(tally.records))
-        summary = {
-            **tally.summary(),
+            file.writelines(tally.lines(name if len(tallies) > 1 else None) for name, tally in tallies.items())
+        about: dict[str, Any] = {
             "status": "cancelled" if cancelled else "done",
             "task": task,
-            "planner": request.planner or _spelled(config.planner),
             "problems": len(given),
             "start_seconds": round(start, 3),
-            "warnings": list(warnings or ()),
+            "warnings": list(dict.fromkeys(warnings)),
         }
-        output.result(summary) if as_json else _show(summary, output)
-        if tally.failed:
-            output.progress.print(f"{tally.failed} runs failed, the first with: {tally.first_failure}", markup=False)
+        summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
+        _report(summaries, tallies, output, as_json, plot_to)
     if cancelled:
         raise typer.Exit(130)
-    if tally.failed == tally.n:
+    if all(tally.failed == tally.n for tally in tallies.values()):
         raise typer.Exit(1)
+
+
+def _report(
+    summaries: Sequence[dict[str, Any]],
+    tallies: dict[str, Tally],
+    output: Output,
+    as_json: bool,
+    plot_to: Path | None,
+) -> None:
+    """Print what came of one planner, or of several beside one another."""
+    ran = {name: tally.records.values() for name, tally in tallies.items() if tally.records}
+    rows = compared(ran) if ran and (len(tallies) > 1 or plot_to is not None) else []
+    if as_json:
+        several = {"planners": summaries, "compared": [asdict(row) for row in rows]}
+        output.result(summaries[0] if len(summaries) == 1 else several)
+    elif len(summaries) == 1 or not rows:
+        for summary in summaries:
+            _show(summary, output)
+    else:
+        show(rows, output)
+    if plot_to is not None and rows:
+        plot(rows, plot_to)
+    for tally in tallies.values():
+        if tally.failed:
+            output.progress.print(f"{tally.failed} runs failed, the first with: {tally.first_failure}", markup=False)
 
 
 def _spelled(planner: Any) -> str:
@@ -230,27 +254,41 @@ def _writable(path: Path | None) -> Iterator[TextIO | None]:
 async def _evaluate(
     config: Config,
     problems: Sequence[Problem | Question],
+    asked: dict[str, dict[str, Any]],
+    concurrency: int,
+    tallies: dict[str, Tally],
+    output: Output,
+    stopper: Stopper,
+) -> tuple[bool, float]:
+    """Run the planners one after another on the same workers; return whether the user gave up, and how long the start
+    took."""
+    try:
+        async with opened_session(config, output, stopper) as session:
+            for name, request in asked.items():
+                await _one(session.orchestrator, problems, request, concurrency, tallies[name], output, stopper)
+            return stopper.requested, session.start_seconds
+    except Interrupted:
+        return True, 0.0
+
+
+async def _one(
+    orchestrator: AsyncOrchestrator,
+    problems: Sequence[Problem | Question],
     request: dict[str, Any],
     concurrency: int,
     tally: Tally,
     output: Output,
     stopper: Stopper,
-) -> tuple[bool, float]:
-    """Return whether the user gave up, and how long the start took."""
-    try:
-        async with opened_session(config, output, stopper) as session:
-            began = time.monotonic()
-            count = len(problems)
+) -> None:
+    began = time.monotonic()
+    count = len(problems)
 
-            def line() -> str:
-                return f"{tally.n} of {count}: {tally.solved} solved"
+    def line() -> str:
+        return f"{tally.n} of {count}: {tally.solved} solved"
 
-            with counting(output, count, lambda: tally.n, lambda: f"{tally.solved} solved", line) as advance:
-                await solve_all(session.orchestrator, problems, request, concurrency, tally, stopper, advance)
-            tally.seconds = time.monotonic() - began
-            return stopper.requested, session.start_seconds
-    except Interrupted:
-        return True, 0.0
+    with counting(output, count, lambda: tally.n, lambda: f"{tally.solved} solved", line) as advance:
+        await solve_all(orchestrator, problems, request, concurrency, tally, stopper, advance)
+    tally.seconds = time.monotonic() - began
 
 
 async def solve_all(

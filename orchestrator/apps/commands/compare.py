@@ -1,0 +1,178 @@
+"""Several planners on the same problems: a table with intervals, differences paired by problem, a plot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ...core.errors import ConfigError, UsageError
+from ..common.intervals import paired, wilson
+from ..common.options import Json
+from ..common.output import Output, opened
+
+__all__ = ["Compared", "compare", "compared", "plot", "show"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One planner's figures over the problems that all of them were run on. Intervals are of 95 %."""
+
+    name: str
+    n: int
+    solved: float
+    low: float
+    high: float
+    tokens: float
+    """Generated a problem, on average."""
+    critical: float
+    """Tokens one after another a problem, on average."""
+    seconds: float
+    """Of one problem, on average."""
+    difference: tuple[float, float, float] | None = None
+    """Share solved less that of the first planner, with its interval, paired by problem."""
+    tokens_ratio: float | None = None
+    """Tokens by those of the first planner."""
+
+
+def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Compared]:
+    """Return the figures of each planner over the problems that all have in common; the first is the one the others are
+    compared with. Raises `UsageError` if they have none."""
+    by_problem = {name: {_problem(record): record for record in records} for name, records in runs.items()}
+    common = [key for key in next(iter(by_problem.values())) if all(key in each for each in by_problem.values())]
+    if not common:
+        raise UsageError("the results have no problem in common: compare runs on the same file of problems")
+    first: list[float] = []
+    found: list[Compared] = []
+    base_tokens = 0.0
+    for name, records in by_problem.items():
+        mine = [records[key] for key in common]
+        hits = [float(bool(record["solved"])) for record in mine]
+        low, high = wilson(int(sum(hits)), len(hits))
+        tokens = _mean(mine, "total_tokens")
+        row = Compared(
+            name,
+            len(hits),
+            sum(hits) / len(hits),
+            low,
+            high,
+            tokens,
+            _mean(mine, "critical_path_tokens"),
+            _mean(mine, "seconds"),
+            paired(hits, first) if first else None,
+            tokens / base_tokens if first and base_tokens else None,
+        )
+        if not first:
+            first, base_tokens = hits, tokens
+        found.append(row)
+    return found
+
+
+def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float:
+    return sum(float(record.get(name) or 0.0) for record in records) / len(records)
+
+
+def _problem(record: Mapping[str, Any]) -> str:
+    known = {key: record[key] for key in ("text", "want", "numbers", "target") if key in record}
+    return json.dumps(known, sort_keys=True)
+
+
+def show(rows: Sequence[Compared], output: Output) -> None:
+    """Print the table."""
+    table = Table(box=None, pad_edge=False)
+    for column in (
+        "planner",
+        "solved",
+        "95 % interval",
+        "against the first",
+        "tokens",
+        "× tokens",
+        "critical",
+        "seconds",
+    ):
+        table.add_column(column, justify="left" if column == "planner" else "right", no_wrap=column != "planner")
+    for row in rows:
+        difference = "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference))
+        ratio = "" if row.tokens_ratio is None else f"{row.tokens_ratio:.2f}"
+        table.add_row(
+            row.name, f"{row.solved:.1%}", f"{row.low:.1%}–{row.high:.1%}", difference, f"{row.tokens:,.0f}", ratio,
+            f"{row.critical:,.0f}", f"{row.seconds:.2f}",
+        )  # fmt: skip
+    output.people.print(table)
+    output.people.print(f"{rows[0].n} problems that all have in common; differences in points, paired by problem.")
+
+
+def _points(difference: tuple[float, float, float]) -> tuple[float, ...]:
+    return tuple(100 * each for each in difference)
+
+
+def plot(rows: Sequence[Compared], path: Path) -> None:
+    """Draw share solved against tokens. Raises `UsageError` without matplotlib, `ConfigError` for a file that cannot be
+    written."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UsageError("a plot needs matplotlib: pip install 'plait[study]'") from None
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        spread = [[100 * (row.solved - row.low)], [100 * (row.high - row.solved)]]
+        axes.errorbar([row.tokens], [100 * row.solved], yerr=spread, fmt="o", capsize=3, label=row.name)
+    axes.set_xlabel("generated tokens a problem")
+    axes.set_ylabel("solved, % (95 % interval)")
+    axes.set_xlim(left=0)
+    axes.legend(fontsize="small")
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--plot {path} cannot be written: {error}") from None
+
+
+def compare(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="ANSWERS.jsonl…", help="Files that `plait eval --answers` wrote.")
+    ],
+    plot_to: Annotated[
+        Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw share solved against tokens.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare saved results of several planners on the same problems."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for path in files:
+        for record in _records(path):
+            name = str(record.get("planner") or path.stem)
+            runs.setdefault(name if name not in runs or record.get("planner") else path.stem, []).append(record)
+    rows = compared(runs)
+    with opened(as_json) as output:
+        if plot_to is not None:
+            plot(rows, plot_to)
+        output.result({"compared": [_plain(row) for row in rows]}) if as_json else show(rows, output)
+
+
+def _plain(row: Compared) -> dict[str, Any]:
+    return asdict(row)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict) or not isinstance(record.get("solved"), bool):
+            raise ConfigError(f"{path}, line {number}, is no result: give files that `plait eval --answers` wrote")
+        found.append(record)
+    if not found:
+        raise ConfigError(f"{path} holds no results")
+    return found
