@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from plait.core.awaited import Joined
 from plait.core.errors import PluginError
-from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Join, Plan, Plugin, Step, Structured, Text
-from plait.core.result import Result
+from plait.core.flow import Answerable, Flow, Line, StepFailed
+from plait.core.plan import Plugin, Step, Structured, Text
 
-from .._shared.steps import Asker, OnResult, as_text_or_none, instead, or_direct, shortened, through
+from .._shared.steps import Asker, one_call, shortened
 from . import text as words
 
 __all__ = ["Skeleton"]
 
 
-class Skeleton(Planner):
+class Skeleton(Flow):
     """Skeleton-of-Thought with its router, SoT-R (Ning et al., arXiv 2307.15337).
 
     Steps: `route` asks whether the answer is a list of independent points (A), a list whose points build on one another
@@ -66,70 +67,60 @@ class Skeleton(Planner):
             raise PluginError(f"the fewest points ({self.least}) are more than the most ({self.most})")
         return self
 
-    def start(self, brief: Brief) -> Plan:
-        """Return the router's question and what it decides, or the skeleton at once."""
-        asker = Asker("skeleton", brief)
-        if self.router == "off":
-            return self._outline(asker)
+    async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+        """Return the points put together, or the one call."""
+        asker = Asker("skeleton", ctx.brief)
+        refused = await self._refused(ctx, asker) if self.router == "model" else ""
+        if refused:
+            return self._direct(ctx, asker, f"one call: {refused}")
+        try:
+            outline = (await ctx.step(self._outline(asker))).result
+            points = words.points(outline.text, self.most, cut=outline.finish == "length")
+            if len(points) < self.least:
+                note = f"one call: a skeleton of {len(points)} points, {self.least} are wanted"
+                return self._direct(ctx, asker, note)
+            async with ctx.scope() as inner:
+                return await self._written(inner, asker, points)
+        except StepFailed as error:
+            return self._direct(ctx, asker, f"one call instead ({error})")
+
+    async def _refused(self, ctx: Flow.Context, asker: Asker) -> str:
+        """Return why the router will not have the request split, or nothing."""
         form = Structured(kind="choice", spec=["A", "B", "C"]) if self.structured else None
         prompt = words.ROUTER.format(question=asker.question)
         route = asker.step("route", prompt, tokens=self.router_tokens, form=form, label="independent points?")
-        return Plan(steps=(route, through("routed", "route", expands=True, tolerate=True)), output="routed")
+        try:
+            letter = words.letter((await ctx.step(route)).text)
+        except StepFailed as error:
+            return f"no router ({error})"
+        reasons = {"A": "", "B": "B, its points build on one another", "C": "C, no list"}
+        reason = reasons.get(letter or "", "neither A, B nor C")
+        return reason and f"the router says {reason}"
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
-        """Return a reader of the router's letter, of the skeleton, or of how it all ended."""
-        asker = Asker("skeleton", brief)
-        match step.name:
-            case "routed":
-                return OnResult(lambda result: self._routed(asker, result))
-            case "skeleton":
-                return OnResult(lambda result: self._outlined(asker, result))
-            case "answer":
-                return instead(asker, self.serial_tokens, self.temperature, self.stream)
-            case _:
-                return super().reader(step, brief)
-
-    def _routed(self, asker: Asker, result: Result) -> Plan:
-        said = as_text_or_none(result.value)
-        letter = words.letter(said) if said is not None else None
-        if letter == "A":
-            return self._outline(asker)
-        if said is None:
-            return self._direct(asker, f"one call: no router ({result.why})")
-        reason = {"B": "B, its points build on one another", "C": "C, no list"}.get(letter or "", "neither A, B nor C")
-        return self._direct(asker, f"one call: the router says {reason}")
-
-    def _outline(self, asker: Asker) -> Plan:
-        chat = asker.brief.task.chat()
-        ask = words.begin_in_words("1.", chat)
-        prompt = words.SKELETON.format(question=asker.question, least=self.least, most=self.most, begin=ask)
-        step = asker.step(
+    def _outline(self, asker: Asker) -> Step:
+        ask = words.begin_in_words("1.", asker.brief.task.chat())
+        return asker.step(
             "skeleton",
-            prompt,
+            words.SKELETON.format(question=asker.question, least=self.least, most=self.most, begin=ask),
             tokens=self.skeleton_tokens,
             temperature=self.temperature,
             begin="1." if self.begin else "",
             stop=(f"\n{self.most + 1}.",),
-            expands=True,
             label="skeleton",
         )
-        return Plan(steps=(step, or_direct("skeleton")), output="answer")
 
-    def _outlined(self, asker: Asker, result: Result) -> Plan:
-        points = words.points(result.text, self.most, cut=result.finish == "length")
-        if len(points) < self.least:
-            return self._direct(asker, f"one call: a skeleton of {len(points)} points, {self.least} are wanted")
+    def _written(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> Joined:
+        """Make a call for each point, and the join that puts them together."""
         outline = "\n".join(map(str, points))
         shared = Text(text=words.SHARED.format(question=asker.question, skeleton=outline))
-        chat = asker.brief.task.chat()
-        steps: list[Step] = []
+        calls: list[Line] = []
         entries: list[JsonValue] = []
         for point in points:
             head = str(point)
-            own = words.POINT.format(number=point.number, begin=words.begin_in_words(head, chat))
-            step = asker.step(
+            begin = words.begin_in_words(head, asker.brief.task.chat())
+            call = asker.step(
                 f"point-{point.number}",
-                (shared, Text(text=own)),
+                (shared, Text(text=words.POINT.format(number=point.number, begin=begin))),
                 tokens=self.point_tokens,
                 temperature=self.temperature,
                 begin=head if self.begin else "",
@@ -137,14 +128,12 @@ class Skeleton(Planner):
                 stream=self.stream,
                 label=shortened(head),
             )
-            steps.append(step)
+            calls.append(ctx.step(call))
             entry: dict[str, JsonValue] = {"head": f"{head}\n", "flows": True, "missing": head}
-            entries.append({"branch": step.name, "echo": [head, point.text], **entry})
+            entries.append({"branch": call.name, "echo": [head, point.text], **entry})
         note = f"{len(points)} points"
-        options: dict[str, JsonValue] = {"entries": entries, "separator": self.separator, "note": note}
-        op = Join(merge=Plugin(name="stitch", options=options), tolerate=self.tolerate)
-        join = Step(name="text", op=op, needs=tuple(step.name for step in steps), label=note)
-        return Plan(steps=(*steps, join), output="text")
+        merge = Plugin(name="stitch", options={"entries": entries, "separator": self.separator, "note": note})
+        return ctx.join(calls, merge, tolerate=self.tolerate, name="text", label=note)
 
-    def _direct(self, asker: Asker, note: str) -> Plan:
-        return asker.direct(self.serial_tokens, self.temperature, note, self.stream)
+    def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Joined:
+        return one_call(ctx, asker, self.serial_tokens, self.temperature, note, self.stream)

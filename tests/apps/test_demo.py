@@ -47,6 +47,27 @@ def test_rounds_stand_beside_one_another(tree):
     assert sum(line.startswith("│  ") for line in lines) == 7  # children and join, inside the first round
 
 
+def test_the_lines_of_a_flow_stand_below_the_steps_that_they_continue():
+    tree = StepTree("beam")
+    tree.take(step("flow", "expanding", kind="join"))
+    tree.take(step("a", "done", owner="r:flow"))
+    tree.take(step("b", "done", owner="r:flow"))
+    tree.take(step("a1", "done", owner="r:flow", after="r:a"))
+    tree.take(step("b1", "running", owner="r:flow", after="r:b"))
+    tree.take(step("a2", "running", owner="r:flow", after="r:a"))
+    shown = [line[: line.index(mark)] for line in drawn(tree)[1:] for mark in "✓●" if mark in line]
+    assert [(line.count("│") + line.count("   "), name) for line, name in zip(shown, _names(tree), strict=True)] == [
+        (0, "flow"), (0, "a"), (1, "a1"), (1, "a2"), (0, "b"), (1, "b1"),
+    ]  # fmt: skip
+    for number in range(100):
+        tree.take(step(f"c{number}", "done", owner="r:flow", after=f"r:c{number - 1}" if number else "r:b1"))
+    assert max(line.index(mark) for line in drawn(tree)[1:] for mark in "✓●" if mark in line) < 30
+
+
+def _names(tree):
+    return [next(word for word in line.split() if word.isalnum()) for line in drawn(tree)[1:]]
+
+
 def test_text_grows_and_its_end_is_shown(tree):
     for piece in ("alpha ", "beta " * 40, "omega"):
         tree.take(TextNews(at=0.1, step="r:round-2", text=piece, tokens=7))

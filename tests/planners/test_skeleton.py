@@ -12,7 +12,7 @@ from plait.core.result import Result
 from plait.planners.skeleton import Skeleton
 from plait.planners.skeleton.text import letter, points
 from plait.workers.scripted import Reply, Scripted
-from tests.planners.scripted_runs import ask, brief, checked, labels, named, prompt, read, states
+from tests.planners.scripted_runs import ask, brief, checked, labels, made, named, prompt, states
 
 ROUTER, OUTLINE = "Reply with one letter", "Write only the skeleton"
 SKELETON = "1. Roots drink\n2. Stem carries\n3. Leaves eat"
@@ -90,26 +90,25 @@ def test_anything_can_be_read(text: str, cut: bool) -> None:
 
 
 def test_the_first_plan_asks_the_router() -> None:
-    plan = checked(Skeleton().start(brief()))
-    assert [step.name for step in plan.steps] == ["route", "routed"]
+    plan = checked(made(Skeleton(), brief()))
+    assert [step.name for step in plan.steps] == ["route"]
     assert "How does a plant live?" in prompt(plan.steps[0])
     op = plan.steps[0].op
     assert isinstance(op, Think) and op.chat and op.sampling.temperature == 0 and op.sampling.structured is None
-    op = Skeleton(structured=True).start(brief()).steps[0].op
+    op = made(Skeleton(structured=True), brief()).steps[0].op
     assert isinstance(op, Think) and op.sampling.structured == Structured(kind="choice", spec=["A", "B", "C"])
 
 
 def test_without_the_router_it_starts_with_the_skeleton() -> None:
-    plan = checked(Skeleton(router="off", most=5, least=2).start(brief()))
-    assert [step.name for step in plan.steps] == ["skeleton", "answer"]
+    plan = checked(made(Skeleton(router="off", most=5, least=2), brief()))
+    assert [step.name for step in plan.steps] == ["skeleton"]
     assert "2 to 5 points" in prompt(plan.steps[0])
     assert plan.steps[0].op.sampling.stop == ("\n6.",)
 
 
 def test_points_share_their_prompt_up_to_the_last_lines() -> None:
     planner = Skeleton(router="off", point_tokens=33)
-    start = planner.start(brief())
-    (patch,) = read(planner, start.steps[0], SKELETON, brief())
+    patch = made(planner, brief(), {"skeleton": Result(value=SKELETON)})
     plan = checked(patch)
     assert [step.name for step in plan.steps] == ["point-1", "point-2", "point-3", "text"]
     ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
@@ -123,8 +122,8 @@ def test_points_share_their_prompt_up_to_the_last_lines() -> None:
 
 def test_in_a_chat_the_turn_begins_with_the_heading() -> None:
     planner = Skeleton(router="off")
-    start = planner.start(brief())
-    (patch,) = read(planner, start.steps[0], SKELETON, brief())
+    start = made(planner, brief())
+    patch = made(planner, brief(), {"skeleton": Result(value=SKELETON)})
     begins = [step.op.begin for step in (start.steps[0], *patch.steps) if isinstance(step.op, Think)]
     assert begins == ["1.", "1. Roots drink", "2. Stem carries", "3. Leaves eat"]
 
@@ -132,16 +131,16 @@ def test_in_a_chat_the_turn_begins_with_the_heading() -> None:
 def test_where_the_prompt_is_plain_text_the_beginning_is_written_for_the_model() -> None:
     puzzle = brief("3 5 7 11 -> 24", task="countdown")
     planner = Skeleton(router="off")
-    start = planner.start(puzzle)
+    start = made(planner, puzzle)
     assert prompt(start.steps[0]).endswith("\n1.") and "Begin with" not in prompt(start.steps[0])
-    (patch,) = read(planner, start.steps[0], " Roots drink\n2. Stem carries\n3. Leaves eat", puzzle)
+    patch = made(planner, puzzle, {"skeleton": Result(value=" Roots drink\n2. Stem carries\n3. Leaves eat")})
     assert prompt(named(patch, "point-1")).endswith("\n1. Roots drink")
 
 
 @pytest.mark.parametrize("said", ["", "no list", "1. one\n2. two", "1." * 500, "\x00", "9" * 5000 + ". x"])
 def test_a_skeleton_that_cannot_be_used_is_one_call(said: str) -> None:
     planner = Skeleton(router="off", serial_tokens=77)
-    (patch,) = read(planner, planner.start(brief()).steps[0], said, brief())
+    patch = made(planner, brief(), {"skeleton": Result(value=said)})
     plan = checked(patch)
     assert [step.name for step in plan.steps] == ["direct", "alone"]
     op = plan.steps[0].op
@@ -153,18 +152,15 @@ def test_a_skeleton_that_cannot_be_used_is_one_call(said: str) -> None:
 @given(st.text(max_size=300), st.sampled_from(["stop", "length"]))
 def test_whatever_the_model_says_there_is_a_plan(said: str, finish: str) -> None:
     for planner in (Skeleton(), Skeleton(router="off", least=1)):
-        start = planner.start(brief())
-        for step in start.steps:
-            if step.expands and step.name != "answer":
-                for patch in read(planner, step, Result(value=said, finish=finish), brief()):
-                    checked(patch)
+        first = made(planner, brief()).steps[0].name
+        checked(made(planner, brief(), {first: Result(value=said, finish=finish)}))
 
 
 def test_seeds_follow_the_request_and_the_point() -> None:
     planner = Skeleton(router="off", temperature=1.0)
     seeds = []
     for seed in (1, 2):
-        (patch,) = read(planner, planner.start(brief(seed=seed)).steps[0], SKELETON, brief(seed=seed))
+        patch = made(planner, brief(seed=seed), {"skeleton": Result(value=SKELETON)})
         seeds += [step.op.sampling.seed for step in patch.steps if isinstance(step.op, Think)]
     assert None not in seeds and len(set(seeds)) == 6
 
@@ -263,7 +259,7 @@ async def test_a_skeleton_that_runs_into_its_limit() -> None:
 
 def test_the_join_is_the_one_that_the_plan_promises() -> None:
     planner = Skeleton(router="off")
-    (patch,) = read(planner, planner.start(brief()).steps[0], SKELETON, brief())
+    patch = made(planner, brief(), {"skeleton": Result(value=SKELETON)})
     op = patch.steps[-1].op
     assert isinstance(op, Join) and op.tolerate == "best-effort" and isinstance(op.merge, Plugin)
     assert op.merge.name == "stitch"

@@ -34,6 +34,7 @@ _MARKS = {
 }
 _FOLD_FROM = 3  # fewer lines than this are not worth folding
 _FRAMES = 10  # a second
+_DEEPEST = 6  # levels of continued steps that are indented; a longer line goes on below
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class Line:
     """How sure the model was and what the prefix cache served, where that is shown."""
     under: Line | None = None
     """The step in whose place it is shown."""
+    depth: int = 0
+    """How many continued steps it stands below."""
     children: list[Line] = field(default_factory=list["Line"])
 
     @property
@@ -128,10 +131,21 @@ class StepTree:
             if above is not None and above.record.kind == "join":
                 # What a join goes on to is the next round of the line of reasoning, and stands beside the first.
                 above = above.under.under if above.under is not None else None
-            line = self._lines[record.step] = Line(record, under=above)
+            depth, before = 0, self._continued(record)
+            if before is not None:
+                deep = before.depth >= _DEEPEST
+                above, depth = (before.under, before.depth) if deep else (before, before.depth + 1)
+            line = self._lines[record.step] = Line(record, under=above, depth=depth)
             (self._roots if above is None else above.children).append(line)
         line.record = record
         return line
+
+    def _continued(self, record: StepRecord) -> Line | None:
+        """Return the step of a flow that a step continues. Other planners' rounds stand beside one another."""
+        owner = self._lines.get(record.owner) if record.owner is not None else None
+        if owner is None or record.after is None or owner.record.kind != "join" or owner.record.needs:
+            return None
+        return self._lines.get(record.after)
 
     def _head(self, width: int) -> Text:
         seconds = time.monotonic() - self._began if self._seconds is None else self._seconds
