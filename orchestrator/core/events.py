@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
 from .plan import Call, Kind, Plan, Request, Think
+from .prices import Price
 from .result import NO_USAGE, Failure, Result, Usage
 
 
@@ -56,6 +57,9 @@ class Job(_Written):
     priority: int = 0
     """For a worker with a queue of its own: lower is earlier. `step.priority * PRIORITY_STEP` and the first number of
     the policies' rank, cut to less than half of that either way."""
+    report: bool = False
+    """A budget counts its tokens while they are generated: tell how many are new at least once in `Worker.reports`
+    tokens, whether or not the step streams."""
 
 
 @dataclass(slots=True)
@@ -154,6 +158,12 @@ class WorkerUp(_Written):
     """Tokens that its prefix cache holds."""
     block: int | None = None
     """Tokens in a block of that cache."""
+    reports: int | None = None
+    """The most tokens between two reports of a job that asks for them (`Job.report`); `None`: it may report none."""
+    counts_tokens: bool = False
+    """It can count the tokens of a prompt before it is asked to go on from it."""
+    prices: dict[str, Price] = field(default_factory=dict[str, Price])
+    """What its models cost, by name; under no name that of any other."""
 
 
 @dataclass(slots=True)
@@ -165,6 +175,17 @@ class WorkerDown(_Written):
     worker: str
     returning: bool = False
     """Whether it is being restarted: steps wait for it rather than fail for want of a worker."""
+
+
+@dataclass(slots=True)
+class Counted(_Written):
+    """A worker has counted the prompt of a ready step, as it was asked to (`Count`)."""
+
+    kind: Literal["counted"] = field(default="counted", kw_only=True)
+    at: float
+    step: str
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    """`None`: it cannot tell."""
 
 
 @dataclass(slots=True)
@@ -224,6 +245,7 @@ Event = (
     | Stopped
     | WorkerUp
     | WorkerDown
+    | Counted
     | Tick
     | Cancelled
     | Pruned
@@ -266,6 +288,16 @@ class Expand(_Written):
 
 
 @dataclass(slots=True)
+class Count(_Written):
+    """Have a worker count the prompt of a ready step: a budget limits it. The answer is `Counted`."""
+
+    kind: Literal["count"] = field(default="count", kw_only=True)
+    step: str
+    worker: str
+    op: Think
+
+
+@dataclass(slots=True)
 class WakeAt(_Written):
     """Send a `Tick` at this time; a later `WakeAt` replaces an earlier one."""
 
@@ -293,7 +325,7 @@ class Finish(_Written):
     """Steps that entered the plan."""
 
 
-Action = Dispatch | Cancel | Expand | WakeAt | Finish
+Action = Dispatch | Cancel | Expand | Count | WakeAt | Finish
 
 event_adapter: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 action_adapter: TypeAdapter[Action] = TypeAdapter(Annotated[Action, Field(discriminator="kind")])

@@ -6,15 +6,17 @@ and the journal's header come for free. This file fixes what each may see and sa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 from pydantic import Field, JsonValue
 
 from .errors import PlannerError, PluginError
 from .events import Event, Job
-from .plan import Kind, Plan, Plugin, Request, Step
+from .plan import Kind, Plan, Plugin, Request, Step, Think
+from .prices import Price
 from .result import Failure, Result
 from .task import Task
 from .tools.tool import ToolSpec
@@ -289,6 +291,11 @@ class Worker(Protocol):
     """Tokens that its prefix cache holds, known after `start`."""
     block: int | None = None
     """Tokens in a block of that cache."""
+    reports: int | None = None
+    """Tokens: the most between two reports (`Progress.tokens`) of a job that asks for them (`Job.report`). `None`: it
+    may report none before the end; then a budget of tokens reserves all that a job may generate."""
+    prices: Mapping[str, Price] = MappingProxyType({})
+    """What its models cost, by name; under no name that of any other."""
     identity: str = ""
     """Which model really answers, known after `start`: two workers with the same text give results of the same model.
     Empty if the worker cannot say."""
@@ -315,6 +322,11 @@ class Worker(Protocol):
     async def close(self) -> None:
         """Free everything. May be called twice, and after a failed `start`."""
         ...
+
+    async def count_tokens(self, op: Think) -> int | None:
+        """Return how many tokens a prompt has for the model, templates included, or `None` if it cannot tell. Asked
+        before a job is sent whose prompt a budget limits. A worker need not have this method."""
+        return None
 
 
 Tell = Callable[["Progress | Result | Failure"], None]
@@ -353,11 +365,24 @@ class Offer(NamedTuple):
     cache_tokens: int | None
     block: int | None
     identity: str
+    reports: int | None
+    counts_tokens: bool
+    """It has a method `count_tokens` of its own."""
+    prices: Mapping[str, Price]
 
 
 def offer(worker: Worker) -> Offer:
     """Return what a worker offers now. Some of it is known only after its start, or changes when it comes back."""
-    models: tuple[str, ...] = getattr(worker, "models", ())
-    cache_tokens: int | None = getattr(worker, "cache_tokens", None)
-    block: int | None = getattr(worker, "block", None)
-    return Offer(worker.slots, worker.serves, models, cache_tokens, block, getattr(worker, "identity", ""))
+    reports: object = getattr(worker, "reports", None)
+    counts = getattr(type(worker), "count_tokens", Worker.count_tokens) is not Worker.count_tokens
+    return Offer(
+        worker.slots,
+        worker.serves,
+        getattr(worker, "models", ()),
+        getattr(worker, "cache_tokens", None),
+        getattr(worker, "block", None),
+        getattr(worker, "identity", ""),
+        reports if type(reports) is int and reports > 0 else None,
+        bool(getattr(worker, "counts_tokens", counts)),
+        getattr(worker, "prices", {}),
+    )

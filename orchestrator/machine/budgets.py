@@ -1,18 +1,50 @@
 """Accounts: what a nest of budgets still allows.
 
 An account exists only where a budget sets a limit; each knows the account around it, and what is charged to one is
-charged to all around it. Tokens are kept by reservation: an attempt reserves the most it may generate and gives back
-the rest when it ends, so live attempts cannot exceed a token budget. Example: of a budget of 100 tokens, two attempts
-that may generate 60 each get 60 and then, when the first has ended after 20 tokens, 60 again.
+charged to all around it.
+
+Before an attempt starts it reserves its prompt, which is known, and the tokens that such attempts usually generate
+(`lengths.py`). It is granted all that is left, up to what it asks for. What it reports is charged as it comes. When a
+limit is reached, all attempts under it are cut (`Machine`). Example: of a budget of 300 tokens, eight attempts that may
+generate 512 each and usually need 20 start together, and may use the 300 in any proportion.
+
+With `Budget.strict`, and on a worker that does not report how far it is, an attempt reserves all that it may generate.
+Example: of a budget of 100 tokens, two attempts that may generate 60 each get 60 and then, when the first has ended
+after 20 tokens, 60 again.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.plan import Budget
-from .records import Account
+from ..core.prices import MILLION, Price
+from ..core.result import Usage
+from .records import Account, Attempt, Node
+
+
+class Ask(NamedTuple):
+    """What an attempt wants."""
+
+    tokens: int = 0
+    """The most that it may generate; 0 for a tool."""
+    likely: int = 0
+    """What it is likely to generate."""
+    counted: bool = False
+    """Its worker reports tokens while it generates, so that it can be cut."""
+    prompt: int = 0
+    """Tokens of its prompt, where a budget limits them."""
+    estimated: bool = False
+    """That is an estimate."""
+    price: Price | None = None
+    """Of its model on its worker."""
+
+
+NOTHING = Ask()
+"""What a tool call wants."""
 
 
 class Grant(NamedTuple):
@@ -20,6 +52,7 @@ class Grant(NamedTuple):
 
     tokens: int
     truncated: bool
+    ask: Ask = NOTHING
 
 
 CALL = Grant(0, False)
@@ -40,23 +73,57 @@ class Refusal:
     message: str
 
 
-def open_account(budget: Budget | None, owner: str, parent: Account | None, now: float) -> Account | None:
+class _Limit(NamedTuple):
+    """One limit of tokens or cost, and where its account stands."""
+
+    name: str
+    most: float
+    used: float
+    reserved: float
+    """By live attempts."""
+    each_prompt: float
+    """What a token of a prompt counts."""
+    each_token: float
+    """What a generated token counts."""
+
+
+def open_account(
+    budget: Budget | None, owner: str, parent: Account | None, now: float, level: int = 0
+) -> Account | None:
     """Return an account for `budget`, or the one around it where `budget` sets no limit."""
-    if budget is None or budget == Budget():
+    if budget is None or not budget.limits:
         return parent
     deadline = None if budget.seconds is None else now + budget.seconds
-    return Account(budget, owner, parent, deadline)
+    account = Account(budget, owner, parent, deadline, level)
+    limits = budget.limits
+    prompts = "prompt_tokens" in limits or "total_tokens" in limits or "cost" in limits
+    account.prompts = prompts or (parent is not None and parent.prompts)
+    account.lengths = prompts or "tokens" in limits or (parent is not None and parent.lengths)
+    return account
 
 
-def admit(account: Account | None, tokens: int, now: float) -> Grant | Wait | Refusal:
-    """Say whether an attempt that may generate `tokens` (0 for a tool) can start under all accounts around it.
+def _limits(account: Account, price: Price | None) -> Iterator[_Limit]:
+    limit = account.budget
+    if limit.tokens is not None:
+        yield _Limit("tokens", limit.tokens, account.tokens, account.reserved, 0, 1)
+    if limit.prompt_tokens is not None:
+        yield _Limit("prompt_tokens", limit.prompt_tokens, account.prompt, 0, 1, 0)
+    if limit.total_tokens is not None:
+        yield _Limit("total_tokens", limit.total_tokens, account.prompt + account.tokens, account.reserved, 1, 1)
+    if limit.cost is not None and price is not None:
+        rates = price.input / MILLION, price.output / MILLION
+        yield _Limit("cost", limit.cost, account.cost, account.reserved_cost, *rates)
 
-    With less left than asked for it waits while others hold reservations, since most give some back; when none does,
-    it gets what is left.
+
+def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = False) -> Grant | Wait | Refusal:
+    """Say whether an attempt can start under all accounts around it.
+
+    With less left than it is likely to need it waits while others run, since most give some back; when none does, it
+    gets what is left. `decided`: that it starts was decided before, and all that is asked is what it gets.
     """
     if account is None:
-        return Grant(tokens, False) if tokens else CALL
-    granted = tokens
+        return Grant(ask.tokens, False) if ask.tokens else CALL
+    granted = ask.tokens
     hold: Account | None = None
     for each in account.chain():
         limit = each.budget
@@ -68,50 +135,196 @@ def admit(account: Account | None, tokens: int, now: float) -> Grant | Wait | Re
             return Refusal(f"{each.owner}: {each.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`")
         if limit.width is not None and each.running >= limit.width:
             hold = hold or each
-        if limit.tokens is not None and tokens:
-            left = limit.tokens - each.tokens - each.reserved
-            if left < tokens and each.reserved:
+        if not ask.tokens:
+            continue
+        full = limit.strict or not ask.counted
+        for one in _limits(each, ask.price):
+            left = one.most - one.used - (one.reserved if full else 0)
+            room = left if full else left - one.reserved
+            prompt = one.each_prompt * ask.prompt
+            wanted = prompt + one.each_token * (ask.tokens if full else ask.likely)
+            if room < wanted and _may_give_back(each, one, full) and not (decided and not full):
                 hold = hold or each
-            elif left <= 0:
-                return Refusal(f"{each.owner}: all {limit.tokens} tokens are used up; raise `tokens`")
-            else:
-                granted = min(granted, left)
-    return Wait(hold) if hold else Grant(granted, granted < tokens)
+            elif left - prompt < one.each_token or left < prompt:
+                return Refusal(_used_up(each, one, ask, left))
+            elif one.each_token:
+                granted = min(granted, int((left - prompt) / one.each_token))
+    return Wait(hold) if hold else Grant(granted, granted < ask.tokens, ask)
 
 
-def reserve(account: Account | None, tokens: int) -> None:
-    """Charge the start of an attempt that was granted `tokens`."""
-    if account is not None:
-        for each in account.chain():
-            each.reserved += tokens
-            each.attempts += 1
-            each.running += 1
+def _may_give_back(account: Account, limit: _Limit, full: bool) -> bool:
+    """Return whether less of a limit may be used once something has ended that runs."""
+    if not limit.each_token:
+        return account.estimates > 0
+    return limit.reserved > 0 if full else account.running > 0
 
 
-def settle(account: Account | None, reserved: int, tokens: int, cost: float) -> list[Account]:
-    """Charge the end of an attempt; return the accounts that hold steps back and may now admit one."""
+def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
+    """Return a refusal in words."""
+    raised = f"raise `{limit.name}`"
+    if limit.name == "tokens":
+        return f"{account.owner}: all {account.budget.tokens} tokens are used up; {raised}"
+    about = "about " if ask.estimated else ""
+    prompt, left = f"a prompt of {about}{ask.prompt} tokens", max(0, left)
+    if limit.name == "cost":
+        needed = limit.each_prompt * ask.prompt + limit.each_token
+        said = f"{prompt} and one more cost {needed:g}, and {left:g} of {limit.most:g} is left"
+    elif limit.name == "total_tokens":
+        said = f"{prompt} and an answer do not fit into the {left:g} that are left of {limit.most:g}"
+    else:
+        said = f"{prompt} does not fit into the {left:g} that are left of {limit.most:g}"
+    return f"{account.owner}: {said}; {raised}"
+
+
+def _held(account: Account, attempt: Attempt) -> int:
+    """Return the tokens that an attempt has reserved in an account and not reported yet."""
+    if account.budget.strict or not attempt.counted:
+        return max(0, attempt.reserved - (attempt.tokens if attempt.counted else 0))
+    return max(0, attempt.likely - attempt.tokens)
+
+
+def _rate(price: Price | None) -> float:
+    return price.output / MILLION if price is not None else 0.0
+
+
+def reserve(account: Account, attempt: Attempt) -> None:
+    """Charge the start of an attempt: its prompt, and what it is likely to generate."""
+    price = attempt.price
+    attempt.cost = price.input * attempt.prompt / MILLION if price is not None else 0.0
+    for each in account.chain():
+        held = _held(each, attempt)
+        each.reserved += held
+        each.reserved_cost += held * _rate(price)
+        each.prompt += attempt.prompt
+        each.cost += attempt.cost
+        each.estimates += attempt.estimated
+        each.counted |= attempt.counted
+        each.attempts += 1
+        each.running += 1
+
+
+def told(account: Account, attempt: Attempt, tokens: int, now: float) -> Account | None:
+    """Charge tokens that a counted attempt reports; return the account of which a limit is reached by that."""
+    price, before = attempt.price, attempt.cost
+    if price is not None:
+        attempt.cost += tokens * _rate(price) + (now - attempt.priced_until) * price.hour / 3600
+        attempt.priced_until = now
+    reached: Account | None = None
+    for each in account.chain():
+        held = _held(each, attempt)
+        attempt.tokens += tokens
+        less = held - _held(each, attempt)
+        attempt.tokens -= tokens
+        each.reserved -= less
+        each.reserved_cost -= less * _rate(price)
+        each.tokens += tokens
+        each.cost += attempt.cost - before
+        if reached is None and any(one.used >= one.most and one.each_token for one in _limits(each, price)):
+            reached = each
+    attempt.tokens += tokens
+    return reached
+
+
+def reached(account: Account) -> str:
+    """Return in words which limit of an account is reached."""
+    limit = account.budget
+    if limit.tokens is not None and account.tokens >= limit.tokens:
+        return f"{account.owner}: all {limit.tokens} tokens are used up; raise `tokens`"
+    if limit.total_tokens is not None and account.prompt + account.tokens >= limit.total_tokens:
+        return f"{account.owner}: all {limit.total_tokens} tokens, prompts included, are used up; raise `total_tokens`"
+    return f"{account.owner}: {account.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`"
+
+
+def shortened(attempt: Attempt) -> str:
+    """Return in words which limit cut an attempt, or left it less than its step asked for."""
+    if attempt.cut:
+        return attempt.cut
+    for each in attempt.node.account.chain() if attempt.node.account is not None else ():
+        if any(one.each_token and one.most - one.used < one.each_token for one in _limits(each, attempt.price)):
+            return reached(each)
+    return "a budget left fewer tokens than this step may generate"
+
+
+def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage | None, now: float) -> list[Account]:
+    """Charge the end of an attempt that generated so many tokens; return the accounts that hold steps back and may now
+    admit one. Without `usage` nobody knows what its prompt and its cost came to."""
     holders: list[Account] = []
-    if account is not None:
-        for each in account.chain():
-            each.reserved -= reserved
-            each.tokens += tokens
-            each.overrun += max(0, tokens - reserved)
-            each.running -= 1
-            each.cost += cost
-            if each.held:
-                holders.append(each)
+    if account is None:
+        return holders
+    price, counted = attempt.price, attempt.tokens if attempt.counted else 0
+    more = tokens - counted
+    prompt = usage.prompt if usage is not None and usage.prompt else attempt.prompt
+    if usage is None:
+        cost = attempt.cost + more * _rate(price)
+    else:
+        cost = usage.cost or (price.of(usage, now - attempt.started) if price is not None else 0.0)
+    for each in account.chain():
+        held = _held(each, attempt)
+        each.reserved -= held
+        each.tokens += more
+        each.overrun += max(0, tokens - attempt.reserved)
+        each.prompt += prompt - attempt.prompt
+        each.cost += cost - attempt.cost
+        each.estimates -= attempt.estimated
+        each.running -= 1
+        each.reserved_cost = each.reserved_cost - held * _rate(price) if each.running else 0.0
+        if each.held:
+            holders.append(each)
     return holders
 
 
-def enter(account: Account | None, steps: int) -> str | None:
-    """Charge `steps` that enter the plan; return a message, charging nothing, if that is more than a budget allows."""
+def enter(account: Account | None, nodes: Sequence[Node], level: int) -> str | None:
+    """Charge steps that enter the plan, needs before those that need them, in a scope of this level; return a message,
+    charging nothing, if a budget does not allow them."""
     if account is None:
         return None
+    entered: list[tuple[Account, dict[Node, int]]] = []
     for each in account.chain():
-        if each.budget.steps is not None and each.steps + steps > each.budget.steps:
-            return f"{each.owner}: {each.steps} + {steps} steps exceed a limit of {each.budget.steps}; raise `steps`"
+        limit, owner = each.budget, each.owner
+        if limit.steps is not None and each.steps + len(nodes) > limit.steps:
+            return f"{owner}: {each.steps} + {len(nodes)} steps exceed a limit of {limit.steps}; raise `steps`"
+        if limit.depth is not None and level - each.level > limit.depth:
+            return (
+                f"{owner}: an expansion of depth {level - each.level} exceeds a limit of {limit.depth}; raise `depth`"
+            )
+        if limit.turns is not None:
+            turns: dict[Node, int] = {}
+            for node in nodes:
+                turns[node] = _turns(node, ChainMap(turns, each.turns))
+                if turns[node] > limit.turns:
+                    return _too_many_turns(each, node, turns[node])
+            entered.append((each, turns))
     for each in account.chain():
-        each.steps += steps
+        each.steps += len(nodes)
+    for each, turns in entered:
+        each.turns.update(turns)
+    return None
+
+
+def _turns(node: Node, known: Mapping[Node, int]) -> int:
+    """Return the most model calls along any chain that leads to a step, that one included, as far as they are known."""
+    most = known.get(node.scope.owner, 0) if node.scope.owner is not None else 0
+    for each in node.deps:
+        most = max(most, known.get(each, 0))
+        while each.inner is not None and each.inner.output is not None:
+            each = each.inner.output  # its value is that of the steps that it expanded into
+            most = max(most, known.get(each, 0))
+    return most + (node.step.op.kind == "think")
+
+
+def _too_many_turns(account: Account, node: Node, turns: int) -> str:
+    said = f"{node.id} would be turn {turns}, and {account.budget.turns} are the most"
+    return f"{account.owner}: {said}; raise `turns`"
+
+
+def too_late(node: Node) -> str | None:
+    """Return a message if the steps that a think step needs have come to more turns, by expanding, than were known when
+    it entered the plan, and a budget allows no more."""
+    for each in node.account.chain() if node.account is not None else ():
+        if each.budget.turns is not None:
+            each.turns[node] = turns = _turns(node, each.turns)
+            if turns > each.budget.turns:
+                return _too_many_turns(each, node, turns)
     return None
 
 

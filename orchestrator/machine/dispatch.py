@@ -14,12 +14,14 @@ from collections import deque
 from typing import Literal
 
 from ..core.errors import RAISED, NoWorker, PluginError
-from ..core.events import PRIORITY_STEP
+from ..core.events import PRIORITY_STEP, Count
 from ..core.interfaces import Hedge, Hold, Place
+from ..core.plan import Think
 from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
-from . import budgets
+from . import budgets, prompt_sizes
 from .follow import Order, Refused
+from .lengths import Lengths
 from .ready_queue import ReadyQueue
 from .records import Backlog, Blocked, Checkpoint, Node, Records, Run, WorkerState
 from .slots import Slots
@@ -39,6 +41,7 @@ class Dispatcher:
         """Recorded orders that are left to follow; `None`: steps are sent out as is decided here."""
         self.refused: list[tuple[int, Refused]] = []
         """Steps of the last event that were refused an attempt, each with how many actions came before."""
+        self.lengths = Lengths()
         self._records = records
         self._queue = queue
         self._slots = slots
@@ -81,11 +84,13 @@ class Dispatcher:
             self._refuse(node, as_failure(NoWorker(self._nobody(node))))
             return
         account = node.account
-        answer: budgets.Grant | budgets.Wait | budgets.Refusal
+        answer: budgets.Grant | budgets.Wait | budgets.Refusal | None
         if account is None and node.lane == "call":
             answer = budgets.CALL
         else:
-            answer = budgets.admit(account, _asks_for(node, node.checkpoint), self._records.now)
+            answer = self._admit(node, worker)
+            if answer is None:
+                return
         if isinstance(answer, budgets.Grant):
             reason = ""
             if run.placers:
@@ -94,9 +99,15 @@ class Dispatcher:
                     self._block(node, "policy", run.held, place.behind, place.reason)
                     self.holding[run.id] = run
                     return
-                worker, reason = place
+                chosen, reason = place
                 if node.ended:  # a policy that raised while it was asked has ended the run
                     return
+                if chosen is not worker and account is not None:
+                    there = self._admit(node, chosen)
+                    if isinstance(there, budgets.Grant):
+                        worker, answer = chosen, there
+                else:
+                    worker = chosen
             priority = node.priority * PRIORITY_STEP
             if node.rank and node.rank[0] == node.rank[0]:  # it may be no number
                 priority += int(max(-_MOST_RANK, min(_MOST_RANK, node.rank[0])))
@@ -105,6 +116,42 @@ class Dispatcher:
             self._block(node, "budget", answer.account.held, node.lane, f"waits for {answer.account.owner}")
         else:
             self._refuse(node, Failure(kind="BudgetExceeded", message=answer.message))
+
+    def _admit(self, node: Node, worker: WorkerState) -> budgets.Grant | budgets.Wait | budgets.Refusal | None:
+        """Ask the budgets over a step whether it may start on a worker; `None` if the worker has to count its prompt
+        first."""
+        account, op = node.account, node.step.op
+        if account is None or op.kind == "call":
+            return budgets.admit(account, self.asks(node, worker, node.checkpoint), self._records.now)
+        late = budgets.too_late(node)
+        if late is not None:
+            return budgets.Refusal(late)
+        known = len(node.checkpoint.ids) if node.checkpoint is not None else 0
+        if account.prompts and node.id not in node.run.uncounted:
+            size = prompt_sizes.size(node, worker, known, ask=True)
+            if isinstance(size, Think):
+                node.run.counting[node.id] = node
+                self._records.actions.append(Count(node.id, worker.name, size))
+                return None
+        return budgets.admit(account, self.asks(node, worker, node.checkpoint), self._records.now)
+
+    def asks(self, node: Node, worker: WorkerState, checkpoint: Checkpoint | None) -> budgets.Ask:
+        """Return what a further attempt at a step wants, without the tokens that it goes on from."""
+        op, account = node.step.op, node.account
+        if op.kind != "think":
+            return budgets.NOTHING
+        known = len(checkpoint.ids) if checkpoint is not None else 0
+        most = op.sampling.max_tokens - known
+        if account is None or not account.lengths:
+            return budgets.Ask(most)
+        counted = worker.reports is not None
+        likely = self.lengths.likely(node, most, known) if counted else most
+        price = worker.price(op.model)
+        if not account.prompts:
+            return budgets.Ask(most, likely, counted, price=price)
+        size = prompt_sizes.size(node, worker, known, ask=False)
+        assert isinstance(size, prompt_sizes.Size)
+        return budgets.Ask(most, likely, counted, size.tokens, size.estimated, price)
 
     def _refuse(self, node: Node, failure: Failure) -> None:
         self.refused.append((len(self._records.actions), Refused(node.id, failure)))
@@ -210,7 +257,7 @@ class Dispatcher:
         if worker is None or worker is first.worker or worker.free <= 0 or not worker.in_lane(lane):
             return
         checkpoint = first.checkpoint()
-        grant = budgets.admit(node.account, _asks_for(node, checkpoint), self._records.now)
+        grant = budgets.admit(node.account, self.asks(node, worker, checkpoint), self._records.now)
         if isinstance(grant, budgets.Grant) and not grant.truncated:
             node.hedged = True
             node.hedge = self._slots.begin(node, worker, grant, checkpoint, first.priority, wish.reason)
@@ -242,9 +289,11 @@ class Dispatcher:
             if not again and node.state is not READY:
                 return  # what has ended must spread first
             checkpoint = node.checkpoint if first is None else first.checkpoint()
-            grant = budgets.admit(node.account, _asks_for(node, checkpoint), records.now)
             worker = records.workers.get(order.worker)
-            if worker is None or not isinstance(grant, budgets.Grant):
+            if worker is None:
+                return
+            grant = budgets.admit(node.account, self.asks(node, worker, checkpoint), records.now, decided=True)
+            if not isinstance(grant, budgets.Grant):
                 return
             self.orders.popleft()
             records.last_attempt = order.attempt - 1
@@ -253,11 +302,3 @@ class Dispatcher:
                 node.hedge = self._slots.begin(node, worker, grant, checkpoint, order.priority, order.reason)
             else:
                 self._start(node, worker, grant, order.priority, order.reason)
-
-
-def _asks_for(node: Node, checkpoint: Checkpoint | None) -> int:
-    """Return how many tokens a further attempt at a step may generate, without those that it goes on from."""
-    op = node.step.op
-    if op.kind != "think":
-        return 0
-    return op.sampling.max_tokens - (len(checkpoint.ids) if checkpoint is not None else 0)

@@ -41,6 +41,7 @@ def check_not_stuck(machine: Machine) -> None:
     room = any(host.returning or (host.up and host.running) for host in hosts)
     for run in machine.runs.values():
         waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
+        waits = waits or any(node.state is State.READY for node in run.counting.values())
         queued = room and any(node.state is State.READY for node in run.nodes)
         _demand(bool(waits or queued or run.paused or machine.timers.pending(run)), run.id, "is stuck")
 
@@ -74,6 +75,7 @@ def _check_queue(machine: Machine) -> None:
     for run in machine.runs.values():
         _check_held_by_policies(run)
         _demand(run.paused or not run.set_aside, run.id, "is not paused and has steps set aside")
+        places.update(name for name, node in run.counting.items() if node.state is State.READY)
         places.update(node.id for backlog in (run.held, run.set_aside) for node in backlog.nodes())
     places.update(_check_held_by_budgets(machine, places))
     for node in machine.nodes.values():
@@ -108,10 +110,11 @@ def _check_held_by_budgets(machine: Machine, places: Counter[str]) -> list[str]:
             nodes = [entry[3] for entry in sorted(heap) if entry[3].state is State.READY]
             held += [node.id for node in nodes]
             if nodes and not any(backlog is account.held and key == lane for backlog, key in asked):
-                node, op = nodes[0], nodes[0].step.op
-                known = len(node.checkpoint.ids) if node.checkpoint is not None else 0
-                answer = admit(node.account, op.sampling.max_tokens - known if op.kind == "think" else 0, machine.now)
-                _demand(not isinstance(answer, Grant), node.id, f"is held back by {account.owner} for no reason")
+                node = nodes[0]
+                asks = [machine.asks(node, worker) for worker in machine.workers.values() if worker.in_lane(lane)]
+                answers = [admit(node.account, ask, machine.now) for ask in asks]
+                free = bool(answers) and all(isinstance(answer, Grant) for answer in answers)
+                _demand(not free, node.id, f"is held back by {account.owner} for no reason")
                 _demand(account.running > 0, node.id, f"waits for {account.owner}, under which nothing runs")
     return held
 
@@ -163,7 +166,8 @@ def _check_accounts(node: Node) -> None:
         limit = account.budget
         if limit.tokens is not None:
             spent = account.tokens + account.reserved - account.overrun
-            _demand(spent <= limit.tokens, account.owner, f"spent {spent} of {limit.tokens} tokens")
+            kept = limit.strict or not account.counted
+            _demand(not kept or spent <= limit.tokens, account.owner, f"spent {spent} of {limit.tokens} tokens")
         if limit.attempts is not None:
             _demand(account.attempts <= limit.attempts, account.owner, f"made {account.attempts} attempts")
         if limit.width is not None:

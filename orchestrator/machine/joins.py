@@ -60,8 +60,21 @@ def judge_at_deadline(node: Node, failure: Failure | None = None) -> Ruling:
         return CLOSE
     if failure is not None:
         return Ruling("fail", failure)
-    message = f"{node.id}: after {op.deadline:g} s {node.branches_done} branches are done, {enough} are needed"
-    return Ruling("fail", Failure(kind=DeadlineExceeded.__name__, message=message))
+    short = late(node)
+    return Ruling("fail", short.model_copy(update={"message": f"{short.message}, {enough} are needed"}))
+
+
+def late(node: Node) -> Failure:
+    """Return how far a join had come at its deadline."""
+    op = node.step.op
+    assert op.kind == "join"
+    message = f"{node.id}: after {op.deadline:g} s {node.branches_done} branches are done"
+    return Failure(kind=DeadlineExceeded.__name__, message=message)
+
+
+def limit_of(join: Node) -> Failure | None:
+    """Return the budget or deadline that limited a join or one of its branches, if any did."""
+    return join.limited or next((dep.limited for dep in join.deps if dep.limited), None)
 
 
 def conclude(node: Node) -> Result:
@@ -72,11 +85,10 @@ def conclude(node: Node) -> Result:
     verdict = node.merge.merge(branches, node.run.task)
     if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"it returned a {type(verdict).__name__}, which is no Verdict")
-    limited = node.limited or any(dep.limited for dep in node.deps)
     return Result(
         value=json_value(verdict.value),
         why=writable(verdict.why),
-        partial=limited,
+        partial=limit_of(node) is not None,
         extracted=verdict.extracted,
         patch=verdict.patch,
         prior=_prior(verdict, branches),

@@ -56,7 +56,7 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
         order = _topological(order)
     if scope.owner is not None:
         _refuse_outer_cycles(nodes.values(), scope)
-    message = enter(group, len(nodes))
+    message = enter(group, order, scope.level)
     if message:
         raise BudgetExceeded(message)
     accounts = _open_step_accounts(nodes.values(), group, now)
@@ -88,7 +88,7 @@ def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float
     owner = (
         f"the group {plan.group} of {scope.prefix}" if plan.group else f"the group of {scope.prefix or scope.run.id}"
     )
-    return open_account(plan.budget, f"{owner} {scope.prefix or scope.run.id}", around, now), False
+    return open_account(plan.budget, f"{owner} {scope.prefix or scope.run.id}", around, now, scope.level), False
 
 
 def repeats(patch: Plan, scope: Scope) -> bool:
@@ -248,7 +248,7 @@ def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float
     for node in nodes:
         if group is None and node.step.budget is None:
             continue
-        node.account = account = open_account(node.step.budget, node.id, group, now)
+        node.account = account = open_account(node.step.budget, node.id, group, now, node.scope.level)
         if account is not None:
             for each in account.chain():
                 if each.deadline is not None:

@@ -34,6 +34,7 @@ The rules, and where they are:
 6. A cancelled step ends at once; its attempt is asked to stop, and keeps slot and token reservation until the worker
    has answered. If the worker never does, the budget is charged all that the attempt might have generated; if the
    worker dies, the tokens heard of and one report more. (`slots.py`)
+   An attempt whose budget is used up is *cut*: it is asked to stop, and what it has then is its step's result.
 7. A run finishes once: when its output step has ended and none of its attempts is left. (`outcome.py`)
 8. News of an attempt that is gone is counted in `late` and otherwise ignored, so duplicates do no harm.
 
@@ -57,6 +58,7 @@ from ..core.errors import BudgetExceeded, PlaitError, WorkerLost
 from ..core.events import (
     Action,
     Cancelled,
+    Counted,
     Elsewhere,
     Event,
     Expand,
@@ -74,19 +76,20 @@ from ..core.events import (
     WorkerDown,
     WorkerUp,
 )
+from ..core.flow import is_root
 from ..core.interfaces import Plugins, Policy
-from ..core.result import Failure, Usage, as_failure
-from ..core.states import EXPANDED, EXPANDING, RUNNING, WAITING, Move
-from . import budgets
+from ..core.result import Failure, Result, Usage, as_failure
+from ..core.states import EXPANDED, EXPANDING, READY, RUNNING, WAITING, Move
+from . import budgets, prompt_sizes
 from .assemble import prior
 from .dispatch import Dispatcher
 from .follow import Order, Refused, take_over
-from .joins import judge_at_deadline
+from .joins import judge_at_deadline, late
 from .link import repeats
 from .outcome import finish, is_over
 from .plans import Plans
 from .ready_queue import ReadyQueue
-from .records import Account, Attempt, Node, Records, Run, Scope
+from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
 from .reviews import Reviews
 from .slots import Slots
 from .steps import Steps
@@ -167,17 +170,17 @@ class Machine:
             case Failed():
                 subject = self._on_failed(event)
             case Stopped():
-                self._on_stopped(event)
+                subject = self._on_stopped(event)
             case Expanded():
                 self._on_expanded(event)
+            case Counted():
+                self._on_counted(event)
             case Submitted():
                 self._on_submitted(event)
             case Tick():
                 self._on_tick(event)
             case WorkerUp():
-                self.queue.worker_up(
-                    event.worker, event.slots, event.serves, event.models, event.cache_tokens, event.block
-                )
+                self.queue.worker_up(event)
             case WorkerDown():
                 self._on_worker_down(event)
             case Cancelled():
@@ -205,9 +208,13 @@ class Machine:
         return self._close_answer()
 
     def reviewed(self, attempt: int) -> bool | None:
-        """Return whether policies look at each piece of news of an attempt; `None` for one that is over."""
+        """Return whether policies or budgets look at each piece of news of an attempt; `None` for one that is over."""
         found = self.attempts.get(attempt)
-        return None if found is None else bool(found.node.run.reviewers)
+        return None if found is None else found.counted or bool(found.node.run.reviewers)
+
+    def asks(self, node: Node, worker: WorkerState) -> budgets.Ask:
+        """Return what an attempt at a step on a worker would ask of its budgets."""
+        return self._dispatcher.asks(node, worker, node.checkpoint)
 
     def finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
@@ -271,9 +278,15 @@ class Machine:
         self._slots.over(attempt, event.result.usage, read=read)
         if not read:
             return None
-        node, result = attempt.node, self._slots.won(attempt, event.result)
-        if attempt.truncated and result.finish == "length":
-            node.limited = True
+        short = (attempt.truncated or bool(attempt.cut)) and event.result.finish == "length"
+        if not short and attempt.node.step.op.kind == "think":
+            self._dispatcher.lengths.add(attempt.node, attempt.length(event.result))
+        return self._won(attempt, event.result, _exceeded(budgets.shortened(attempt)) if short else None)
+
+    def _won(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:
+        """Take the result of a live attempt that is over as its step's; `limited`: why it is not a whole one."""
+        node, result = attempt.node, self._slots.won(attempt, result)
+        node.limited = node.limited or limited
         if node.limited and not result.partial:
             result = result.model_copy(update={"partial": True})
         if node.after is not None:
@@ -296,7 +309,11 @@ class Machine:
         tokens = max(event.tokens, len(event.ids))
         if tokens and not attempt.tokens and node.run.held:
             self._slots.stirred[node.run.id] = node.run
-        attempt.tokens += tokens
+        reached: Account | None = None
+        if attempt.counted and tokens and node.account is not None:
+            reached = budgets.told(node.account, attempt, tokens, self._records.now)
+        else:
+            attempt.tokens += tokens
         self.queue.heard(attempt, tokens)
         attempt.largest = max(attempt.largest, event.largest or tokens)
         used = min(attempt.left, tokens)
@@ -322,7 +339,30 @@ class Machine:
                 attempt.text = [text]
             if node.step.expands and node.step.op.kind == "think" and node.step.op.stream:
                 self._records.actions.append(Expand(node.id, attempt.id, delta=text))
+        if reached is not None:
+            self._cut(reached)
         return node
+
+    def _cut(self, account: Account) -> None:
+        """Cut the attempts under an account of which a limit is reached, but those that end by themselves with the last
+        token that they were granted."""
+        reason = budgets.reached(account)
+        for attempt in list(self.attempts.values()):
+            going = attempt.counted and attempt.state == "live" and not attempt.cut
+            if going and attempt.tokens < attempt.reserved and budgets.covers(account, attempt.node.account):
+                self._slots.cut(attempt, reason)
+
+    def _on_counted(self, event: Counted) -> None:
+        node = self.nodes.get(event.step)
+        if node is None or node.run.counting.pop(event.step, None) is None:
+            self.late += 1
+            return
+        if event.tokens is None:
+            node.run.uncounted.add(node.id)
+        else:
+            prompt_sizes.counted(node, event.tokens)
+        if node.state is READY:
+            self.queue.push(node)
 
     def _on_failed(self, event: Failed) -> Node | None:
         attempt = self.attempts.get(event.attempt)
@@ -337,16 +377,29 @@ class Machine:
         self._steps.retry_or_fail(attempt, event.failure)
         return attempt.node
 
-    def _on_stopped(self, event: Stopped) -> None:
+    def _on_stopped(self, event: Stopped) -> Node | None:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             self.late += 1
-            return
-        live = attempt.state == "live"
-        self._slots.over(attempt, event.result.usage)
-        if live:
+            return None
+        live, result = attempt.state == "live", event.result
+        if live and attempt.cut and (result.usage.completion or attempt.tokens):
+            text = "".join(attempt.text) if result.value is None else result.value
+            self._slots.over(attempt, result.usage, read=True)
+            result = result.model_copy(update={"finish": "length", "value": text})
+            return self._won(attempt, result, _exceeded(attempt.cut))
+        self._slots.over(attempt, result.usage)
+        if live and attempt.cut:
+            self._cut_off(attempt)
+        elif live:
             message = f"{attempt.worker.name} stopped this attempt though nobody had asked it to"
             self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
+        return None
+
+    def _cut_off(self, attempt: Attempt) -> None:
+        """End a step of which a cut attempt is over and brought nothing, unless it has another."""
+        if attempt.node.attempt is None:
+            self._steps.fail(attempt.node, _exceeded(attempt.cut))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
         self.queue.worker_down(event.worker, event.returning)
@@ -398,7 +451,8 @@ class Machine:
         if event.patch is not None:
             if node.inner is None:
                 prefix = f"{node.id}/" if node.tries <= 1 else f"{node.id}~{node.tries}/"
-                node.inner = Scope(node.run, node, node.scope, prefix)
+                level = node.scope.level + (not is_root(node.step))
+                node.inner = Scope(node.run, node, node.scope, prefix, level)
             if repeats(event.patch, node.inner):
                 self.late += 1
             else:
@@ -449,13 +503,16 @@ class Machine:
                     self._steps.ready(node)
             case Node() as node:
                 if node.state is WAITING:
-                    node.limited = True
+                    node.limited = node.limited or late(node)
                     self._steps.obey(node, judge_at_deadline(node))
             case Attempt() as attempt if timer.kind == "lease":
                 self._lease_over(attempt)
             case Attempt() as attempt:
                 if attempt.state == "stopping":
                     self._slots.over(attempt, None)
+                elif attempt.state == "live" and attempt.cut:
+                    self._slots.over(attempt, None)
+                    self._cut_off(attempt)
             case Run() as run:
                 if run.wake == timer.at and not is_over(run):
                     run.wake = None
@@ -485,7 +542,7 @@ class Machine:
         `deadline`, unless it would expand: that needs time.
         """
         message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
-        failure = Failure(kind=BudgetExceeded.__name__, message=message)
+        failure = _exceeded(message)
         joins: list[Node] = []
         for node in account.timed:
             if node.ended or node.state is EXPANDED:
@@ -496,7 +553,7 @@ class Machine:
                 self._steps.fail(node, failure)
         for node in joins:
             if not node.ended and any(not dep.ended and not budgets.covers(account, dep.account) for dep in node.deps):
-                node.limited = True
+                node.limited = node.limited or failure
                 if node.step.expands:
                     self._steps.fail(node, failure)
                 else:
@@ -522,3 +579,7 @@ class Machine:
         self._finished[run] = None
         if len(self._finished) > _REMEMBERED:
             del self._finished[next(iter(self._finished))]
+
+
+def _exceeded(message: str) -> Failure:
+    return Failure(kind=BudgetExceeded.__name__, message=message)

@@ -40,7 +40,9 @@ def _status(run: Run, output: Node) -> tuple[Status, Failure | None]:
     if run.broken is not None:
         return "failed", run.broken
     if output.result is not None:
-        return ("partial" if output.limited or output.result.partial else "done"), None
+        if output.limited:
+            return "partial", output.limited
+        return ("partial" if output.result.partial else "done"), None
     if run.cancelled is not None:
         return "cancelled", Failure(kind="Cancelled", message=run.cancelled)
     if output.failure is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
+from ..core.events import WorkerUp
 from ..core.plan import Kind, Request
 from ..core.result import Usage
 from .records import Attempt, Node, WorkerState
@@ -127,20 +128,14 @@ class ReadyQueue:
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def worker_up(
-        self,
-        name: str,
-        slots: int,
-        serves: tuple[Kind, ...],
-        models: tuple[str, ...] = (),
-        cache_tokens: int | None = None,
-        block: int | None = None,
-    ) -> None:
+    def worker_up(self, event: WorkerUp) -> None:
         """Enter a worker, bring one back, or change what one offers."""
+        name, slots, serves = event.worker, event.slots, event.serves
         worker = self.workers.setdefault(name, WorkerState(name, slots, serves))
         worker.slots, worker.serves, worker.up, worker.returning = slots, serves, True, False
         worker.carried = worker.running
-        worker.models, worker.cache_tokens, worker.block = models, cache_tokens, block
+        worker.models, worker.cache_tokens, worker.block = event.models, event.cache_tokens, event.block
+        worker.reports, worker.counts_tokens, worker.prices = event.reports, event.counts_tokens, event.prices
         self._see_who_serves()
 
     def worker_down(self, name: str, returning: bool) -> None:

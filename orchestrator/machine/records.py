@@ -7,8 +7,7 @@ rule about them is in `invariants.py`.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -16,11 +15,14 @@ from ..core.errors import InvalidTransition
 from ..core.events import Action
 from ..core.interfaces import Merge, Policy
 from ..core.plan import Budget, Kind, Op, Request, Step, Text, Think, Tokens
+from ..core.prices import Price
 from ..core.record import Change
 from ..core.result import Failure, Result, Usage
 from ..core.states import MOVES, NAMES, READY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView
+from .latencies import LatencyStats
+from .meter import Meter
 from .shares import Share
 
 
@@ -114,8 +116,8 @@ class Node:
     """Usage of all its attempts that are gone."""
     merged_into: str | None = None
     """Id of the step in whose favour a policy gave it up."""
-    limited: bool = False
-    """A budget or deadline limited something that it was made from."""
+    limited: Failure | None = None
+    """The budget or deadline that limited something that it was made from."""
 
     upward_rank: float = 0.0
     """Longest way from its start to the output, in tokens that may be generated."""
@@ -257,6 +259,8 @@ class Scope:
     parent: Scope | None
     prefix: str
     """Of the ids of its steps."""
+    level: int = 0
+    """How many steps that expand, one inside the other, are around it; a flow's own step does not count."""
     open: bool = True
     """More patches may come; until then its steps are kept even if nothing consumes them yet."""
     names: dict[str, Node] = field(default_factory=dict[str, Node])
@@ -301,6 +305,22 @@ class Attempt:
     """Units that its share is still expected to be charged for it (`shares.py`)."""
     context: int = 0
     """Tokens of context that it alone may come to hold on its worker, in a run with policies."""
+    counted: bool = False
+    """Budgets are charged what it reports, as it comes, and it is cut when they are used up."""
+    likely: int = 0
+    """Tokens that it was likely to generate when it began."""
+    prompt: int = 0
+    """Tokens of its prompt that budgets are charged."""
+    estimated: bool = False
+    """Those are an estimate."""
+    price: Price | None = None
+    """Of its model, where a budget limits the cost."""
+    cost: float = 0.0
+    """What budgets have been charged."""
+    priced_until: float = 0.0
+    """When time was charged last."""
+    cut: str = ""
+    """The limit on which it is being cut, in words."""
 
     @property
     def generated(self) -> int:
@@ -323,6 +343,11 @@ class Attempt:
         fewer = result.token_ids[: len(ids)] == ids and result.usage.completion < len(result.token_ids)
         return len(ids) if self.continues or fewer else 0
 
+    def length(self, result: Result) -> int:
+        """Return how many tokens its result has, those that it went on from included."""
+        before = len(self.resumed_from.ids) if self.resumed_from is not None else 0
+        return before + max(result.usage.completion + result.usage.reused, self.tokens)
+
     def checkpoint(self) -> Checkpoint | None:
         """Return the text so far as another attempt can go on from it, as far as its token ids are known."""
         if not self.ids or len(self.ids) != self.tokens:
@@ -338,46 +363,6 @@ class Checkpoint:
     ids: tuple[int, ...]
     text: str
     """The same as text, if the step streams."""
-
-
-@dataclass(slots=True, eq=False)
-class Meter:
-    """Running sum of usage."""
-
-    prompt: int = 0
-    cached: int = 0
-    completion: int = 0
-    cancelled: int = 0
-    cost: float = 0.0
-    reused: int = 0
-    uncounted: int = 0
-
-    def add(self, usage: Usage, read: bool) -> None:
-        """Add an attempt's usage; `read` is whether its tokens went into a step's value."""
-        self.prompt += usage.prompt
-        self.cached += usage.cached
-        self.completion += usage.completion
-        self.cost += usage.cost
-        self.reused += usage.reused
-        self.uncounted += usage.uncounted
-        if not read:
-            self.cancelled += usage.completion
-
-    def reuse(self, tokens: int) -> None:
-        """Take note that tokens of an attempt that was given up went into a step's value after all."""
-        self.cancelled -= tokens
-
-    def usage(self) -> Usage:
-        """Return the sum."""
-        return Usage(
-            prompt=self.prompt,
-            cached=self.cached,
-            completion=self.completion,
-            cancelled=max(0, self.cancelled),
-            cost=self.cost,
-            reused=self.reused,
-            uncounted=self.uncounted,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -408,6 +393,14 @@ class Run:
     """The user wants nothing more of it to start for now."""
     set_aside: Backlog = field(default_factory=Backlog)
     """Ready steps that were due while it was paused."""
+    counting: dict[str, Node] = field(default_factory=dict[str, "Node"])
+    """Ready steps of which a worker is counting the prompt, by id."""
+    uncounted: set[str] = field(default_factory=set[str])
+    """Ids of steps of which no worker could tell the size of the prompt."""
+    prompts: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
+    """Tokens of its prompts that were counted, where a budget limits them."""
+    per_character: float = 0.25
+    """Tokens for each character of a prompt, as workers report them."""
     wake: float | None = None
     """When a policy wants to review it."""
     meter: Meter = field(default_factory=Meter)
@@ -451,6 +444,12 @@ class WorkerState:
     models: tuple[str, ...] = ()
     cache_tokens: int | None = None
     block: int | None = None
+    reports: int | None = None
+    """Tokens: the most between two reports of an attempt that is asked to report; `None`: it may report none."""
+    counts_tokens: bool = False
+    """It can count the tokens of a prompt."""
+    prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
+    """By model; under no name that of any other."""
     load: int = 0
     """Tokens that its attempts may still generate."""
     context: int = 0
@@ -462,6 +461,12 @@ class WorkerState:
     def free(self) -> int:
         """Slots that can take a step now."""
         return self.slots - self.running if self.up else 0
+
+    def price(self, model: str | None) -> Price | None:
+        """Return what a model costs here, if that is known."""
+        if not self.prices:
+            return None
+        return self.prices.get(model or "") or self.prices.get("")
 
     def could_take(self, step: StepView) -> bool:
         """Return whether it is up and serves a step's kind and model, free slot or not."""
@@ -486,14 +491,33 @@ class Account:
     """Whose budget it is, for messages."""
     parent: Account | None
     deadline: float | None = None
+    level: int = 0
+    """Of the scope that its steps stand in."""
+    prompts: bool = False
+    """Whether it, or one around it, limits what prompts count against."""
+    counted: bool = False
+    """Attempts were charged by their reports: it may be passed by the last report of each."""
+    lengths: bool = False
+    """Whether it, or one around it, limits what generated tokens count against."""
+    prompt: int = 0
+    """Prompt tokens, of live attempts too."""
+    estimates: int = 0
+    """Live attempts of which the prompt is an estimate."""
     tokens: int = 0
+    """Generated tokens, of live attempts as far as they were reported."""
     reserved: int = 0
+    """Tokens that live attempts are likely to report yet; with `Budget.strict`, or where they report none, may yet
+    generate."""
     overrun: int = 0
     """Tokens that workers generated beyond their grants."""
     attempts: int = 0
     running: int = 0
     cost: float = 0.0
+    reserved_cost: float = 0.0
+    """Of the tokens that are reserved."""
     steps: int = 0
+    turns: dict[Node, int] = field(default_factory=dict["Node", int])
+    """Model calls that lead to each of its steps, that one included, with a limit of turns."""
     held: Backlog = field(default_factory=Backlog)
     """Ready steps, by lane, that wait for something under this account to end."""
     timed: list[Node] = field(default_factory=list["Node"])
@@ -520,32 +544,6 @@ class PrefixGroup:
     """Attempts that ended in a value, the first first."""
     shared: dict[str, int] = field(default_factory=dict[str, int])
     """Tokens of the shared context, by worker with a live attempt."""
-
-
-_REMEMBERED = 256
-"""Ends of steps of one class that are remembered."""
-
-
-class LatencyStats:
-    """How long steps of each class took lately, in all runs that have policies."""
-
-    def __init__(self) -> None:
-        self._ends: dict[Hashable, deque[Ended]] = {}
-
-    def add(self, step: Step, ended: Ended) -> None:
-        """Take note of an attempt that ended in a value."""
-        self._ends.setdefault(_class(step), deque(maxlen=_REMEMBERED)).append(ended)
-
-    def of(self, step: Step) -> tuple[Ended, ...]:
-        """Return the last ones of a step's class, the oldest first."""
-        return tuple(self._ends.get(_class(step), ()))
-
-
-def _class(step: Step) -> Hashable:
-    op = step.op
-    if op.kind == "think":
-        return (op.model, op.sampling.max_tokens, op.after is None)
-    return op.tool if op.kind == "call" else None
 
 
 @dataclass(slots=True, eq=False)

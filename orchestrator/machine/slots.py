@@ -10,7 +10,7 @@ from ..core.events import NO_USAGE, Cancel, Dispatch, Job
 from ..core.plan import Call, Text, Think
 from ..core.result import Result, Usage
 from ..core.view import Ended
-from . import budgets, prefix_groups
+from . import budgets, prefix_groups, prompt_sizes
 from .assemble import resolve
 from .ready_queue import ReadyQueue
 from .records import Attempt, Backlog, Checkpoint, Node, Records, Run, WorkerState
@@ -41,7 +41,7 @@ class Slots:
         reason: str,
     ) -> Attempt:
         """Send a step to a worker, to go on from a checkpoint if there is one."""
-        records, run, tokens = self._records, node.run, grant.tokens
+        records, run, tokens, ask = self._records, node.run, grant.tokens, grant.ask
         records.last_attempt = number = records.last_attempt + 1
         op = node.step.op
         if not isinstance(op, Call) or op.args:
@@ -56,7 +56,9 @@ class Slots:
             attempt.resumed_from = checkpoint
         seconds: float | None = None
         if node.account is not None:
-            budgets.reserve(node.account, tokens)
+            attempt.counted, attempt.likely, attempt.price = ask.counted, min(ask.likely, tokens), ask.price
+            attempt.prompt, attempt.estimated, attempt.priced_until = ask.prompt, ask.estimated, records.now
+            budgets.reserve(node.account, attempt)
             seconds = budgets.seconds_left(node.account, records.now)
         worker.load += tokens
         worker.running += 1
@@ -66,7 +68,7 @@ class Slots:
         if self.lease is not None:
             self.timers.add(records.now + self.lease, "lease", attempt)
         generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
-        job = Job(number, run.id, node.id, op, seconds, generated, priority)
+        job = Job(number, run.id, node.id, op, seconds, generated, priority, attempt.counted)
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt
 
@@ -74,6 +76,13 @@ class Slots:
         """Ask a worker to stop an attempt, which is no longer its step's from now on."""
         attempt.state = "stopping"
         attempt.leave()
+        self.timers.add(self._records.now + self.cancel_timeout, "cancel", attempt)
+        self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, reason))
+
+    def cut(self, attempt: Attempt, reason: str) -> None:
+        """Ask a worker to stop an attempt whose budget is used up. It stays its step's: what it has generated until
+        then is the step's result, as at the end of `max_tokens`."""
+        attempt.cut = reason
         self.timers.add(self._records.now + self.cancel_timeout, "cancel", attempt)
         self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, reason))
 
@@ -102,7 +111,9 @@ class Slots:
         if usage is None:
             told = attempt.tokens + attempt.largest
             least = min(attempt.reserved, told) if dead and attempt.tokens else attempt.reserved
-            usage = NO_USAGE
+        known = usage
+        if usage is None:
+            usage = NO_USAGE if attempt.price is None else Usage(prompt=attempt.prompt, cost=attempt.cost)
         if attempt.tokens and usage.completion < attempt.tokens:
             usage = usage.model_copy(update={"completion": attempt.tokens})
         attempt.state = "gone"
@@ -124,7 +135,9 @@ class Slots:
             prefix_groups.gone(node.prefix_group, attempt)
         if node.account is not None:
             charge = max(usage.completion, least)
-            for account in budgets.settle(node.account, attempt.reserved, charge, usage.cost):
+            if node.account.prompts and known is not None and node.step.op.kind == "think":
+                prompt_sizes.reported(attempt, usage)
+            for account in budgets.settle(node.account, attempt, charge, known, self._records.now):
                 for lane in list(account.held.heaps):
                     self.ask_next(account.held, lane)
         if run.held.heaps:

@@ -17,7 +17,7 @@ from ..core.interfaces import Merge, Policy
 from ..core.result import Failure, Result
 from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, WAITING, State
 from ..core.values import writable
-from .joins import WAIT, Ruling, conclude, dependency_failed, judge
+from .joins import WAIT, Ruling, conclude, dependency_failed, judge, limit_of
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, Scope
 from .retries import is_limit, retry_delay
@@ -83,7 +83,7 @@ class Steps:
         if node.ended:
             return
         node.failure = failure
-        node.limited = node.limited or is_limit(failure)
+        node.limited = node.limited or (failure if is_limit(failure) else None)
         self._slots.stop_all(node, failure.message)
         self.move(node, FAILED, f"{failure.kind}: {failure.message}")
         self.ended.append(node)
@@ -229,7 +229,7 @@ class Steps:
                 self.cancel(node, ruling.reason)
             case "fail":
                 assert ruling.failure is not None
-                node.limited = node.limited or any(dep.limited for dep in node.deps)
+                node.limited = limit_of(node)
                 self.fail(node, ruling.failure)
 
     def _close_join(self, node: Node) -> None:
@@ -238,7 +238,8 @@ class Steps:
         except RAISED as error:
             self.fail(node, raised(node.merge, error))
             return
-        node.own, node.limited = result, result.partial
+        node.own = result
+        node.limited = limit_of(node)
         node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is DONE)])
         if not node.step.expands and result.patch is None:
             self.done(node, result, node.path_own)

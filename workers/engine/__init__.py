@@ -26,7 +26,7 @@ from .._shared.streams import Checkpoint, Inbox
 from .options import EngineOptions
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest
-from .vllm import Core, broken
+from .vllm import REPORTS, Core, broken
 
 __all__ = ["Engine"]
 
@@ -46,11 +46,13 @@ class Engine(Worker):
     `logprob` and `signals` are those of the new tokens. A job with a form (`Sampling.structured`) starts from the
     beginning, for a form's state cannot be taken up in its middle.
 
-    A job that does not stream gives its result alone, but for two things that it may be asked for: the groups of
-    confidence (`Sampling.window`), told about eight times in a window's length, and the `checkpoint`.
+    A job that does not stream gives its result alone, but for what it may be asked for: the groups of
+    confidence (`Sampling.window`), told about eight times in a window's length, the `checkpoint`, and the number of its
+    tokens where a budget counts them (`Job.report`).
     """
 
     serves: tuple[Kind, ...] = ("think",)
+    reports: int | None = REPORTS
 
     Options: ClassVar[type[EngineOptions]]
 
@@ -118,6 +120,10 @@ class Engine(Worker):
         order = self._orders.get(attempt)
         if order is not None:
             self._inbox.put(order.key)
+
+    async def count_tokens(self, op: Think) -> int | None:
+        """Return the tokens of a prompt."""
+        return len(self._core.prompter.ids(op)) if self._core is not None else None
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield `True` once; end when the engine has broken, hangs or is closed. It does not come back by itself."""

@@ -44,6 +44,8 @@ class EngineRequest:
     tells: bool = False
     """Whether token ids are told with what is new."""
     attempt: int = 0
+    reports: bool = False
+    """Whether a budget counts its tokens: their number is told every few steps."""
     bare: bool = False
     """Whether checkpoints of it are token ids and nothing else, so that they can go with those of others."""
     mute: bool = False

@@ -32,6 +32,9 @@ from .requests import EngineOutputs, EngineRequest, ended, take_up
 
 log = logging.getLogger("plait.engine")
 
+REPORTS = 16
+"""Tokens between two reports of a request that a budget counts."""
+
 
 class Core:
     """vLLM's engine and the requests that are in it."""
@@ -172,7 +175,7 @@ class Core:
         limit = min(sampling.max_tokens - len(order.past), room)
         order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute)
         order.trace = Trace.of(sampling)
-        order.attempt = job.attempt
+        order.attempt, order.reports = job.attempt, job.report
         order.bare = order.tells and not (order.deltas or sampling.logprobs)
         return order
 
@@ -231,6 +234,10 @@ class Core:
                 self._end(order, news, piece.finish_reason, piece.stop_reason)
             elif order.streams:
                 self._tell(order, news, order.ids)
+        if counts["steps"] % REPORTS == 0:
+            for order in self.running.values():
+                if order.reports and not order.streams:
+                    self._peek(order, news)
         due, self._due = self._due, []
         if not self._checkpoint or counts["steps"] % self._checkpoint:
             for order in due:

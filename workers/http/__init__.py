@@ -20,7 +20,7 @@ from .connection import Limits, Link
 from .limiter import Gate
 from .options import HttpOptions, check
 from .probe import Server, probe, unchanged, unknown
-from .sender import Live, Sender, log
+from .sender import REPORTS, Live, Sender, log
 from .wire import ServerError
 
 __all__ = ["Http", "Limits", "Link", "ServerError"]
@@ -45,6 +45,7 @@ class Http(Worker):
     """
 
     serves: tuple[Kind, ...] = ("think",)
+    reports: int | None = REPORTS
     Options: ClassVar[type[HttpOptions]]
 
     def __init__(self, base_url: str, **options: Any) -> None:
@@ -127,6 +128,11 @@ class Http(Worker):
         live = self._live.get(attempt)
         if live is not None and live.task is not None:
             live.task.cancel()
+
+    async def count_tokens(self, op: Think) -> int | None:
+        """Return the tokens of a prompt that goes to the server as ids: it says what they are. Of a chat's template it
+        says nothing."""
+        return await self._sender.prompt_tokens(op) if self._sender is not None else None
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield `True`, then `False` whenever the server cannot be reached and `True` when it can again."""

@@ -33,6 +33,8 @@ from .wire import ServerError, body
 
 log = logging.getLogger("plait.http")
 
+REPORTS = 16
+"""Tokens between two reports of a job that a budget counts and nobody follows."""
 LONGEST_WAIT = 600.0
 """Seconds. A server that asks to wait for longer fails the step."""
 QUICK = 1.0
@@ -137,6 +139,13 @@ class Sender:
         self._counts["prompt"] += usage.prompt
         self._counts["cached"] += usage.cached
 
+    async def prompt_tokens(self, think: Think) -> int | None:
+        """Return the tokens of a prompt, where the server says what they are."""
+        server = self._serving(think)
+        if think.chat or not server.dialect.ids:
+            return None
+        return len(await self._prompts.prompt_ids(server, think))
+
     def _wait(self, live: Live, trouble: ServerError) -> float | None:
         """Return the seconds until a request may be sent again; `None` if it may not. An error that outlives the
         worker's own tries is no longer retryable."""
@@ -205,7 +214,9 @@ class Sender:
         fields = body(dialect, server.model, think, prompt, chat, past=past, priority=live.job.priority, form=form)
         if dialect.ids and think.sampling.stop:
             fields["stop_token_ids"] = [*think.sampling.stop_ids, *await self._prompts.singles(server, think)]
-        followed = think.stream or think.sampling.window or think.sampling.max_tokens > self._options.whole
+        followed = (
+            think.stream or live.job.report or think.sampling.window or think.sampling.max_tokens > self._options.whole
+        )
         whole = not followed and self._limits
         if whole:
             # A line for every token costs the server and us more than a small model's token itself.
@@ -344,9 +355,9 @@ class Sender:
         """Pass on the news: all text if the step streams, else now and then the confidence."""
         if live.think.stream:
             live.stream.push(progress)
-        elif live.think.sampling.window:
+        elif live.think.sampling.window or live.job.report:
             live.untold.append(progress)
-            if reading.due():
+            if reading.due() or (live.job.report and sum(each.tokens for each in live.untold) >= REPORTS):
                 live.stream.push(replace(together(live.untold), text=""))
                 live.untold.clear()
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from plait.core.errors import EngineError, WorkerError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Kind
+from plait.core.plan import Kind, Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.resources import default_threads, local_model, usable_cores
@@ -101,6 +101,7 @@ class RayWorker(Worker):
         self.models: tuple[str, ...] = tuple(getattr(described, "models", ()))
         self.cache_tokens: int | None = None
         self.block: int | None = None
+        self.reports: int | None = getattr(described, "reports", None)
         self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence or SILENCE
         self._placement, self._bundle, self._placed = placement, bundle, False
         self._ray: Any = None
@@ -189,6 +190,10 @@ class RayWorker(Worker):
         """Yield `True` when the actor is ready, `False` when it died and is being made again; end when it is gone."""
         while (healthy := await self._health.get()) is not None:
             yield healthy
+
+    async def count_tokens(self, op: Think) -> int | None:
+        """Have the hosted worker count a prompt."""
+        return await self._unless_gone(reply(self._actor.count_tokens, op)) if self._actor is not None else None
 
     async def close(self) -> None:
         """End the actor, and the local cluster with the last worker on it."""

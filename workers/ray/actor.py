@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from plait.core.errors import PlaitError, WorkerError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
+from plait.core.plan import Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.streams import Checkpoint, together
@@ -25,7 +26,7 @@ from .token_pipe import IdsOut
 EngineOutputs = tuple[int, Progress | Result | Failure] | Checkpoint
 """An attempt and what is new of it, or the new ids of many."""
 
-FACTS = ("slots", "models", "cache_tokens", "block", "identity")
+FACTS = ("slots", "models", "cache_tokens", "block", "identity", "reports")
 """Attributes that a worker may know only when it has started."""
 GATHER_SECONDS = 0.004
 """How long progress waits for more before it goes out."""
@@ -86,6 +87,11 @@ class Host:
         except Exception as error:
             return os.getpid(), str(error) or repr(error), {}
         return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
+
+    async def count_tokens(self, op: Think) -> int | None:
+        """Return what the hosted worker counts in a prompt, if it can."""
+        count = getattr(self._worker, "count_tokens", None)
+        return None if count is None else await count(op)
 
     async def exchange(
         self, number: int, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()

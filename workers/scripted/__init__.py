@@ -99,6 +99,7 @@ class Scripted(Worker):
     """
 
     serves: tuple[Kind, ...] = ("think",)
+    reports: int | None = 16
 
     def __init__(
         self,
@@ -151,6 +152,8 @@ class Scripted(Worker):
                 done += due
                 if think.stream:
                     yield Progress("".join(tokens[done - due : done]), due)
+                elif job.report:
+                    yield Progress("", due)
         finally:
             if self._live.get(job.attempt) is live:
                 del self._live[job.attempt]
@@ -168,6 +171,11 @@ class Scripted(Worker):
         """Stop generating; the result then has the text so far."""
         if live := self._live.get(attempt):
             live.stop()
+
+    async def count_tokens(self, op: Think) -> int | None:
+        """Return the words of a prompt of text."""
+        texts = [part.text for part in op.prompt if isinstance(part, Text)]
+        return len(words_of("".join(texts) + op.begin)) if len(texts) == len(op.prompt) else None
 
     async def health(self) -> AsyncIterator[bool]:
         """Ready until closed."""

@@ -20,6 +20,8 @@ from ...core.events import (
     Action,
     Cancel,
     Cancelled,
+    Count,
+    Counted,
     Dispatch,
     Elsewhere,
     Event,
@@ -355,7 +357,7 @@ class Driver:
         match event:
             case Submitted() | Cancelled() | Paused() | _Adoption():
                 return (event.run,)
-            case Expanded() | Pruned():
+            case Expanded() | Pruned() | Counted():
                 return (_run_in(event.step),)
             case Progressed() | Succeeded() | Failed() | Stopped():
                 run = self._runs.get(event.attempt)
@@ -401,6 +403,8 @@ class Driver:
             case Cancel():
                 if action.attempt is not None and action.worker is not None:
                     self.jobs.cancel(action.worker, action.attempt)
+            case Count():
+                self.jobs.count(action)
             case WakeAt():
                 if self._wake is not None:
                     self._wake.cancel()
@@ -451,6 +455,9 @@ def arrival(worker: Worker, at: float) -> WorkerUp:
         models=said.models,
         cache_tokens=said.cache_tokens,
         block=said.block,
+        reports=said.reports,
+        counts_tokens=said.counts_tokens,
+        prices=dict(said.prices),
     )
 
 

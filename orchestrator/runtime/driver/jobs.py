@@ -11,12 +11,15 @@ from functools import partial
 from typing import Any
 
 from ...core.errors import RAISED, WorkerError
-from ...core.events import Event, Failed, Job, Progressed, Stopped, Succeeded
+from ...core.events import Count, Counted, Event, Failed, Job, Progressed, Stopped, Succeeded
 from ...core.interfaces import Progress, Worker, direct
 from ...core.result import NO_USAGE, Failure, Result, as_failure
 from . import checked
 
 log = logging.getLogger("plait.driver")
+
+COUNTING = 30.0
+"""Seconds that a worker has to count a prompt; then it is estimated."""
 
 
 class Jobs:
@@ -61,6 +64,10 @@ class Jobs:
         """Have a worker stop a job."""
         self.spawn(self._cancel(self.workers[name], attempt))
 
+    def count(self, action: Count) -> None:
+        """Have a worker count a prompt."""
+        self.spawn(self._count(self.workers[action.worker], action))
+
     def abandon(self) -> None:
         """Hear of nothing more, and stop what can be stopped."""
         doing, self._doing = self._doing, {}
@@ -97,6 +104,18 @@ class Jobs:
             await worker.cancel(attempt)
         except RAISED as error:  # the machine's timeout for this cancel covers it
             log.warning("%s could not cancel attempt %d: %s", worker.name, attempt, error)
+
+    async def _count(self, worker: Worker, action: Count) -> None:
+        """Count a prompt. A worker that fails, or takes too long, cannot tell."""
+        tokens: object = None
+        try:
+            async with asyncio.timeout(COUNTING):
+                tokens = await worker.count_tokens(action.op)
+        except RAISED as error:
+            reason = error or "no answer in time"
+            log.warning("%s could not count the prompt of %s: %s", worker.name, action.step, reason)
+        known = tokens if type(tokens) is int and 0 <= tokens < checked.MOST else None
+        self._post(Counted(at=self._now(), step=action.step, tokens=known))
 
     # -- what workers say ----------------------------------------------------------------------------------------------
 

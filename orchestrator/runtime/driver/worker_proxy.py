@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from ...core.events import Job
 from ...core.interfaces import Progress, Worker, offer
-from ...core.plan import Kind
+from ...core.plan import Kind, Think
 from ...core.result import Failure, Result
 
 
@@ -29,6 +29,7 @@ class WorkerProxy(Worker):
         said = offer(self.inner)
         self.slots, self.models, self.identity = said.slots, said.models, said.identity
         self.cache_tokens, self.block = said.cache_tokens, said.block
+        self.reports, self.counts_tokens, self.prices = said.reports, said.counts_tokens, said.prices
 
     async def start(self) -> None:
         """Start the inner worker."""
@@ -43,6 +44,11 @@ class WorkerProxy(Worker):
     async def cancel(self, attempt: int) -> None:
         """Have the inner worker stop an attempt."""
         await self.inner.cancel(attempt)
+
+    async def count_tokens(self, op: Think) -> int | None:
+        """Have the inner worker count a prompt, if it can."""
+        count = getattr(self.inner, "count_tokens", None)
+        return None if count is None else await count(op)
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield what the inner worker says."""

@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Dispatch, Event, Expanded, Finish, Pruned, Submitted, event_adapter
+from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, Pruned, Submitted, event_adapter
 from ...machine import Refused
 from .recorded import as_json, dump
 from .sqlite import check_format, claim, connect, explained, packed, prepare, unpacked
@@ -246,7 +246,7 @@ class Journal:
         match event.kind:
             case "submitted" | "cancelled" | "paused":
                 return event.run
-            case "expanded" | "pruned":
+            case "expanded" | "pruned" | "counted":
                 return _run_in(event)
             case "progressed":
                 return self._runs.get(event.attempt)
@@ -337,7 +337,7 @@ class Journal:
             ) from None
 
 
-def _run_in(event: Expanded | Pruned) -> str:
+def _run_in(event: Expanded | Pruned | Counted) -> str:
     return event.step.rpartition(":")[0]
 
 

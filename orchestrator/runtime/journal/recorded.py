@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Dispatch, Expand, Finish, action_adapter
+from ...core.events import Action, Count, Dispatch, Expand, Finish, action_adapter
 from ...core.result import Failure
 from ...machine import Order, Refused, Sent
 
@@ -29,10 +29,26 @@ def dump(
     Prompts, token ids and results that are long are abridged to their length and hash: prompts of continued contexts
     would make a journal grow with the square of their length.
     """
+    actions, refused = _without_counts(actions, refused)
     said = [_action(action, hide) for action in actions]
     for index, (step, failure, run) in reversed(refused):
         said.insert(index, _object(kind='"refused"', step=as_json(step), run=as_json(run), failure=as_json(failure)))
     return hide(f"[{','.join(said)}]")
+
+
+def _without_counts(
+    actions: Sequence[Action], refused: Sequence[tuple[int, Refused]]
+) -> tuple[Sequence[Action], Sequence[tuple[int, Refused]]]:
+    """Leave out that workers were asked to count prompts: what they said are events, and nothing else follows."""
+    if not any(isinstance(action, Count) for action in actions):
+        return actions, refused
+    kept: list[Action] = []
+    places = [0]
+    for action in actions:
+        if not isinstance(action, Count):
+            kept.append(action)
+        places.append(len(kept))
+    return kept, [(places[index], each) for index, each in refused]
 
 
 def _action(action: Action, hide: Callable[[str], str]) -> str:
@@ -46,6 +62,7 @@ def _action(action: Action, hide: Callable[[str], str]) -> str:
                 seconds=as_json(job.seconds),
                 generated=_brief(job.generated, hide),
                 priority=str(job.priority),
+                **({"report": "true"} if job.report else {}),
             )
             return _object(kind='"dispatch"', worker=as_json(worker), job=what, reason=as_json(reason))
         case Expand(step=step, attempt=attempt, delta=delta, result=result):

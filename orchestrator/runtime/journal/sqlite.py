@@ -32,7 +32,8 @@ CREATE TABLE runs (
 """
 """Tables that format 2 added: notes (intents, questions, answers), which no machine sees, and an index of the runs.
 Formats 3 and 4 have the same tables. Since format 3 sessions may be `told`, and actions are abridged differently; since
-format 4 runs divide slots, where their steps went in order of arrival before."""
+format 4 runs divide slots, where their steps went in order of arrival before, and the end of a partial run says which
+limit cut it."""
 _MAGIC = b"SQLite format 3\0"
 _LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
 _PATIENCE = 0.5  # seconds to wait for a claim: a process that only asks whether a file is claimed holds it for a moment

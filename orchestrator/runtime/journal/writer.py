@@ -359,7 +359,7 @@ class Recorder:
         match event.kind:
             case "submitted" | "cancelled" | "paused":
                 return event.run
-            case "expanded" | "pruned":
+            case "expanded" | "pruned" | "counted":
                 return event.step.rpartition(":")[0]
             case "progressed":
                 return self._attempts.get(event.attempt, "")

@@ -15,6 +15,8 @@ from ...core.errors import ConfigError, InvariantError
 from ...core.events import (
     Action,
     Cancel,
+    Count,
+    Counted,
     Dispatch,
     Event,
     Expand,
@@ -138,6 +140,8 @@ class Cluster:
                 at = self.now + self._latency.planner
                 for event in self.expander.expand(action, self.machine, at):
                     self.later(at, lambda event=event: self.take(event))
+            case Count():
+                self.later(self.now, lambda: self.take(Counted(at=self.now, step=action.step)))
             case WakeAt():
                 self._wakes += 1
                 number = self._wakes
@@ -172,6 +176,9 @@ class Cluster:
         come = WorkerUp(self.now, host.name, host.slots, host.serves, host.models)
         if host.cache_tokens:
             come.cache_tokens, come.block = host.cache_tokens, host.block
+        come.reports = host.reports or None
+        if host.price is not None:
+            come.prices = {"": host.price}
         self.take(come)
 
     def _strike(self, fault: Fault | Throttle) -> None:
@@ -207,7 +214,9 @@ class Cluster:
         ready = self._ready.get(job.step, self.now)
         running = Running(job, batch.host, ready, self.now, outcome, 0, reason=reason)
         if isinstance(op, Think):
-            running.chunk = self._latency.chunk if op.stream or batch.host.tells_ids else 0
+            streams = op.stream or batch.host.tells_ids
+            asked = [each for each, due in ((self._latency.chunk, streams), (batch.host.reports, job.report)) if due]
+            running.chunk = min(asked, default=0)
             self.tokens.begin(running, number)
             self._look(running, outcome, number)
         self._running[job.attempt] = running
@@ -290,7 +299,16 @@ class Cluster:
             self.take(Failed(at=self.now, attempt=attempt, failure=outcome))
         else:
             self._end(running, "done", outcome.usage.completion)
-            self.take(Succeeded(at=self.now, attempt=attempt, result=outcome))
+            usage = self._charged(running, outcome.usage)
+            result = outcome if usage is outcome.usage else outcome.model_copy(update={"usage": usage})
+            self.take(Succeeded(at=self.now, attempt=attempt, result=result))
+
+    def _charged(self, running: Running, usage: Usage) -> Usage:
+        """Return what an attempt used with what that costs, on a host with a price."""
+        price = running.host.price
+        if price is None or running.job.op.kind != "think":
+            return usage
+        return usage.model_copy(update={"cost": price.of(usage, self.now - running.start)})
 
     def _abort(self, running: Running) -> None:
         if running.over:
@@ -299,8 +317,10 @@ class Cluster:
         tokens = batch.generated(running, self.now)
         usage = running.outcome.usage if isinstance(running.outcome, Result) else Usage()
         self._end(running, "stopped", tokens)
-        usage = Usage(prompt=usage.prompt, cached=usage.cached, completion=tokens)
-        self.take(Stopped(at=self.now, attempt=running.job.attempt, result=Result(finish="cancelled", usage=usage)))
+        usage = self._charged(running, Usage(prompt=usage.prompt, cached=usage.cached, completion=tokens))
+        text = running.text(tokens) if running.job.op.kind == "think" else None
+        result = Result(value=text, finish="cancelled", usage=usage)
+        self.take(Stopped(at=self.now, attempt=running.job.attempt, result=result))
 
     def _end(self, running: Running, end_in: str, tokens: int) -> None:
         running.over = True

@@ -14,6 +14,7 @@ from random import Random
 
 from ...core.events import Job
 from ...core.plan import Kind, Text, Think
+from ...core.prices import Price
 from ...core.result import Failure, Result, Usage
 from .confidence import SimTrace
 
@@ -53,6 +54,10 @@ class Host:
     """Tokens in a block of that cache."""
     tells_ids: bool = False
     """Its news, of every think step, tells token ids, and it goes on from those that a lost attempt had."""
+    reports: int = 16
+    """Tokens between two reports of a job that a budget counts; 0: it reports none before the end."""
+    price: Price | None = None
+    """Of its tokens and its time."""
 
     def rate(self, batch: int) -> float:
         """Return the tokens per second of each of `batch` sequences."""
@@ -193,6 +198,13 @@ class Running:
             return ""
         text, whole = self.outcome.text, self.given + self.tokens
         return text[len(text) * (self.given + self.told) // whole : len(text) * (self.given + upto) // whole]
+
+    def text(self, tokens: int) -> str:
+        """Return the text of its first tokens, those included that it went on from."""
+        if not isinstance(self.outcome, Result) or not self.tokens:
+            return ""
+        text = self.outcome.text
+        return text[: len(text) * (self.given + tokens) // (self.given + self.tokens)]
 
 
 @dataclass(slots=True, eq=False)

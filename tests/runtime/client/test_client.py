@@ -231,8 +231,14 @@ async def test_a_token_budget_is_never_exceeded(make: Make) -> None:
     orchestrator = make(Reply(text="word " * 50))
     steps = tuple(Step(name=f"t{i}", op=Think(prompt="x", sampling=Sampling(max_tokens=30))) for i in range(8))
     join = Step(name="all", op=Join(tolerate="best-effort"), needs=tuple(step.name for step in steps))
-    answer = await orchestrator.run(plan=Plan(steps=(*steps, join), output="all"), budget=Budget(tokens=100))
+    plan = Plan(steps=(*steps, join), output="all")
+    answer = await orchestrator.run(plan=plan, budget=Budget(tokens=100, strict=True))
     assert answer.status == "partial" and answer.total_tokens == 100
+    assert answer.failure is not None and "all 100 tokens are used up" in answer.failure.message
+    answer = await orchestrator.run(plan=plan, budget=Budget(tokens=100))
+    assert answer.status == "partial" and 100 <= answer.total_tokens <= 100 + 8 * 16, (
+        "passed by a report of each at most"
+    )
 
 
 async def test_a_late_loser_of_an_early_vote_stops_generating() -> None:

@@ -83,4 +83,4 @@ def test_a_worker_that_only_has_the_methods_offers_the_defaults() -> None:
         name, slots, serves = "bare", 2, ("think",)
 
     said = offer(Bare())  # pyright: ignore[reportArgumentType]
-    assert said == (2, ("think",), (), None, None, "")
+    assert said == (2, ("think",), (), None, None, "", None, False, {})
