@@ -38,7 +38,7 @@ from ..driver.flows import first_patch
 from ..journal.resume import OnUnknown
 from ..journal.sessions import Records, Resumer, RunEntry
 from ..journal.writer import Recorder
-from ..plugins.inline import Kind, address, handed_over, verified
+from ..plugins.inline import Kind, address, handed_over, is_local, verified
 from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
 from . import kinds
@@ -390,7 +390,9 @@ class AsyncOrchestrator:
             self._records.open(driver.recorder)
             take_back = self._tools.lend(run, [*tools, *brief.task.tools()])
             handle = Handle(driver, event, brief.task, watch, asker=self._asker)
-            handle.finished.add_done_callback(lambda _: take_back())
+            handle.finished.add_done_callback(
+                lambda _, held=options: take_back()
+            )  # the functions among them live so long
             self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
             return handle
 
@@ -615,9 +617,14 @@ class AsyncOrchestrator:
             return task
         if not callable(verify):
             raise PluginError(f"{verify!r} cannot judge answers: give a function of one, the answer")
-        cls = verified(cast("type[Task]", self.plugins.class_of("task", task.name)), verify)
-        cls = self._judged.setdefault((task.name, verify), cls)
-        return Plugin(name=self.plugins.register("task", f"{task.name}+{address(verify)}", cls), options=task.options)
+        base = cast("type[Task]", self.plugins.class_of("task", task.name))
+        name = f"{task.name}+{address(verify)}"
+        if is_local(verify):
+            name = self.plugins.register("task", name, verified(base, verify), verify)
+        else:
+            cls = self._judged.get((task.name, verify)) or verified(base, verify)
+            name = self.plugins.register("task", name, self._judged.setdefault((task.name, verify), cls))
+        return Plugin(name=name, options=task.options)
 
 
 def _first(given: T | None, default: T | None) -> T | None:

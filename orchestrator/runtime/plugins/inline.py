@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary, ref
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, PrivateAttr
 
 from ...core.errors import PluginError
 from ...core.flow import Answerable, Context, Flow
@@ -24,6 +24,33 @@ from ...core.view import Branch, StepView, View
 Kind = Literal["planner", "policy", "merge", "task"]
 _made: WeakKeyDictionary[Callable[..., Any], dict[str, ref[type]]] = WeakKeyDictionary()
 """Classes of functions that were handed over before, as long as both are there: making one takes a millisecond."""
+_shared: dict[tuple[object, ...], type] = {}
+"""Classes of local functions, by their code: each run may bring its own closure of the same few lines of a program."""
+_MOST_SHARED = 256
+Register = Callable[[str, str, type, Callable[..., Any] | None], str]
+"""Makes a class known under a name and returns the name that it got. The function is that of one plugin of the class,
+if it is local."""
+
+
+def is_local(fn: Callable[..., Any]) -> bool:
+    """Whether a function is made while the program runs (a lambda, a closure, an object), so that there may be any
+    number of it."""
+    return "<" in getattr(fn, "__qualname__", "<")
+
+
+def bind(plugin: object, fn: Callable[..., Any]) -> None:
+    """Make a plugin of a class for local functions one of this function."""
+    cast("Any", plugin)._bound = fn
+
+
+def _code_of(fn: Callable[..., Any]) -> object:
+    """Return what all closures of one piece of code have in common, and objects that are called by it."""
+    return getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", type(fn))
+
+
+def _function_of(plugin: object) -> Callable[..., Any]:
+    own = cast("Any", plugin)
+    return own.function if own._bound is None else own._bound
 
 
 def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
@@ -39,8 +66,14 @@ def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
     }
     if kind not in bases:
         return None
-    known = _made.get(fn, {}).get(kind)
-    if known is not None and (found := known()) is not None:
+    local = is_local(fn)
+    code = (kind, _code_of(fn))
+    if local:
+        found = _shared.get(code)
+    else:
+        known = _made.get(fn, {}).get(kind)
+        found = known() if known is not None else None
+    if found is not None:
         return found
     base, takes = bases[kind]
     if kind == "planner" and inspect.iscoroutinefunction(fn):
@@ -54,23 +87,42 @@ def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
     members["function"] = staticmethod(fn)
     members["model_config"] = ConfigDict(use_attribute_docstrings=False)  # it would look for source and find none
     made = type(name, (base,), members)
-    _made.setdefault(fn, {})[kind] = ref(made)
+    if local:
+        _share(code, made)
+    else:
+        _made.setdefault(fn, {})[kind] = ref(made)
     return made
+
+
+def _share(code: tuple[object, ...], made: type) -> None:
+    if len(_shared) >= _MOST_SHARED:
+        del _shared[next(iter(_shared))]
+    _shared[code] = made
 
 
 def verified(task: type[Task], fn: Callable[..., Any]) -> type[Task]:
     """Return a task like another whose answers a function judges: `fn(answer)` or `fn(answer, task)`, which returns
-    `True`, `False` or `None`."""
+    `True`, `False` or `None`. That of a local function has to be `bind`ed to it."""
+    code = ("task", task, _code_of(fn))
+    local = is_local(fn)
+    if local and code in _shared:
+        return _shared[code]
     try:
         two = _takes_the_task(inspect.signature(fn))
     except ValueError:  # a built-in one, such as `bool`
         two = False
+    members: dict[str, object] = {"__doc__": task.__doc__, "_bound": PrivateAttr(default=None)}
+    members["function"] = staticmethod(fn)
 
     def verify(self: Task, answer: JsonValue) -> bool | None:
-        said = fn(answer, self) if two else fn(answer)
+        judge = _function_of(self)
+        said = judge(answer, self) if two else judge(answer)
         return None if said is None else bool(said)
 
-    return cast("type[Task]", type(task.__name__, (task,), {"__doc__": task.__doc__, "verify": verify}))
+    made = type(task.__name__, (task,), members | {"verify": verify})
+    if local:
+        _share(code, made)
+    return made
 
 
 def _takes_the_task(signature: inspect.Signature) -> bool:
@@ -87,17 +139,16 @@ def address(thing: Callable[..., Any]) -> str:
     return f"{module}:{getattr(thing, '__qualname__', type(thing).__name__)}"
 
 
-def handed_over(kind: Kind, thing: object, register: Callable[[str, str, type], str]) -> Plugin:
-    """Return the spec of an instance, a class or a function. `register` makes a class known under a name and returns
-    the name that it got. Raises `PluginError` for anything else."""
+def handed_over(kind: Kind, thing: object, register: Register) -> Plugin:
+    """Return the spec of an instance, a class or a function. Raises `PluginError` for anything else."""
     base = {"planner": Planner, "policy": Policy, "merge": Merge, "task": Task}[kind]
     if isinstance(thing, base):
         options = cast("dict[str, JsonValue]", cast("BaseModel", thing).model_dump(mode="json", exclude_unset=True))
         if kind == "task":
             options.pop("text", None)  # a task is made anew for each request's text
-        return Plugin(name=register(kind, address(type(thing)), type(thing)), options=options)
+        return Plugin(name=register(kind, address(type(thing)), type(thing), None), options=options)
     if isinstance(thing, type) and issubclass(thing, base):
-        return Plugin(name=register(kind, address(thing), thing))
+        return Plugin(name=register(kind, address(thing), thing, None))
     fn = cast("Callable[..., Any]", thing)
     cls = made_of(kind, fn) if inspect.isroutine(fn) else None
     if cls is None:
@@ -105,32 +156,42 @@ def handed_over(kind: Kind, thing: object, register: Callable[[str, str, type], 
         raise PluginError(
             f"{thing!r:.80} is no {kind}: give a name, {function}a subclass or instance of plait.core.{base.__name__}"
         )
-    return Plugin(name=register(kind, address(fn), cls))
+    return Plugin(name=register(kind, address(fn), cls, fn if is_local(fn) else None))
 
 
 class _Function(Planner):
+    _bound: Any = PrivateAttr(default=None)
+
     def start(self, brief: Brief) -> Plan:
-        return cast("Plan", cast("Any", self).function(brief))
+        return cast("Plan", _function_of(self)(brief))
 
 
 class _Coroutine(Flow):
+    _bound: Any = PrivateAttr(default=None)
+
     async def run(self, ctx: Context, question: str) -> Answerable:
-        return await cast("Any", self).function(ctx, question)
+        return await _function_of(self)(ctx, question)
 
 
 class _Rank(Policy):
+    _bound: Any = PrivateAttr(default=None)
+
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
-        key = cast("Any", self).function(step, view)
+        key = _function_of(self)(step, view)
         keys = cast("Sequence[float]", key if isinstance(key, tuple | list) else (key,))
         return tuple(float(each) for each in keys)
 
 
 class _Scored(Scorer):
+    _bound: Any = PrivateAttr(default=None)
+
     async def score(self, ctx: Context, question: str, node: Node) -> float | None:
-        return cast("Any", self).function(question, node.text)
+        return _function_of(self)(question, node.text)
 
 
 class _Merged(Merge):
+    _bound: Any = PrivateAttr(default=None)
+
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        said = cast("Any", self).function(branches, task)
+        said = _function_of(self)(branches, task)
         return said if isinstance(said, Verdict) else Verdict(value=said, why=f"by {type(self).__name__}")

@@ -12,6 +12,7 @@ import inspect
 import json
 import pkgutil
 import typing
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
@@ -26,7 +27,7 @@ from ...core.search import Scorer, Search
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence
 from .entry_points import Installed, installed
-from .inline import made_of, verified
+from .inline import bind, made_of, verified
 from .spec import parse_plugin
 
 __all__ = ["PluginKind", "Plugins", "parse_plugin"]
@@ -54,7 +55,7 @@ _BASES: dict[PluginKind, type] = {
 }
 _OWN = tuple(f"{package}." for packages in PACKAGES.values() for package in packages)
 """Beginnings of the modules that hold our own plugins: importing one does nothing."""
-_MOST_MADE = 1024
+_MOST_MADE = 256
 """Plugins that are kept; options may be different in every request."""
 _WORKER_METHODS = ("start", "run", "cancel", "health", "close")
 
@@ -70,6 +71,9 @@ class Plugins:
         self._made: dict[tuple[PluginKind, str, str], Any] = {}
         self._classes: dict[tuple[PluginKind, str], type] = {}
         self._namesakes: dict[tuple[PluginKind, str], int] = {}
+        self._bound: dict[tuple[PluginKind, str], weakref.ref[Callable[..., Any]]] = {}
+        """The local functions that were handed over, by the name of the plugin that each is. Whoever handed one over
+        holds it as long as its run needs it; then all that is known of it is forgotten."""
 
     def planner(self, spec: Plugin) -> Planner:
         """Return the planner of a spec."""
@@ -96,7 +100,9 @@ class Plugins:
         if "text" in spec.options:
             raise PluginError(f"task {spec.name!r}: `text` is the request's text, not an option")
         try:
-            return cls.model_validate({"text": text, **spec.options})
+            task = cls.model_validate({"text": text, **spec.options})
+            self._bind("task", spec, task)
+            return task
         except ValidationError as error:
             about_text = [each for each in error.errors(include_url=False) if each["loc"][:1] in ((), ("text",))]
             if about_text:
@@ -131,9 +137,12 @@ class Plugins:
             found = self._classes[kind, name] = self._find(kind, name)
         return found
 
-    def register(self, kind: str, name: str, cls: type) -> str:
-        """Make a class known under a name and return it, numbered if another class has that name already."""
+    def register(self, kind: str, name: str, cls: type, fn: Callable[..., Any] | None = None) -> str:
+        """Make a class known under a name and return it, numbered if another class has that name already. With `fn` it
+        is known for plugins of that function alone, and as long as this is there."""
         key = (cast("PluginKind", kind), name)
+        if fn is not None:
+            return self._register_local(*key, cls, fn)
         known = self._classes.get(key)
         if known is not None and known is not cls and not _same(known, cls):
             number = self._namesakes[key] = self._namesakes.get(key, 0) + 1
@@ -141,6 +150,34 @@ class Plugins:
         allow(*found_in(name))
         self._classes.setdefault(key, cls)
         return name
+
+    def _register_local(self, kind: PluginKind, name: str, cls: type, fn: Callable[..., Any]) -> str:
+        number = self._namesakes.get((kind, name), 0)
+        last = name if number <= 1 else f"{name}#{number}"
+        if (kind, last) in self._bound and self._bound[kind, last]() is fn:
+            return last
+        key = kind, name
+        while key in self._classes or not number:
+            self._namesakes[kind, name] = number = number + 1
+            key = kind, name if number == 1 else f"{name}#{number}"
+        try:
+            self._bound[key] = weakref.ref(fn, lambda _: self._forget(key))
+        except TypeError:  # an object that cannot be watched: it stays
+            self._bound[key] = lambda: fn  # pyright: ignore[reportArgumentType]
+        self._classes[key] = cls
+        return key[1]
+
+    def _forget(self, key: tuple[PluginKind, str]) -> None:
+        self._bound.pop(key, None)
+        self._classes.pop(key, None)
+
+    def _bind(self, kind: PluginKind, spec: Plugin, plugin: object) -> bool:
+        """Give a plugin its local function; return whether it has one."""
+        watched = self._bound.get((kind, spec.name))
+        fn = watched() if watched is not None else None
+        if fn is not None:
+            bind(plugin, fn)
+        return fn is not None
 
     def _find(self, kind: PluginKind, name: str) -> type:
         base, plus, judge = name.partition("+")
@@ -184,6 +221,8 @@ class Plugins:
         made = self._made.get((kind, spec.name, options))
         if made is None:
             made = self._make(kind, spec)
+            if self._bind(kind, spec, made):
+                return cast("T", made)
             if len(self._made) >= _MOST_MADE:
                 del self._made[next(iter(self._made))]
             self._made[kind, spec.name, options] = made
