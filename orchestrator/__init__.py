@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .core.agent import Agent
     from .core.errors import PlaitError
     from .core.flow import Flow
     from .core.interfaces import Merge, Planner, Policy, Verdict, Worker
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .runtime.client.sync import Orchestrator
 
 __all__ = [
+    "Agent",
     "Answer",
     "AnswerNews",
     "AskNews",
@@ -59,6 +61,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _NAMES = {
+    ".core.agent": ("Agent",),
     ".core.errors": ("PlaitError",),
     ".core.flow": ("Flow",),
     ".core.interfaces": ("Merge", "Planner", "Policy", "Verdict", "Worker"),

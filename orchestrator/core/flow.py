@@ -15,7 +15,8 @@ again, against the journal. So it awaits nothing but handles of its context, and
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
@@ -35,8 +36,9 @@ from .awaited import (
     Several,
     StepFailed,
 )
+from .chat import Message
 from .errors import FlowError
-from .interfaces import Brief, Merge, Planner
+from .interfaces import Brief, Merge, Planner, Reader
 from .plan import Budget, Call, Join, Op, Part, Plan, Plugin, Ref, Sampling, Step, Text, Think
 from .planning import derive
 from .tools.context import Context as ToolContext
@@ -91,6 +93,8 @@ class Context:
     def __init__(self, host: Host, brief: Brief, planner: str) -> None:
         self.brief = brief
         """The request, its task, and the tools there are."""
+        self._inner: Inner | None = None
+        self._tools = brief.tools  # of the run; `brief.tools` are this flow's
         self._host = self.host = host
         self._planner = planner
         self._names: dict[str, None] = {}
@@ -204,8 +208,42 @@ class Context:
     def inside(self, group: Group) -> Context:
         """Return a context like this one whose steps belong to a group."""
         inner = Context(self._host, self.brief, self._planner)
-        inner._names, inner._group = self._names, group
+        inner._names, inner._group, inner._inner = self._names, group, self._inner
+        inner._tools = self._tools
         return inner
+
+    async def delegate(
+        self,
+        flow: Flow,
+        question: str,
+        *,
+        name: str = "",
+        tools: Sequence[str] | None = None,
+        budget: Budget | None = None,
+        messages: Sequence[Message] = (),
+    ) -> JsonValue:
+        """Let another flow work on a question, within this run, and return its value.
+
+        Its steps have names that begin with `name`, share a budget, and are given up with this flow. It sees those of
+        the run's `tools` that are named (all by default), and the conversation before the question (`messages`).
+        Raises what the flow raises; `FlowError` for a tool that is not there.
+        """
+        known = {each.name for each in self._tools}
+        missing = sorted(set(tools or ()) - known)
+        if missing:
+            raise FlowError(f"{name or 'a flow'} wants the tools {', '.join(missing)}: give them to the run")
+        place = self._next(name or "flow")
+        async with self.scope(budget) as inner:
+            chosen = tuple(each for each in self._tools if tools is None or each.name in tools)
+            request = self.brief.request.model_copy(update={"text": question, "messages": tuple(messages)})
+            task = self.brief.task.model_copy(update={"text": question})
+            inner.brief = replace(self.brief, request=request, task=task, tools=chosen)
+            inner._inner = Inner(f"{place}.", Plugin.of(flow), None if tools is None else tuple(tools))
+            value = await flow.run(inner, question)
+            if not isinstance(value, Made):
+                return value
+            await value
+            return value.value
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -214,6 +252,14 @@ class Context:
 
     def _think(self, prompt: Pieces, after: Line | None, asked: Asked) -> Line:
         options: dict[str, object] = dict(asked)
+        inner = self._inner
+        if inner is not None:
+            if "name" in options:
+                options["name"] = f"{inner.prefix}{options['name']}"
+            if options.get("expands"):
+                options["state"] = inner.wrapped(cast("JsonValue", options.get("state")))
+            if after is None:
+                options.setdefault("messages", ())  # not those of the request
         named: dict[str, object] = {key: options.pop(key) for key in _STEP if key in options}
         name = named["name"] = named.get("name") or self._next("think")
         sampling = {key: options.pop(key) for key in list(options) if key in _SAMPLING}
@@ -232,16 +278,19 @@ class Context:
         return self._add(Line(self, self._host, _new_step(**named, op=op)))
 
     def _next(self, kind: str) -> str:
-        name = self._host.place().next(kind)
+        prefix = self._inner.prefix if self._inner is not None else ""
+        name = f"{prefix}{self._host.place().next(kind)}"
         while name in self._names:
-            name = self._host.place().next(kind)
+            name = f"{prefix}{self._host.place().next(kind)}"
         return name
 
     def _joined(self, kind: str, op: Join, needs: Iterable[str], named: Named) -> Joined:
         return self._add(Joined(self, self._host, self._step(kind, op, needs, named)))
 
     def _step(self, kind: str, op: Op, needs: Iterable[str], named: Named) -> Step:
-        name = named.get("name") or self._next(kind)
+        prefix = self._inner.prefix if self._inner is not None else ""
+        own = named.get("name")
+        name = f"{prefix}{own}" if own else self._next(kind)
         return _new_step(**{**named, "name": name, "op": op, "needs": tuple(dict.fromkeys(needs))})
 
     def _add(self, handle: M) -> M:
@@ -250,6 +299,20 @@ class Context:
         self._names[handle.name] = None
         self._host.made(handle, self._group)
         return handle
+
+
+class Inner(NamedTuple):
+    """A flow that works within another (`Context.delegate`)."""
+
+    prefix: str
+    """Before the names of its steps."""
+    planner: Plugin
+    tools: tuple[str, ...] | None
+
+    def wrapped(self, state: JsonValue) -> JsonValue:
+        """Return what the reader of a step of its needs to know: whose step it is, and its own state."""
+        tools = None if self.tools is None else list[JsonValue](self.tools)
+        return {"planner": self.planner.model_dump(mode="json"), "tools": tools, "state": state}
 
 
 class Scope:
@@ -290,6 +353,17 @@ class Flow(Planner):
         may make no more steps then.
         """
         raise NotImplementedError
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return the reader of a step of a flow that works within this one (`Context.delegate`)."""
+        match step.state:
+            case {"planner": dict() as spec, "tools": tools, "state": state}:
+                planner = brief.plugin("planner", Plugin.model_validate(spec))
+                assert isinstance(planner, Planner)
+                chosen = tuple(each for each in brief.tools if not isinstance(tools, list) or each.name in tools)
+                return planner.reader(step.model_copy(update={"state": state}), replace(brief, tools=chosen))
+            case _:
+                return super().reader(step, brief)
 
     def start(self, brief: Brief) -> Plan:
         """Return the step that stands for the flow, which expands into what the flow makes."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Line
-from plait.core.chat import Message
+from plait.core.agent import Agent
+from plait.core.awaited import Line, StepFailed
+from plait.core.chat import Message, split_reasoning, spoken, with_prompt
+from plait.core.errors import PlannerError, PluginError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.interfaces import Brief, Reader
 from plait.core.plan import Call, Function, Join, Plan, Plugin, Step
@@ -58,6 +60,10 @@ class React(Flow):
     """Most tokens of one turn."""
     temperature: float = Field(default=0.0, ge=0.0)
     """0 is greedy."""
+    agents: tuple[Agent, ...] = ()
+    """Agents that the model may call as tools; they begin when the turn is whole, side by side."""
+    handoffs: tuple[Agent, ...] = ()
+    """Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`."""
     early: bool = True
     """Start calls while the turn is still being written. Off: when it is whole."""
 
@@ -71,8 +77,12 @@ class React(Flow):
             calls = ledger.calls(turn.value)
             if not calls:
                 break
+            said = await self._agents(ctx, calls)
+            heir = next((each for each in self.handoffs for call, _ in calls if call.name == transfer(each)), None)
             readable = [call for call, _ in calls if call.id]
-            messages = ledger.observe(turn.value, calls)
+            messages = ledger.observe(turn.value, calls, said)
+            if heir is not None:
+                return await heir.work(ctx, question, [*ledger.talk, *messages])
             misread = [call.wrong for call, _ in calls if call.wrong]
             prompt = "\n".join([*misread, prompts.REPAIR[self.dialect]]) if misread else ""
             last = number == self.turns or ledger.tired or (bool(misread) and not readable and repaired)
@@ -81,6 +91,24 @@ class React(Flow):
             if last:
                 break
         return turn
+
+    async def _agents(self, ctx: Context, calls: Sequence[tuple[Wanted, str]]) -> dict[str, str]:
+        """Let the agents that were called work, side by side, and return what each said, by the id of the call."""
+        known = {each.name: each for each in self.agents}
+        asked = [call for call, fate in calls if fate == "ours" and call.name in known]
+
+        async def one(call: Wanted) -> str:
+            question = call.arguments.get("question")
+            if not isinstance(question, str) or not question.strip():
+                return f"{_ERROR}give the `question` as a text"
+            try:
+                value = await known[call.name].work(ctx, question)
+            except (StepFailed, PlannerError, PluginError) as error:
+                return f"{_ERROR}{error}"
+            return split_reasoning(as_text(value))[1].strip()
+
+        said = await ctx.gather(*(one(call) for call in asked))
+        return {call.id: each for call, each in zip(asked, said, strict=True)}
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that starts a turn's calls as they are written."""
@@ -115,6 +143,7 @@ class React(Flow):
         last: bool = False,
     ) -> Line:
         ledger.turns += 1
+        ledger.talk += with_prompt([each for each in messages if each.role != "system"], prompt)
         name = f"turn-{ledger.turns}"
         tools = ledger.functions if self.dialect == "native" and not last else ()
         think = ctx.think if before is None else before.think
@@ -142,6 +171,8 @@ class Ledger:
 
     brief: Brief
     planner: React
+    talk: list[Message] = field(default_factory=list[Message])
+    """The conversation without instructions, for who takes it over."""
     turns: int = 0
     next: int = 1
     """Number of the next call."""
@@ -165,6 +196,8 @@ class Ledger:
             Function(name=each.name, description=each.description, parameters=each.parameters)
             for each in self.brief.tools
         ]
+        told += [prompts.agent_function(each.name, each.description) for each in self.planner.agents]
+        told += [prompts.transfer_function(transfer(each), each.description) for each in self.planner.handoffs]
         own = [] if not told or any(each.name == MORE for each in told) else [prompts.more_function()]
         return (*told, *own)
 
@@ -172,8 +205,12 @@ class Ledger:
         """Return the calls of a turn that has ended, with what became of each."""
         return turn_calls(self.planner, self.brief, _text(value), self.next, list(self.results))
 
-    def observe(self, value: JsonValue, calls: Sequence[tuple[Wanted, str]]) -> list[Message]:
-        """Take the results of a turn's calls, and return them as messages, in the order of the calls."""
+    def observe(
+        self, value: JsonValue, calls: Sequence[tuple[Wanted, str]], agents: Mapping[str, str]
+    ) -> list[Message]:
+        """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`: what
+        the agents said that were called."""
+        self.talk.append(spoken(_text(value), self.next))
         most = self.planner.observation_tokens * CHARACTERS_A_TOKEN
         said: list[tuple[Wanted, str]] = []
         lasting = {spec.name for spec in self.brief.tools if spec.side_effects}
@@ -187,12 +224,19 @@ class Ledger:
                 most_calls = f"a turn may make {self.planner.calls} calls"
                 said.append((call, f"not run: {most_calls}; make it again if it is needed"))
                 continue
-            if fate == "ours":
-                said.append((call, self._more(call, most)))
+            if fate == "ours" and call.id not in agents:
+                moved = any(call.name == transfer(each) for each in self.planner.handoffs)
+                said.append((call, "The conversation is handed over." if moved else self._more(call, most)))
                 continue
-            result = now.get(call.key) or self.results[call.key] if fate == "same" else _result(value, call)
+            result = (
+                now.get(call.key) or self.results[call.key]
+                if fate == "same"
+                else agents.get(call.id) or _result(value, call)
+            )
             self.by_id[call.id] = now[call.key] = result
-            if call.name not in lasting and not result.startswith(_ERROR):  # what failed may be tried again
+            if (
+                fate == "run" and call.name not in lasting and not result.startswith(_ERROR)
+            ):  # what failed may be tried again
                 self.results[call.key] = result
             shown = prompts.cut(result, most, call.id)
             if fate == "same" and count >= _TIRING:
@@ -213,12 +257,18 @@ class Ledger:
         return prompts.slice_of(self.by_id[name], call.arguments, most)
 
 
+def transfer(agent: Agent) -> str:
+    """Return the name of the call that hands a conversation over."""
+    return f"transfer_to_{agent.name}"
+
+
 def turn_calls(
     planner: React, brief: Brief, text: str, first: int, known: Sequence[str], whole: bool = True
 ) -> list[tuple[Wanted, str]]:
     """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
     text = f"{text}\n" if whole else text
-    ours = () if any(spec.name == MORE for spec in brief.tools) else (MORE,)
+    ours = [each.name for each in planner.agents] + [transfer(each) for each in planner.handoffs]
+    ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
     calls = wanted(text, planner.dialect, first, brief.tools)
     return fates(calls, brief.tools, known, planner.calls, ours)
 

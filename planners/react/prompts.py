@@ -9,7 +9,17 @@ from plait.core.plan import Function
 
 from .turns import MORE, Dialect
 
-__all__ = ["LAST", "REPAIR", "TIRED", "cut", "instructions", "more_function", "slice_of"]
+__all__ = [
+    "LAST",
+    "REPAIR",
+    "TIRED",
+    "agent_function",
+    "cut",
+    "instructions",
+    "more_function",
+    "slice_of",
+    "transfer_function",
+]
 
 _NATIVE = """\
 Answer the user's question. You may call these functions, a line each:
@@ -56,6 +66,28 @@ def more_function() -> Function:
             },
             "required": ["id", "start", "end"],
         },
+    )
+
+
+def agent_function(name: str, description: str) -> Function:
+    """Return the function by which a model calls an agent."""
+    return Function(
+        name=name,
+        description=description or "Works on a question by itself and returns its answer.",
+        parameters={
+            "type": "object",
+            "properties": {"question": {"type": "string", "description": "All that it needs to know"}},
+            "required": ["question"],
+        },
+    )
+
+
+def transfer_function(name: str, description: str) -> Function:
+    """Return the function by which a model hands the conversation over."""
+    return Function(
+        name=name,
+        description=f"Hands the conversation over, for good. {description}".strip(),
+        parameters={"type": "object", "properties": {}},
     )
 
 

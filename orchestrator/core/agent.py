@@ -1,0 +1,86 @@
+"""Agents: instructions, tools, a way of working and a budget, under a name. An agent is a flow, so it can be a run's
+planner; as the tool of another agent it works within that run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
+
+from .chat import Message
+from .errors import PlannerError
+from .flow import Answerable, Context, Flow
+from .plan import Budget, Plugin
+from .tools.tool import is_name
+
+__all__ = ["Agent"]
+
+
+def _as_plugin(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else Plugin.of(value) if isinstance(value, Flow) else value
+
+
+class Agent(Flow):
+    """An agent, for `planner=` of a run, `agents` and `handoffs` of other agents, or `ctx.delegate` of a flow.
+
+        lead = Agent(name="lead", agents=(Agent(name="scout", tools=("search",), budget=Budget(tokens=2000)),))
+        plait.run("Which of the two is higher?", planner=lead, tools=[search])
+
+    Its run within another's is a scope there: one budget around both, one journal, and giving up the outer run gives up
+    the inner one.
+    """
+
+    name: str
+    """How others call it: a tool's name."""
+    description: str = ""
+    """What it is good for: what other agents are told of it."""
+    instructions: str = ""
+    """What its model is told first."""
+    tools: tuple[str, ...] | None = None
+    """Names of the run's tools that it may call; all by default."""
+    agents: tuple[Agent, ...] = ()
+    """Agents that it may call as tools."""
+    handoffs: tuple[Agent, ...] = ()
+    """Agents to which it may hand the conversation over; the answer is then theirs."""
+    planner: Annotated[Plugin, BeforeValidator(_as_plugin)] = Plugin(name="react")
+    """How it works: a planner that is a flow."""
+    budget: Budget = Field(default=Budget(), exclude_if=lambda budget: budget == Budget())
+    """Of each of its runs within another. As a run's planner it has the run's budget too."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Agent:
+        if not is_name(self.name):
+            raise ValueError(f"{self.name!r:.80} is no name of an agent: letters, digits, `_`, `.` and `-`")
+        names = [each.name for each in (*self.agents, *self.handoffs)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two agents of {self.name!r} are named {twice!r}")
+        return self
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Work as the planner does, with the agent's instructions and tools."""
+        return await self.work(ctx, question, ctx.brief.request.messages)
+
+    async def work(self, ctx: Context, question: str, messages: Sequence[Message] = ()) -> JsonValue:
+        """Work on a question within another flow, after a conversation, and return the answer. Raises what the planner
+        raises: `StepFailed` when the budget is used up, for example."""
+        flow = _planner(self, ctx)
+        return await ctx.delegate(
+            flow, question, name=self.name, tools=self.tools, budget=self.budget, messages=messages
+        )
+
+
+def _planner(agent: Agent, ctx: Context) -> Flow:
+    """Return the planner of an agent, told of its instructions and of the agents beside it. Raises `PlannerError`."""
+    spec = agent.planner
+    kind = ctx.brief.plugin("planner", spec)
+    if not isinstance(kind, Flow):
+        raise PlannerError(f"the agent {agent.name!r} cannot work by {spec.name!r}: give a planner that is a flow")
+    fields: dict[str, object] = {}
+    for name in ("instructions", "agents", "handoffs"):
+        if given := getattr(agent, name):
+            if name not in type(kind).model_fields:
+                raise PlannerError(f"the planner {spec.name!r} has no {name}, which the agent {agent.name!r} has")
+            fields[name] = given
+    return kind.model_copy(update=fields)
