@@ -23,14 +23,13 @@ setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu to ch
 demo: $(READY) ## Solve a few puzzles serially, by a vote and by reasoning threads, on a real engine
 	@$(BIN)/plait demo $(ARGS)
 
-# First what needs no engine, over all cores (`--dist loadfile`: a file's tests share its fixtures). Then what starts
-# engines and Ray, two files at a time: an engine that starts, or a test that waits for a death, leaves a core idle, but
-# more engines than cores hold each other up. The slowest files come first in the order of the folders, which is kept.
+# First what needs no engine, over all cores (`--dist loadfile`: a file's tests share its fixtures); then, one after
+# another, what starts engines and Ray, since engines that share cores hold each other up.
 test: $(READY) ## Run the tests but the slow ones and those for a GPU (ARGS="tests/core -x" to choose)
 ifeq ($(strip $(ARGS)),)
 	@failed=0; \
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not engine and not slow and not gpu" || failed=1; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "engine and not slow and not gpu" || failed=1; \
+	$(BIN)/python -m pytest -m "engine and not slow and not gpu" || failed=1; \
 	exit $$failed
 else
 	@$(BIN)/python -m pytest $(ARGS)
