@@ -5,6 +5,7 @@ Decides what the written page looks like. It does not know what a study asks, no
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import itertools
@@ -41,7 +42,7 @@ _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
 
 @common_options
 def study(
-    name: Annotated[str, typer.Argument(help=f"Which one: {', '.join((*NAMES, 'search'))}.")],
+    name: Annotated[str, typer.Argument(help=f"Which one: {', '.join((*NAMES, 'search', 'tools'))}.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where tables, plots and numbers go.")] = Path("results"),
     records: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs are kept, to resume; OUT/records if left out.")
@@ -75,6 +76,18 @@ def study(
 
         with opened(False) as output:
             output.people.print(run(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
+        return
+    if name == "tools":
+        from .tools import ask_all, page_of, rows_of
+
+        kept = (records or out / "records") / "tools.jsonl"
+        with opened(False) as output:
+            if not report:
+                asyncio.run(ask_all(common.load(), problems, kept))
+            page = page_of(rows_of(kept))
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "tools.md").write_text(page, encoding="utf-8")
+            output.people.print(page, markup=False, soft_wrap=True)
         return
     made = load(name)
     unknown = [given for given in only or () if not any(fnmatchcase(each.key, given) for each in made.conditions())]

@@ -22,7 +22,11 @@ from .common.output import cancellable
 __all__ = ["COMMANDS", "build", "check_words", "main", "run"]
 
 COMMANDS = {
-    "demo": (".commands.demo", "demo", "Solve a few Countdown puzzles serially, by a vote and by spawned threads."),
+    "demo": (
+        ".commands.demo",
+        "demo",
+        "Solve puzzles by threads, answer questions by plans of tool calls, split a request.",
+    ),
     "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
     "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
     "compare": (".commands.compare", "compare", "Compare saved results of several planners on the same problems."),

@@ -50,9 +50,9 @@ def test_a_question_is_read_as_it_was_written_and_its_plan_gives_the_answer(seed
 
 
 def test_slots_are_numbered_by_first_appearance_and_equal_words_share_one() -> None:
-    text = "if the age of Brelom is above 40 then 40 else the sum of the age of Ardan and the debt of Brelom?"
+    text = "if the age of Brelom is above 40 then 40 else the sum of Ardan's age and the debt of Brelom's twin?"
     shown, meaning = slots(text)
-    assert shown == "if the age of s0 is above n0 then n0 else the sum of the age of s1 and the debt of s0?"
+    assert shown == "if s0's age is above n0 then n0 else the sum of s1's age and s0's twin's debt?"
     assert meaning == {"s0": "Brelom", "n0": "40", "s1": "Ardan"}
 
 
@@ -76,7 +76,8 @@ def test_the_split_does_not_depend_on_names_and_numbers() -> None:
         "", "?", "what", "what is the age of", "what is the age of Ardan and?", "who is the the of Ardan?",
         "is the age of Ardan above", "which of Ardan has the best age?", "what is the age of Nobody?",
         "what is " + "the sum of " * 200 + "1 and 2?", "x" * 5000, "what is the age of Ardan; rm -rf /", "$1", "{}",
-        "what is the sum of the age of Ardan, the age of Brefik?",
+        "what is the sum of the age of Ardan, the age of Brefik?", "what is Ardan's?", "who is Ardan's age?",
+        "what is Ardan's age's owner?", "'s", "is Ardan above Brefik?",
     ],
 )  # fmt: skip
 def test_text_outside_the_language_is_refused_in_words(text: str) -> None:

@@ -21,6 +21,7 @@ MARKS = (
 """What stands for instructions, and for the text of a failure."""
 
 RULES: tuple[tuple[str, str], ...] = (
+    (r"\A(?:error|not run|none)[^\n]*", "<failed>"),
     (r"Observation: (?:error|not run|none)[^\n]*", "Observation: <failed>"),
     (r"<tool_response>error[^<]*", "<tool_response><failed>"),
     (r"\AGiven a question, write a plan(?=[\s\S]*\n- Part of the work is done)[\s\S]*?\nQuestion: ", "<replan>"),
@@ -66,7 +67,7 @@ def _build() -> list[str]:
     words |= dict.fromkeys((*NAMES, *ATTRIBUTES, *RELATIONS, *OPERATIONS, *PARAMETERS))
     words |= dict.fromkeys(f"{n}. " for n in range(1, MOST_TASKS + 1))
     words |= dict.fromkeys(f"${n}" for n in range(1, MOST_TASKS + 1))
-    words |= dict.fromkeys((*_QUESTION, *_PLAN, *_TURNS, *_SPLIT))
+    words |= dict.fromkeys((*_QUESTION, *_PLAN, *_TURNS, *_SPLIT, "'s "))
     words |= dict.fromkeys(f"<reserved{n}>" for n in range(-len(words) % 32))
     return list(words)
 

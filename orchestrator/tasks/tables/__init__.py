@@ -25,7 +25,7 @@ _ANSWER = re.compile(r"true|false|-?[0-9]{1,18}|[A-Z][a-z]+")
 
 
 class Tables(Task):
-    """`what is the sum of the age of the owner of Ardan and 31?`: look-ups, arithmetic, comparisons, most and least,
+    """`what is the sum of Ardan's owner's age and 31?`: look-ups, arithmetic, comparisons, most and least,
     counts and conditions (`plait.tasks.tables.language`).
 
     An answer is a number, a name, or `true` or `false`. The tools that know the facts come with the task.
@@ -55,6 +55,10 @@ class Tables(Task):
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the question, by default with slots in it."""
         return self._shown
+
+    def chat(self) -> bool:
+        """Put prompts through the model's chat template, which leaves them as they are, but cuts them as a whole."""
+        return True
 
     def extract(self, text: str) -> JsonValue:
         """Return the number, name, `true` or `false` that a text is, or else the last one in it, or `None`."""

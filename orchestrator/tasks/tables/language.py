@@ -1,16 +1,17 @@
 """The closed language of questions over tables: what a question is, how it is written, and how it is read.
 
-    what is the sum of the age of the owner of Arlen and 31?
-    which of Arlen, Brena and the twin of Corvo has the most income?
-    if the age of Arlen is above 40 then the debt of Arlen else the budget of Brena?
+    what is the sum of Ardan's owner's age and 31?
+    which of Ardan, Brefik and Corlom's twin has the most income?
+    if Ardan's age is above 40 then Ardan's debt else Brefik's budget?
 
 Every construct has one place for each of its parts, so a question has one meaning and is read without looking ahead.
+`the age of the owner of Ardan` is read as `Ardan's owner's age`, which is how it is written: in the order of the calls.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...core.errors import TaskError
@@ -39,7 +40,7 @@ NAMES = tuple(first + second for first in _FIRST for second in _SECOND)
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A row: by name, or through relations (outermost first): `the owner of the twin of Arlen`."""
+    """A row: by name, or through relations (outermost first): `Ardan's twin's owner`."""
 
     name: str
     relations: tuple[str, ...] = ()
@@ -141,11 +142,11 @@ def words(part: Question | Value | Entity) -> str:
     """Return a question, or a part of one, as text."""
     match part:
         case Entity(name, relations):
-            return "".join(f"the {relation} of " for relation in relations) + name
+            return name + "".join(f"'s {relation}" for relation in reversed(relations))
         case Number(text):
             return text
         case Field(attribute, entity):
-            return f"the {attribute} of {words(entity)}"
+            return f"{words(entity)}'s {attribute}"
         case Operation(name, left, right):
             return f"the {name} of {words(left)} and {words(right)}"
         case Find(value, lead):
@@ -171,13 +172,13 @@ def _listed(entities: Sequence[Entity]) -> str:
 
 # -- reading -------------------------------------------------------------------------------------------------------
 
-_WORD = re.compile(r"[A-Za-z]+[0-9]*|[0-9]+|[,?]|\S")
+_WORD = re.compile(r"[A-Za-z]+[0-9]*|[0-9]+|'s\b|[,?]|\S")
 _NAME = re.compile(r"[A-Z][a-z]+|s[0-9]")
 _NUMBER = re.compile(r"[0-9]{1,9}|n[0-9]")
 _REPLACED = re.compile(r"\b(?:[A-Z][a-z]+|[0-9]{1,9})\b")
 _MOST_CHARS = 2000
 _DEEPEST = 40
-EXAMPLE = "write for example: what is the sum of the age of the owner of Ardan and 31?"
+EXAMPLE = "write for example: what is the sum of Ardan's owner's age and 31?"
 
 
 class _Words:
@@ -217,6 +218,10 @@ class _Words:
             return False
         self.at += len(wanted)
         return True
+
+    def next_is(self, word: str, then: Collection[str]) -> bool:
+        """Whether this word is next, and behind it one of those."""
+        return self.words[self.at : self.at + 1] == [word] and "".join(self.words[self.at + 1 : self.at + 2]) in then
 
     def matching(self, pattern: re.Pattern[str], what: str) -> str:
         word = self.peek()
@@ -284,12 +289,20 @@ def _entity(source: _Words) -> Entity:
     while source.got("the"):
         relations.append(source.take(*RELATIONS))
         source.take("of")
-    return Entity(source.matching(_NAME, "a name"), tuple(relations))
+    name = source.matching(_NAME, "a name")
+    while source.next_is("'s", RELATIONS):
+        source.take("'s")
+        relations.insert(0, source.take(*RELATIONS))
+    return Entity(name, tuple(relations))
 
 
 def _value(source: _Words) -> Value:
+    if _NAME.fullmatch(source.peek()) or source.next_is("the", RELATIONS):
+        entity = _entity(source)
+        source.take("'s")
+        return Field(source.take(*ATTRIBUTES), entity)
     if not source.got("the"):
-        return Number(source.matching(_NUMBER, "a number or 'the'"))
+        return Number(source.matching(_NUMBER, "a number, a name or 'the'"))
     word = source.take(*ATTRIBUTES, *OPERATIONS)
     source.take("of")
     if word in ATTRIBUTES:
@@ -309,7 +322,7 @@ def slots(text: str) -> tuple[str, dict[str, str]]:
     not know what they are. Raises `TaskError` for more than ten of a kind.
 
     >>> slots("is the age of Ardan above 40?")
-    ('is the age of s0 above n0?', {'s0': 'Ardan', 'n0': '40'})
+    ("is s0's age above n0?", {'s0': 'Ardan', 'n0': '40'})
     """
     found: dict[str, str] = {}
     counts = {"s": 0, "n": 0}

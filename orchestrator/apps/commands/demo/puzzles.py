@@ -1,31 +1,29 @@
-"""`plait demo`: the same few puzzles by one line of reasoning, by a vote of samples, and by spawned threads."""
+"""The demonstration's first part: the same few puzzles by one line of reasoning, a vote of samples, and threads."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...core.plan import Plugin
-from ...runtime.client.answer import Answer, AnswerNews
-from ...runtime.client.client import AsyncOrchestrator
-from ...runtime.client.config import Config
-from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import Common, Json, common_options
-from ..common.output import Output, opened
-from ..common.problems import Problem, draw
-from ..common.session import opened_session
-from ..common.tree import following
-from .eval import Tally
+from ....core.plan import Plugin
+from ....runtime.client.answer import Answer, AnswerNews
+from ....runtime.client.client import AsyncOrchestrator
+from ....runtime.client.config import Config
+from ...common.interrupt import Interrupted, Stopper
+from ...common.output import Output
+from ...common.problems import Problem
+from ...common.session import opened_session
+from ...common.tree import following
+from ..eval import Tally
 
-__all__ = ["demo"]
+__all__ = ["Way", "close_puzzles", "solve_puzzles", "ways"]
 
 _WIDE = 80
 
@@ -57,44 +55,7 @@ def ways() -> list[Way]:
     ]
 
 
-@common_options
-def demo(
-    puzzles: Annotated[int, typer.Option(min=1, max=100, help="How many puzzles.")] = 5,
-    as_json: Json = False,
-    *,
-    common: Common,
-) -> None:
-    """Solve a few held-out Countdown puzzles serially, by a vote and by spawned threads, on one engine."""
-    config = common.load()
-    with opened(as_json) as output:
-        began = time.monotonic()
-        compared = ways()
-        problems = draw(puzzles, config.seed)
-        cancelled, start = run_stoppable(lambda stopper: _demo(config, problems, compared, output, stopper))
-        seconds = time.monotonic() - began
-        if not as_json or output.progress.is_terminal:
-            _close(compared, len(problems), start, seconds, cancelled, output.people)
-        if as_json:
-            output.result(
-                {
-                    "status": "cancelled" if cancelled else "done",
-                    "puzzles": [problem.text for problem in problems],
-                    "ways": {way.key: way.tally.summary() for way in compared},
-                    "answers": {way.key: list(way.tally.records.values()) for way in compared},
-                    "start_seconds": round(start, 3),
-                    "seconds": round(seconds, 3),
-                }
-            )
-        failures = [way.tally.first_failure for way in compared if way.tally.first_failure]
-        if failures:
-            output.progress.print(f"error: {failures[0]}", markup=False, soft_wrap=True)
-    if cancelled:
-        raise typer.Exit(130)
-    if failures:
-        raise typer.Exit(1)
-
-
-async def _demo(
+async def solve_puzzles(
     config: Config, problems: Sequence[Problem], compared: Sequence[Way], output: Output, stopper: Stopper
 ) -> tuple[bool, float]:
     """Return whether the user gave up, and how long the start took."""
@@ -157,9 +118,7 @@ def _pretty(answer: Any) -> str:
     return ", ".join(str(step) for step in steps).translate(str.maketrans("-*/", "−×÷"))
 
 
-def _close(
-    compared: Sequence[Way], puzzles: int, start: float, seconds: float, cancelled: bool, console: Console
-) -> None:
+def close_puzzles(compared: Sequence[Way], console: Console) -> None:
     """Print the table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("")
@@ -179,6 +138,3 @@ def _close(
     console.print()
     console.print(table)
     console.print("tokens: means a puzzle; critical path: those generated one after another", style="dim")
-    if cancelled:
-        console.print("status: cancelled", style="yellow")
-    console.print(f"{seconds:.1f} s in all, {start:.1f} s of it to start the engine", style="dim")

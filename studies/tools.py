@@ -1,0 +1,182 @@
+"""Study `tools`: held-out questions over tables on the engine, by one call a turn, native parallel calls, and plans.
+
+All three are modes of one small model, so what differs is how calls are asked for. A look-up takes a fixed time; a
+share of look-ups fails once. Questions are asked one at a time, the ways in turn for each question.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import JsonValue
+
+from plait.apps.commands.demo.turns import OneCallATurn
+from plait.core.flow import Answerable, Flow, StepFailed
+from plait.core.interfaces import Planner
+from plait.core.plan import Plugin
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import BUNDLED_MODEL, Config
+from plait.tasks.tables.asking import held_out
+from plait.tasks.tables.plan import PARAMETERS
+
+from .statistics import mean, share
+
+__all__ = ["Row", "ask_all", "page_of", "rows_of"]
+
+WAYS = ("turns", "native", "llmcompiler")
+LATENCIES = (0.02, 0.1, 0.5)
+FAILING = 0.1
+MODEL = Path(BUNDLED_MODEL).with_name("tables")
+
+
+class NativeTurns(Flow):
+    """Turns of native calls, all that a turn asks for at the same time; `<tool_call>` as in Hermes' template."""
+
+    turns: int = 16
+    """Most turns."""
+
+    async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+        """Return the answer, or `None` where a call cannot be made."""
+        text = f"<native>{question}\n"
+        for _ in range(self.turns):
+            line = await ctx.think(text, max_tokens=256, temperature=0.0, chat=False)
+            calls = native_calls(line.text)
+            if calls is None:
+                return None
+            if not calls:
+                return line.text.strip()
+            shown = [self._shown(ctx, *call) for call in calls]
+            said = await ctx.gather(*shown)
+            text += line.text.removesuffix("<end>").removesuffix("\n") + "\n<end>"
+            text += "".join(f"<tool_response>{each}</tool_response>\n" for each in said)
+        return None
+
+    async def _shown(self, ctx: Flow.Context, tool: str, args: dict[str, JsonValue]) -> str:
+        try:
+            value = await ctx.call(tool, **args)
+        except StepFailed as error:
+            return f"error: {' '.join(str(error).split()).replace('<', '')}"
+        return value if isinstance(value, str) else json.dumps(value)
+
+
+def native_calls(text: str) -> list[tuple[str, dict[str, JsonValue]]] | None:
+    """Return the calls in a turn; empty if there are none, `None` if one cannot be made."""
+    found: list[tuple[str, dict[str, JsonValue]]] = []
+    for part in text.split("<tool_call>")[1:]:
+        try:
+            read = json.loads(part.partition("</tool_call>")[0])
+        except (ValueError, RecursionError):
+            return None
+        match read:
+            case {"name": str(name), "arguments": dict(args)} if tuple(args) == PARAMETERS.get(name):
+                found.append((name, args))
+            case _:
+                return None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One question, asked one way."""
+
+    text: str
+    way: str
+    latency: float
+    right: bool
+    model_calls: int
+    tool_calls: int
+    tokens: int
+    seconds: float
+    load: float
+    """Threads of the machine that ran or waited for a core."""
+
+
+def planner_of(way: str) -> Planner | Plugin:
+    """Return the planner for a way."""
+    match way:
+        case "turns":
+            return OneCallATurn()
+        case "native":
+            return NativeTurns()
+        case _:
+            return Plugin(name=way, options={"max_replans": 2})
+
+
+async def ask_all(config: Config, questions: int, kept: Path) -> None:
+    """Ask what has not been asked yet; each row is written when it is there."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    done = {(row.text, row.way, row.latency) for row in rows_of(kept)}
+    todo = [
+        (text, latency, way)
+        for text in held_out(questions)
+        for latency in LATENCIES
+        for way in WAYS
+        if (text, way, latency) not in done
+    ]
+    if not todo:
+        return
+    given = config.model_copy(update={"model": str(MODEL)})
+    async with AsyncOrchestrator(config=given) as orchestrator:
+        for way in WAYS:  # once each, so that nothing is compiled or loaded while it is timed
+            await orchestrator.run(todo[0][0], task="tables", planner=planner_of(way), policies=[])
+        with kept.open("a", encoding="utf-8") as out:
+            for text, latency, way in todo:
+                row = await _ask(orchestrator, text, latency, way)
+                out.write(json.dumps(asdict(row)) + "\n")
+                out.flush()
+
+
+async def _ask(orchestrator: AsyncOrchestrator, text: str, latency: float, way: str) -> Row:
+    task = Plugin(name="tables", options={"latency": [latency, latency], "failing": FAILING})
+    answer = await orchestrator.run(text, task=task, planner=planner_of(way), policies=[])
+    kinds = [step.kind for step in answer.trace]
+    return Row(
+        text, way, latency, answer.verified is True, kinds.count("think"), kinds.count("call"), answer.total_tokens,
+        round(answer.seconds, 4), os.getloadavg()[0],
+    )  # fmt: skip
+
+
+def rows_of(kept: Path) -> list[Row]:
+    """Return what has been asked."""
+    return [Row(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.is_file() else []
+
+
+def page_of(rows: Sequence[Row]) -> str:
+    """Return the tables as Markdown."""
+    lines = [
+        "# Calls in turns, in parallel turns, and as plans",
+        "",
+        f"The bundled model `tables` on the engine, {len({row.text for row in rows})} held-out questions of 1 to 8 "
+        f"calls in equal shares, asked one at a time; {100 * FAILING:.0f} % of look-ups fail once. Temperature 0. "
+        f"Median load {np.median([row.load for row in rows]) if rows else 0:.1f} on {os.cpu_count()} cores: where that "
+        "is more than one a core, ratios of neighbours in time say more than seconds. 95 % intervals (bootstrap over "
+        "questions).",
+        "",
+        "| a look-up takes | way | right | model calls | tool calls | tokens | seconds | times as fast as `turns` |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for latency in LATENCIES:
+        by_way = {way: {row.text: row for row in rows if row.way == way and row.latency == latency} for way in WAYS}
+        for way, mine in by_way.items():
+            if not mine:
+                continue
+            all_ = list(mine.values())
+            both = [text for text, row in mine.items() if row.right and by_way["turns"].get(text, row).right]
+            pairs = [(by_way["turns"][text].seconds, mine[text].seconds) for text in both if text in by_way["turns"]]
+            ratio = mean(np.log([slow / quick for slow, quick in pairs])) if pairs else None
+            shown = "" if ratio is None or way == "turns" else (
+                f"{np.exp(ratio.value):.2f} ({np.exp(ratio.low):.2f}–{np.exp(ratio.high):.2f}), {len(pairs)}"
+            )  # fmt: skip
+            lines.append(
+                f"| {1000 * latency:.0f} ms | `{way}` | {share([row.right for row in all_]).percent()} "
+                f"| {np.mean([row.model_calls for row in all_]):.1f} | {np.mean([row.tool_calls for row in all_]):.1f} "
+                f"| {np.mean([row.tokens for row in all_]):.0f} | {np.mean([row.seconds for row in all_]):.2f} "
+                f"| {shown} |"
+            )
+    lines += ["", "The last column: geometric mean over the questions that both ways answer rightly, and how many.", ""]
+    return "\n".join(lines)

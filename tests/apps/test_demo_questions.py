@@ -1,0 +1,82 @@
+"""The demonstration's questions: one call a turn on a script, the reader of calls, and that none was trained on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from plait import AsyncOrchestrator, Plugin
+from plait.apps.commands.demo.questions import QUESTIONS, SPLIT, family_of
+from plait.apps.commands.demo.turns import OneCallATurn, read_call
+from plait.core.interfaces import Job, Progress
+from plait.core.plan import Text, Think
+from plait.core.result import Failure, Result
+from plait.planners.decompose.rules import signals
+from plait.runtime.client.config import Config
+from plait.tasks.tables import Tables
+from plait.tasks.tables.asking import is_test
+from plait.tasks.tables.language import NAMES, read
+from plait.workers.scripted import Reply, Scripted
+
+SPECS = {tool.name: tool.spec for tool in Tables(text="who is Ardan?").tools()}
+
+
+class Turns(Scripted):
+    """Writes given turns one after another, and notes what it was shown."""
+
+    def __init__(self, *turns: str) -> None:
+        super().__init__([Reply(text="")])
+        self.turns, self.shown = list(turns), list[str]()
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        assert isinstance(job.op, Think)
+        self.shown.append("".join(part.text for part in job.op.prompt if isinstance(part, Text)))
+        self.script = self.script.model_copy(update={"replies": (Reply(text=self.turns.pop(0)),)})
+        async for each in super().run(job):
+            yield each
+
+
+async def test_one_call_a_turn_shows_results_and_failures_and_ends_with_the_answer() -> None:
+    text = "what is Ardan's age?"
+    right = Tables(text=text).right()
+    call = 'Action: lookup("age", "s0")\nObservation: '
+    model = Turns(call, call, f"Action: Finish({right})")
+    task = Plugin(name="tables", options={"latency": [0.0, 0.0], "failing": 1.0})
+    async with AsyncOrchestrator(workers=[model]) as orchestrator:
+        answer = await orchestrator.run(text, task=task, planner=OneCallATurn(), policies=[])
+        assert answer.verified and answer.answer == right
+        assert model.shown[0] == "<react>what is s0's age?"
+        assert model.shown[1].startswith(f"{model.shown[0]}{call}error: ")
+        assert model.shown[2] == f"{model.shown[1]}{call}{right}"
+        odd = Turns("Action: fly()")
+    async with AsyncOrchestrator(workers=[odd]) as orchestrator:
+        assert (await orchestrator.run(text, task=task, planner=OneCallATurn(), policies=[])).answer is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Action: ", "lookup", "Action: fly(1)", 'Action: lookup("age")', 'Action: add(1, 2', "Action: add(1, x)",
+     "Action: add(" + "[" * 5000 + ")", "Action: Finish(1)"],
+)  # fmt: skip
+def test_what_is_no_call_is_none(text: str) -> None:
+    assert read_call(text, SPECS) is None
+
+
+def test_a_call_is_read_by_position() -> None:
+    assert read_call(' Action: add(1, "n0")\n', SPECS) == ("add", {"a": 1, "b": "n0"})
+
+
+def test_the_questions_are_of_the_test_split_and_the_request_can_be_split() -> None:
+    assert all(is_test(text) and len(text) < 120 for text in QUESTIONS)
+    pieces = [line.partition(". ")[2] for line in SPLIT.splitlines()[1:]]
+    names = {f"s{at}": name for at, name in enumerate(NAMES[:10])} | {f"n{at}": str(at + 2) for at in range(10)}
+    for piece in pieces:
+        assert read(piece) and is_test(re.sub(r"\b[sn][0-9]\b", lambda found: names[found[0]], piece))
+    assert signals(SPLIT)
+
+
+def test_the_family_is_asked_only_where_no_other_model_or_worker_was_asked_for() -> None:
+    assert family_of(Config(worker="scripted", script="x.json")) is None
+    assert family_of(Config(worker="engine", model="another")) is None
