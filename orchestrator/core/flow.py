@@ -125,6 +125,14 @@ class Context:
             raise FlowError(f"{step.name} is no model call: use `ctx.call` and `ctx.join`")
         return self._add(Line(self, self._host, step))
 
+    def plan(self, plan: Plan) -> Made[object]:
+        """Make the steps of a plan that a helper has put together; return its output."""
+        kinds: dict[str, type[Line | Called | Joined]] = {"think": Line, "call": Called, "join": Joined}
+        made = {step.name: self._add(kinds[step.op.kind](self, self._host, step)) for step in plan.steps}
+        if plan.output not in made:
+            raise FlowError(f"the plan has no step {plan.output!r}, which it names as its output")
+        return made[plan.output]
+
     def call(self, name: str | AnyTool, /, **args: object) -> Called:
         """Call a tool, by its name. Handles among the arguments stand for the values of their steps."""
         op = Call(tool=name if isinstance(name, str) else name.name, args={k: _argument(v) for k, v in args.items()})

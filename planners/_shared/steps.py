@@ -9,9 +9,7 @@ from typing import Annotated, Unpack
 
 from pydantic import BaseModel, BeforeValidator, JsonValue
 
-from plait.core.awaited import Joined
 from plait.core.chat import split_reasoning
-from plait.core.flow import Context
 from plait.core.interfaces import Brief
 from plait.core.plan import Part, Plan, Plugin, Step, Text, Think
 from plait.core.planning import CallOptions, OnResult, call_model, pass_through as through
@@ -29,7 +27,6 @@ __all__ = [
     "begun",
     "filled",
     "instead",
-    "one_call",
     "or_direct",
     "shortened",
     "through",
@@ -73,12 +70,6 @@ class Asker:
         """Return the request as one call of the model; `note` says in the answer's `why` how it came to that."""
         call = self.step(DIRECT, self.question, tokens=tokens, temperature=temperature, stream=stream, label="one call")
         return Plan(steps=(call, through(ALONE, DIRECT, note)), output=ALONE)
-
-
-def one_call(ctx: Context, asker: Asker, tokens: int, temperature: float, note: str, stream: bool = False) -> Joined:
-    """Make the same in a flow."""
-    call, alone = asker.direct(tokens, temperature, note, stream).steps
-    return ctx.answer(ctx.step(call), note, name=alone.name, label=alone.label)
 
 
 def or_direct(branch: str) -> Step:

@@ -99,7 +99,7 @@ class Auto(Planner):
         """Return the extraction for a prompt with signs of several pieces, else the probes."""
         asker = Asker("auto", brief)
         if self.split == "auto" and brief.task.chat() and signals(brief.request.text):
-            extract = self._decompose().extract(asker)
+            extract = self._decompose().extract(asker, expands=True)
             end = through("answer", "extract", expands=True, tolerate=True)
             return Plan(steps=(extract, end), output="answer")
         return self._probe(asker)

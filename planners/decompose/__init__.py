@@ -9,12 +9,12 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.plan import Join, Plan, Plugin, Step, Structured, Text
 from plait.core.result import Result
 
 from .._shared.json_text import read_object
-from .._shared.steps import Asker, OnResult, instead, or_direct, shortened, through
+from .._shared.steps import Asker, shortened
 from .rules import Split, Tier, faults, read, signals, tier
 
 __all__ = ["Decompose"]
@@ -65,7 +65,7 @@ to choose, and write only one.
 _TIERS: tuple[Tier, ...] = ("low", "medium", "high")
 
 
-class Decompose(Planner):
+class Decompose(Flow):
     """Intra-query parallelism with the schema and rules of PARALLELPROMPT (Kolawole et al., arXiv 2506.18728).
 
     Steps: a prompt without any sign of several pieces is one call at once, and no model is asked about it. Otherwise
@@ -108,37 +108,30 @@ class Decompose(Planner):
     stream: bool = False
     """Send the text of pieces while it is being written."""
 
-    def start(self, brief: Brief) -> Plan:
-        """Return the extraction, or the one call if nothing in the prompt hints at several pieces."""
-        asker = Asker("decompose", brief)
-        if not signals(brief.request.text):
-            return self._direct(asker, "one call: no sign of several pieces")
-        extract = self.extract(asker)
-        if self.failed == "fail":
-            return Plan(steps=(extract, through("answer", "extract")), output="answer")
-        return Plan(steps=(extract, or_direct("extract")), output="answer")
+    async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+        """Return the pieces put together, or the one call."""
+        asker = Asker("decompose", ctx.brief)
+        if not signals(ctx.brief.request.text):
+            return self._direct(ctx, asker, "one call: no sign of several pieces")
+        try:
+            found = self.split(asker, (await ctx.step(self.extract(asker))).result)
+            if isinstance(found, str):
+                return self._direct(ctx, asker, f"one call: {found}")
+            async with ctx.scope() as inner:
+                pieces = inner.plan(found)
+                await pieces
+                return pieces
+        except StepFailed as error:
+            if self.failed == "fail":
+                raise
+            return self._direct(ctx, asker, f"one call instead ({error})")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
-        """Return a reader of the extraction, or of how it all ended."""
-        asker = Asker("decompose", brief)
-        match step.name:
-            case "extract":
-                return OnResult(lambda result: self._extracted(asker, result))
-            case "answer":
-                return instead(asker, self.serial_tokens, self.temperature, self.stream)
-            case _:
-                return super().reader(step, brief)
-
-    def _extracted(self, asker: Asker, result: Result) -> Plan:
-        found = self.split(asker, result)
-        return found if isinstance(found, Plan) else self._direct(asker, f"one call: {found}")
-
-    def extract(self, asker: Asker) -> Step:
-        """Return the call that asks how the prompt is split."""
+    def extract(self, asker: Asker, expands: bool = False) -> Step:
+        """Return the call that asks how the prompt is split; with `expands` a reader reads it."""
         form = Structured(kind="json", spec=_SCHEMA) if self.structured else None
         prompt = _EXTRACT.format(prompt=asker.question)
         return asker.step(
-            "extract", prompt, tokens=self.extract_tokens, form=form, expands=True, label="several pieces?"
+            "extract", prompt, tokens=self.extract_tokens, form=form, expands=expands, label="several pieces?"
         )
 
     def split(self, asker: Asker, result: Result) -> Plan | str:
@@ -183,5 +176,5 @@ class Decompose(Planner):
         join = Step(name="text", op=op, needs=tuple(step.name for step in steps), label=note)
         return Plan(steps=(*steps, join), output="text")
 
-    def _direct(self, asker: Asker, note: str) -> Plan:
-        return asker.direct(self.serial_tokens, self.temperature, note, self.stream)
+    def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
+        return ctx.plan(asker.direct(self.serial_tokens, self.temperature, note, self.stream))

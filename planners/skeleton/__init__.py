@@ -12,7 +12,7 @@ from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, Line, StepFailed
 from plait.core.plan import Plugin, Step, Structured, Text
 
-from .._shared.steps import Asker, one_call, shortened
+from .._shared.steps import Asker, shortened
 from . import text as words
 
 __all__ = ["Skeleton"]
@@ -135,5 +135,5 @@ class Skeleton(Flow):
         merge = Plugin(name="stitch", options={"entries": entries, "separator": self.separator, "note": note})
         return ctx.join(calls, merge, tolerate=self.tolerate, name="text", label=note)
 
-    def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Joined:
-        return one_call(ctx, asker, self.serial_tokens, self.temperature, note, self.stream)
+    def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
+        return ctx.plan(asker.direct(self.serial_tokens, self.temperature, note, self.stream))

@@ -15,7 +15,7 @@ from plait.planners._shared.json_text import read_object
 from plait.planners.decompose import Decompose
 from plait.planners.decompose.rules import Split, faults, read as read_split, signals, tier
 from plait.workers.scripted import Reply
-from tests.planners.scripted_runs import ask, brief, checked, labels, prompt, read, states
+from tests.planners.scripted_runs import ask, brief, checked, labels, made, prompt, states
 
 TRANSLATE = "Translate to German:\n1. Good day.\n2. Good night.\n3. Good luck."
 SPLIT: dict[str, Any] = {
@@ -220,17 +220,17 @@ def test_json_is_read_or_not_but_nothing_raises(text: str) -> None:
 
 def patch(said: str | Result, text: str = TRANSLATE, **options: Any) -> Plan:
     planner = Decompose(**options)
-    (made,) = read(planner, planner.start(brief(text)).steps[0], said, brief(text))
-    return checked(made)
+    result = Result(value=said) if isinstance(said, str) else said
+    return checked(made(planner, brief(text), {"extract": result}))
 
 
 def test_the_first_plan_asks_for_the_split() -> None:
-    plan = checked(Decompose().start(brief(TRANSLATE)))
-    assert [step.name for step in plan.steps] == ["extract", "answer"]
+    plan = checked(made(Decompose(), brief(TRANSLATE)))
+    assert [step.name for step in plan.steps] == ["extract"]
     op = plan.steps[0].op
     assert isinstance(op, Think) and op.sampling.temperature == 0 and op.sampling.structured is None
     assert TRANSLATE in prompt(plan.steps[0])
-    op = Decompose(structured=True).start(brief(TRANSLATE)).steps[0].op
+    op = made(Decompose(structured=True), brief(TRANSLATE)).steps[0].op
     assert isinstance(op, Think) and isinstance(op.sampling.structured, Structured)
     assert op.sampling.structured.kind == "json"
 
