@@ -77,6 +77,9 @@ class Steps:
         node.result, node.path = result, path
         node.move(DONE, self._records)
         self.ended.append(node)
+        owner = node.scope.owner
+        if owner is not None and path > owner.path_own and _is_flow(owner):
+            owner.path_own = path  # what the flow makes from now on may depend on it
 
     def fail(self, node: Node, failure: Failure) -> None:
         """End a step without a value, unless it has ended already."""
@@ -200,7 +203,8 @@ class Steps:
             return
         owner.limited = owner.limited or output.limited
         if output.result is not None:
-            self.done(owner, output.result, max(output.path, owner.path_own))
+            path = output.path if _is_flow(owner) else max(output.path, owner.path_own)
+            self.done(owner, output.result, path)
         elif output.failure is not None:
             self.fail(owner, output.failure)
         else:
@@ -273,3 +277,8 @@ def raised(plugin: Policy | Merge | None, error: BaseException) -> Failure:
     return Failure(
         kind=PluginError.__name__, message=writable(f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
     )
+
+
+def _is_flow(node: Node) -> bool:
+    """Whether a step stands for a flow: a join without branches that expands."""
+    return node.merge is not None and node.step.expands and not node.step.needs

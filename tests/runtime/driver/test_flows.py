@@ -108,6 +108,16 @@ async def test_scores_and_arithmetic_between_steps() -> None:
     assert (answer.answer, answer.value) == ("7", "answer: 7")
 
 
+async def test_what_a_flow_waited_for_is_on_the_critical_path_of_what_it_makes_then() -> None:
+    async def plan(ctx: Context, question: str) -> Any:
+        await ctx.gather(ctx.think("a"), ctx.think("b"))  # of two tokens each
+        await ctx.think("c")
+        return ctx.answer("4")
+
+    answer = await run(plan)
+    assert (answer.total_tokens, answer.critical_path_tokens) == (6, 4)
+
+
 async def test_first_gives_up_the_losers_in_the_engine() -> None:
     async def plan(ctx: Context, question: str) -> Any:
         return await ctx.first(
