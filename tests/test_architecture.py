@@ -7,13 +7,14 @@ between packages are import-linter's (pyproject.toml); here stand those that it 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.metadata
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -138,7 +139,27 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sources())
+def over(paths: Iterable[str]) -> Callable[[Callable[[str], None]], Callable[[], None]]:
+    """Make one test of a check of files: a test for each of thousands would take longer than the checks."""
+
+    def made(check: Callable[[str], None]) -> Callable[[], None]:
+        @functools.wraps(check)
+        def test() -> None:
+            failed: list[str] = []
+            for path in paths:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    failed.append(f"{path}: {error}")
+            assert not failed, "\n".join(failed)
+
+        del test.__wrapped__  # its parameter would be taken for a fixture
+        return test
+
+    return made
+
+
+@over(sources())
 def test_files_and_functions_stay_short(path: str) -> None:
     lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
     assert lines <= MAX_FILE_LINES or path in TOO_LONG, f"{path} has {lines} lines, more than {MAX_FILE_LINES}"
@@ -150,7 +171,7 @@ def test_files_and_functions_stay_short(path: str) -> None:
             )
 
 
-@pytest.mark.parametrize("path", sources(*SHIPPED))
+@over(sources(*SHIPPED))
 def test_every_shipped_file_says_what_it_is(path: str) -> None:
     # An __init__.py that only marks a package has nothing to say.
     assert ast.get_docstring(tree(path)) or not tree(path).body, f"{path} has no module docstring"
@@ -193,14 +214,14 @@ CORE_MAY_IMPORT = frozenset(sys.stdlib_module_names - IMPURE) | {
 }
 
 
-@pytest.mark.parametrize("path", sources(CORE))
+@over(sources(CORE))
 def test_core_imports_only_what_is_pure(path: str) -> None:
     for module, line in imports(path):
         pure = module.split(".")[0] in CORE_MAY_IMPORT or is_within(module, "plait.core")
         assert pure, f"{path}:{line} imports {module}"
 
 
-@pytest.mark.parametrize("path", sources(CORE))
+@over(sources(CORE))
 def test_core_has_no_any(path: str) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module in {"typing", "typing_extensions"}:
@@ -209,7 +230,7 @@ def test_core_has_no_any(path: str) -> None:
             assert node.attr != "Any", f"{path}:{node.lineno} uses Any"
 
 
-@pytest.mark.parametrize("path", sources(CORE, "policies"))
+@over(sources(CORE, "policies"))
 def test_pure_code_depends_on_no_order_of_a_set_and_no_hash(path: str) -> None:
     """A set of strings is iterated in another order under another PYTHONHASHSEED, and replay diverges."""
     hashers = [node for node in ast.walk(tree(path)) if getattr(node, "name", "") == "__hash__"]
@@ -237,7 +258,7 @@ LOADS_BY_NAME = {
 }
 
 
-@pytest.mark.parametrize("path", sources("planners", "policies", "orchestrator/tasks"))
+@over(sources("planners", "policies", "orchestrator/tasks"))
 def test_what_reads_a_models_text_can_execute_nothing(path: str) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Name):  # not only calls: `run = eval` is one, too
@@ -254,7 +275,7 @@ def test_what_reads_a_models_text_can_execute_nothing(path: str) -> None:
 # --- who imports what ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sources("planners", "policies", "workers", "orchestrator/tasks"))
+@over(sources("planners", "policies", "workers", "orchestrator/tasks"))
 def test_plugins_import_only_the_core_of_ours(path: str) -> None:
     own = ".".join(module_name(path).split(".")[:2])
     for module, line in imports(path):
@@ -263,7 +284,7 @@ def test_plugins_import_only_the_core_of_ours(path: str) -> None:
             assert allowed, f"{path}:{line} imports {module}; a plugin may import plait.core only"
 
 
-@pytest.mark.parametrize("path", sources(*SHIPPED))
+@over(sources(*SHIPPED))
 def test_what_begins_with_an_underscore_is_seen_by_its_siblings_only(path: str) -> None:
     """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._asking` for `plait.policies.merge`."""
     for module, line in imports(path):
@@ -274,7 +295,7 @@ def test_what_begins_with_an_underscore_is_seen_by_its_siblings_only(path: str) 
                 assert is_within(module_name(path), home), f"{path}:{line} imports {module}, private to {home}"
 
 
-@pytest.mark.parametrize("path", sources("planners", "policies", "workers", "orchestrator/tasks"))
+@over(sources("planners", "policies", "workers", "orchestrator/tasks"))
 def test_a_plugins_package_is_private_to_it(path: str) -> None:
     """Another plugin may import the names of a package's `__init__.py`, but none of the modules in it."""
     packages = {module_name(each) for each in plugin_files() if each.endswith("/__init__.py")}
@@ -288,7 +309,7 @@ def test_a_plugins_package_is_private_to_it(path: str) -> None:
         )
 
 
-@pytest.mark.parametrize("path", sources(*SHIPPED))
+@over(sources(*SHIPPED))
 def test_imports_inside_a_folder_are_relative(path: str) -> None:
     own = "plait" if path.startswith("orchestrator/") else ".".join(module_name(path).split(".")[:2])
     others = tuple(f"plait.{folder}" for folder in SHIPPED)  # of `plait`, but folders of their own
@@ -301,7 +322,7 @@ def test_imports_inside_a_folder_are_relative(path: str) -> None:
             assert elsewhere or not is_within(name, own), f"{path}:{node.lineno} imports {name}: write it relative"
 
 
-@pytest.mark.parametrize("path", sources(*SHIPPED))
+@over(sources(*SHIPPED))
 def test_the_engine_adapter_alone_imports_vllm(path: str) -> None:
     for module, line in imports(path):
         heavy = module.split(".")[0]
@@ -416,7 +437,7 @@ def test_every_kind_of_plugin_is_there() -> None:
     assert {kind_folder(path) for path in plugin_files()} == set(PLUGINS)
 
 
-@pytest.mark.parametrize("path", plugin_files())
+@over(plugin_files())
 def test_a_plugin_file_exports_one_plugin(path: str) -> None:
     name = module_name(path)
     module = importlib.import_module(name)
@@ -439,7 +460,7 @@ HOME = re.compile(r"(?<![\w.<~])/(?:home|root|work|Users)/\w")
 INDEX = re.compile("|".join(rf"\b{name}\.{top}\b" for name, top in [("pypi", "org"), ("pythonhosted", "org")]), re.I)
 
 
-@pytest.mark.parametrize("path", [path for path in tracked() if path.endswith(TEXT)])
+@over([path for path in tracked() if path.endswith(TEXT)])
 def test_no_file_names_a_machine(path: str) -> None:
     for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
         assert not HOME.search(line), f"{path}:{number} has an absolute path of somebody's machine: {line.strip()}"
