@@ -29,6 +29,9 @@ WAITING, READY, RUNNING, EXPANDING, EXPANDED, DONE, FAILED, CANCELLED = State
 _GIVE_UP = (FAILED, CANCELLED)
 
 
+UNDER_WAY = (State.RUNNING, State.EXPANDING, State.EXPANDED)
+"""States of a step that has begun and not ended."""
+
 MOVES: dict[State, tuple[State, ...]] = {
     State.WAITING: (State.READY, State.EXPANDING, State.DONE, *_GIVE_UP),
     State.READY: (State.RUNNING, *_GIVE_UP),

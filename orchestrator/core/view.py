@@ -203,6 +203,11 @@ class StepView(Protocol):
         ...
 
     @property
+    def going(self) -> int:
+        """How many of these have begun and not ended."""
+        ...
+
+    @property
     def consumers(self) -> tuple[StepView, ...]:
         """The steps that need it and have not ended."""
         ...
@@ -372,6 +377,11 @@ class View(Protocol):
 
     def steps(self, run: str) -> Iterator[StepView]:
         """Yield all steps of a run that has not finished, in the order in which they entered the plan."""
+        ...
+
+    def running(self, run: str) -> Sequence[StepView]:
+        """Return its steps that have an attempt under way, in the order in which they began; those of a run that
+        policies place or look at."""
         ...
 
     def task(self, run: str) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..core.errors import InvariantError
-from ..core.states import State
+from ..core.states import UNDER_WAY, State
 from .budgets import Grant, admit
 from .machine import Machine
 from .records import Account, Backlog, Node, Run
@@ -149,6 +149,10 @@ def _check_needs(node: Node) -> None:
         failed = sum(dep.state is State.FAILED for dep in node.deps)
         counted = (node.branches_done, node.branches_failed)
         _demand(counted == (done, failed), node.id, f"counts {counted} branches done and failed, not {(done, failed)}")
+    if node.run.watched and not node.ended:
+        going = sum(dep.state in UNDER_WAY for dep in node.deps)
+        _demand(node.branches_going == going, node.id, f"counts {node.branches_going} needs under way, {going} are")
+        _demand((node in node.run.going) == (node.state is State.RUNNING), node.id, "is running or not, and listed so")
     if node.state is State.RUNNING:
         _demand(node.attempt is not None and node.attempt.state == "live", node.id, "runs without a live attempt")
     else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..core.errors import BudgetExceeded, PlanError
 from ..core.interfaces import Merge
 from ..core.plan import Call, Join, Plan, Plugin, Think
-from ..core.states import DONE, FAILED
+from ..core.states import DONE, FAILED, UNDER_WAY
 from .budgets import enter, open_account
 from .prefix_groups import enroll
 from .records import Account, Node, Scope, lane_of
@@ -271,6 +271,7 @@ def _connect(order: list[Node], scope: Scope) -> None:
                     dep.dependants = [node]
                 dep.consumers += 1
                 node.pending += 1
+                node.branches_going += dep.state in UNDER_WAY
             elif dep.state is DONE:
                 node.branches_done += 1
             elif dep.state is FAILED:

@@ -425,6 +425,7 @@ class Machine:
             run.rankers = tuple(each for each in policies if type(each).rank is not Policy.rank)
             run.placers = tuple(each for each in policies if type(each).place is not Policy.place)
             run.reviewers = tuple(each for each in policies if type(each).review is not Policy.review)
+            run.watched = bool(run.placers or run.reviewers)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
             account = budgets.open_account(request.budget, f"run {run.id}", None, self._records.now)
             nodes = self._plans.enter(event.plan, scope, account)

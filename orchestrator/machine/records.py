@@ -18,7 +18,7 @@ from ..core.plan import Budget, Kind, Op, Request, Step, Text, Think, Tokens
 from ..core.prices import Price
 from ..core.record import Change
 from ..core.result import Failure, Result, Usage
-from ..core.states import MOVES, NAMES, READY, WAITING, Move, State, tell
+from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView
 from .latencies import LatencyStats
@@ -73,6 +73,8 @@ class Node:
     """A join that can only close when its last branch has ended, unless one of them fails."""
     branches_done: int = 0
     branches_failed: int = 0
+    branches_going: int = 0
+    """Those that are under way; counted in runs with policies."""
     seen: list[Branch] | None = None
     """Of a join: its branches as its merge saw them last."""
 
@@ -142,6 +144,9 @@ class Node:
         self.state = finish
         if not MOVES[finish]:
             self.ended = True
+        run = self.run
+        if run.watched:
+            run.note_move(self, start)
         name, at = NAMES[finish], records.now
         self._moves += (at, name, reason)
         records.moves.append((at, self.id, NAMES[start], name, reason))
@@ -420,6 +425,22 @@ class Run:
         for group in self.prefix_groups.values():
             group.nodes.clear()
         self.nodes.clear()
+
+    watched: bool = False
+    """Policies place its steps or look at its news."""
+    going: dict[Node, None] = field(default_factory=dict["Node", None])
+    """Its steps that have an attempt under way, of a run that policies watch, in the order in which they began."""
+
+    def note_move(self, node: Node, start: State) -> None:
+        """Take note that a step has moved, for policies that ask what is under way."""
+        if node.state is State.RUNNING:
+            self.going[node] = None
+        elif start is State.RUNNING:
+            self.going.pop(node, None)
+        change = (node.state in UNDER_WAY) - (start in UNDER_WAY)
+        if change:
+            for each in node.dependants:
+                each.branches_going += change
 
     @property
     def has_policies(self) -> bool:

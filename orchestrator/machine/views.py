@@ -186,6 +186,11 @@ class StepView:
         yield from map(StepView, self._node.deps)
 
     @property
+    def going(self) -> int:
+        """How many of these have begun and not ended."""
+        return self._node.branches_going
+
+    @property
     def consumers(self) -> tuple[StepView, ...]:
         """The steps that need it and have not ended."""
         return tuple(StepView(node) for node in self._node.dependants if not node.ended)
@@ -329,6 +334,12 @@ class View:
         """Yield all steps of a run that has not finished, in the order in which they entered the plan."""
         record = self._records.runs.get(run)
         yield from map(StepView, record.nodes if record else ())
+
+    def running(self, run: str) -> Sequence[StepView]:
+        """Return its steps that have an attempt under way, in the order in which they began; those of a run that
+        policies place or look at."""
+        record = self._records.runs.get(run)
+        return tuple(map(StepView, record.going if record else ()))
 
     def task(self, run: str) -> Task:
         """Return what the run's request means. Raises `KeyError` for a run that is not there."""

@@ -14,6 +14,8 @@ from plait.core.view import Ended, StepView, View, WorkerView
 
 __all__ = ["HedgeStragglers"]
 
+_SHARE = 0.125
+
 
 class HedgeStragglers(Policy):
     """Re-issues what is left of a step once, when it has run longer than the q95 of its like on the other workers and
@@ -36,7 +38,9 @@ class HedgeStragglers(Policy):
     low: float = Field(default=0.75, ge=0, le=1)
     """No hedge to a worker with more than this share of its slots taken."""
     interval: float = Field(default=0.05, gt=0)
-    """Seconds between two looks."""
+    """Seconds between two looks at least. They get rarer the longer the oldest step runs: an eighth of that time …"""
+    seldom: float = Field(default=1.0, gt=0)
+    """… and so many seconds at most."""
 
     def first_look(self) -> float:
         """Return the seconds between two looks: a run whose steps are all slow has no other news."""
@@ -49,7 +53,8 @@ class HedgeStragglers(Policy):
         measures: dict[object, tuple[float, float] | None] = {}
         late: list[tuple[StepView, str, str]] = []
         going: Counter[str] = Counter()
-        for step in view.steps(view.run):
+        longest = 0.0
+        for step in view.running(view.run):
             started, worker = step.started, step.worker
             if started is None or worker is None:
                 continue
@@ -61,12 +66,14 @@ class HedgeStragglers(Policy):
             why = self._late(step, view.now - started, measures[like])
             if why:
                 late.append((step, worker, why))
+            longest = max(longest, view.now - started)
         if not going:
             return ()
+        soon = view.now + max(self.interval, min(longest * _SHARE, self.seldom))
         behind = Counter(worker for _, worker, _ in late)
         share = {worker: behind[worker] / count for worker, count in going.items()}
         hedges = [self._hedge(step, view, why, share) for step, _, why in late if not step.hedged]
-        return [*(hedge for hedge in hedges if hedge is not None), Wake(view.now + self.interval)]
+        return [*(hedge for hedge in hedges if hedge is not None), Wake(soon)]
 
     def _late(self, step: StepView, elapsed: float, measure: tuple[float, float] | None) -> str:
         """Return why a step is late, or nothing if it is not."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from plait.core.interfaces import Hold, Policy
-from plait.core.states import State
 from plait.core.view import StepView, View
 
 __all__ = ["Waves"]
-
-_IN_FLIGHT = (State.RUNNING, State.EXPANDING, State.EXPANDED)
 
 
 class Waves(Policy):
@@ -26,9 +23,6 @@ class Waves(Policy):
         for join in step.consumers:
             if join.kind != "join":
                 continue
-            going = 0
-            for branch in join.each_need():
-                going += branch.state in _IN_FLIGHT
-                if going >= self.width:
-                    return Hold(f"{going} branches of {join.plan.name} are in flight", behind=join.id)
+            if join.going >= self.width:
+                return Hold(f"{join.going} branches of {join.plan.name} are in flight", behind=join.id)
         return None

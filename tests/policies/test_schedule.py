@@ -11,6 +11,8 @@ from plait.core.events import Job, Progressed
 from plait.core.interfaces import Policy
 from plait.core.plan import Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think
 from plait.core.result import Result, Usage
+from plait.machine.records import Node
+from plait.machine.views import StepView
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import (
     Fault,
@@ -468,3 +470,39 @@ def test_policies_stack_holds_ranks_places_and_reviews() -> None:
     assert seen
     assert in_flight(report, "") == 2
     assert len({where(report)[f"aa{i}"] for i in range(4)}) == 1
+
+
+# -- what policies cost ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["waves", "hedge"])
+def test_what_a_policy_looks_at_grows_with_the_steps_and_not_with_their_square(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+
+    def init(self: StepView, node: Node) -> None:
+        nonlocal made
+        made += 1
+        self._node = node
+
+    monkeypatch.setattr(StepView, "__init__", init)
+    counts = list[int]()
+    for width in (50, 200):
+        made = 0
+        run(votes("p", width=width), policy, check=False)
+        counts.append(made)
+    assert counts[1] <= 5 * counts[0] + 100
+
+
+def test_hedge_looks_rarely_at_a_run_whose_steps_take_long() -> None:
+    """Four hundred and fifty runs with a look every 50 ms each would leave an event loop nothing else to do."""
+    ticks = 0
+
+    def count(event, actions) -> None:
+        nonlocal ticks
+        ticks += event.kind == "tick"
+
+    report = run(votes("p", width=8, tokens=4000), "hedge", watch=count, check=False)
+    assert report.makespan > 10
+    assert ticks <= 40 + 2 * report.makespan, f"{ticks} looks in {report.makespan:.0f} s"

@@ -30,6 +30,7 @@ from ...core.tools.tool import Tool, ToolSpec
 from ...core.values import writable
 from ...machine import Machine
 from .. import telemetry
+from ..driver import silence
 from ..driver.cache import Cached, ResultCache, default_file, identity
 from ..driver.driver import LARGE, SLICE, Driver, Watcher
 from ..driver.effects import revised
@@ -261,6 +262,8 @@ class AsyncOrchestrator:
         driver.watchers += self._watchers
         telemetry.watch(driver, self.config)
         await driver.start()
+        if self.config.lease is None:
+            driver.jobs.spawn(silence.watch(driver, silence.SILENCE))
         self._driver = driver
 
     async def close(self) -> None:

@@ -184,8 +184,9 @@ class Config(BaseSettings):
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Most seconds that a run may take; no limit by default."""
     lease: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Seconds that a worker may say nothing about an attempt before that is taken for lost and its slot for free; no
-    limit by default. For workers that tell how far they are: engines in Ray do, every few steps."""
+    """Seconds that a worker may say nothing about an attempt before that is taken for lost and its slot for free. By
+    default 900 for model steps and no limit for calls of tools. A shorter one is for workers that tell how far they
+    are: engines in Ray do, every few steps."""
     seed: int = 0
     """Of all sampling."""
     collector: bool = True

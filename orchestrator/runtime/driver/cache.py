@@ -116,7 +116,11 @@ class ResultCache:
 
 
 class Cached(WorkerProxy):
-    """A model worker whose results are kept and used again. Everything else is the worker's own."""
+    """A model worker whose results are kept and used again. Everything else is the worker's own.
+
+    What a worker calls its `tenant` (`http`: a digest of its key) counts as part of the model, so that results of one
+    key are not given to another. Within a key, requests with a `salt` of their own share nothing either.
+    """
 
     def __init__(self, worker: Worker, cache: ResultCache, model: str) -> None:
         super().__init__(worker)
@@ -125,7 +129,8 @@ class Cached(WorkerProxy):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Yield a result that is kept, or have the worker make one and keep it."""
-        key = self._cache.key(self.identity or self._model, job)
+        tenant = str(getattr(self.inner, "tenant", ""))
+        key = self._cache.key(f"{self.identity or self._model} {tenant}".rstrip(), job)
         result = self._cache.get(key) if key is not None else None
         if result is not None:
             if isinstance(job.op, Think) and job.op.stream and result.text:
