@@ -24,6 +24,11 @@ _above = os.environ["XDG_STATE_HOME"] if "PYTEST_XDIST_WORKER" in os.environ els
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="plait-state-", dir=_above)
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
+# Nor do the tests' processes listen where `plait ctl` looks for those of the user.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="plait-run-")
+    atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
+
 # `ci` gives the same examples at every run. `HYPOTHESIS_PROFILE=explore` looks further, with new ones each time.
 settings.register_profile(
     "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]

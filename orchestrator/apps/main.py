@@ -40,6 +40,8 @@ COMMANDS = {
     "names": (".commands.names", "names", "List planners, policies, merges, tasks and workers."),
     "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
     "version": (".commands.names", "version", "Print the versions of plait and of the libraries below it."),
+    "ctl": (".control.command", "app", "List, watch and steer running runs of this host."),
+    "top": (".control.top", "top", "Show all running runs of this host, live."),
     "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
     "job": (".jobs.command", "app", "Run plait commands as jobs on a Ray cluster."),
     "runs": (".commands.runs", "app", "List, show, resume and delete the runs that were written down."),

@@ -34,12 +34,18 @@ def run(
     stream: Annotated[bool, typer.Option("--stream", help="Show the steps while they run.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the answer came about, step by step.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run on in a process of its own; print where (see plait ctl).")
+    ] = False,
     as_json: Json = False,
     *,
     request: RequestOptions,
     common: Common,
 ) -> None:
     """Solve one request: plan it, run it, print the answer and what it took."""
+    if detach:
+        _detach(as_json)
+        return
     options = request.options(planner=planned(request.planner, plan, dialect))
     config = common.load()
     question = sys.stdin.read().strip() if text == "-" else text
@@ -59,6 +65,20 @@ def run(
     code = exit_code(answer)
     if code:
         raise typer.Exit(code)
+
+
+def _detach(as_json: bool) -> None:
+    """Start the same command without `--detach`."""
+    from ..control.detach import detached
+
+    with opened(as_json) as output:
+        launch = detached([word for word in sys.argv[1:] if word != "--detach"])
+        if as_json:
+            output.result(launch)
+            return
+        run = launch["run"]
+        words = f"run {run} goes on: plait ctl watch {run[:8]}" if run else "the run has ended already"
+        output.people.print(f"{words}\noutput: {launch['output']}", soft_wrap=True, markup=False, highlight=False)
 
 
 def model_warnings(config: Config, text: str, request: dict[str, Any]) -> tuple[str, ...] | None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from ...core.interfaces import Worker
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
+from ..control.socket import opened
+from ..control.verbs import Control
 from .ask import ask_on_terminal
 from .interrupt import Stopper
 from .output import Output
@@ -54,7 +56,8 @@ async def opened_session(
     try:
         with _saying(output, config, bool(workers is None or workers)):
             await stopper.until(orchestrator.start() if start else orchestrator.start_workers())
-        yield Session(orchestrator, time.monotonic() - began)
+        async with opened(Control(orchestrator)):
+            yield Session(orchestrator, time.monotonic() - began)
     finally:
         await orchestrator.close()
 

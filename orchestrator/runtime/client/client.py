@@ -13,20 +13,19 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
 from ...core.addresses import allow
-from ...core.chat import Message
 from ...core.errors import ConfigError, PluginError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.graph import validate
-from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
-from ...core.plan import Budget, Function, Join, Plan, Plugin, Request
+from ...core.interfaces import Brief, Merge, Planner, Worker
+from ...core.plan import Budget, Join, Plan, Plugin, Request
 from ...core.task import Task
-from ...core.tools.tool import Tool, ToolSpec
+from ...core.tools.tool import ToolSpec
 from ...core.values import writable
 from ...machine import Machine
 from .. import telemetry
@@ -48,6 +47,7 @@ from .asking import asked, asking, form_of
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
+from .options import Name, Options, Own, ToolLike
 from .place import Place, employ
 from .questions import Asker, OnAsk
 from .streaming import check_plan, check_planner
@@ -56,70 +56,6 @@ from .worker_factory import tools as build_tools, workers as build_workers
 __all__ = ["AsyncOrchestrator", "Handle", "Options", "ToolLike", "read_answer"]
 
 T = TypeVar("T")
-ToolLike = Tool[..., Any] | Callable[..., Any]
-Name = str | Plugin
-"""A plugin by name; a string may carry options (`sample:n=16,temperature=0.8`)."""
-Own = Callable[..., Any]
-"""A function of the caller's: a planner `fn(brief) -> Plan`, a policy's rank `fn(step, view) -> number`, a merge
-`fn(branches, task) -> value`, a verifier `fn(answer) -> bool | None`. All but planners run inside the machine and must
-be pure. A subclass of `Planner`, `Policy` or `Merge` may stand for one too. A run can be resumed in another process if
-that can import it and allows it (`Orchestrator(allow=["pkg.mod:name"])`)."""
-
-
-class Options(TypedDict, total=False):
-    """What a request may say besides its text. What it leaves out, or gives as `None`, is the configuration's."""
-
-    task: Name | Task | type[Task] | None
-    """What the text means; `plain` by default."""
-    verify: Own | None
-    """Judges answers in place of the task."""
-    planner: Name | Planner | Own | None
-    """How the work is split."""
-    policies: Iterable[Name | Policy | Own] | None
-    """Order, placement, pruning: ranks are compared one after another, the first to name a place counts, all prune."""
-    merge: Name | Merge | Own | None
-    """For planners that have this option: how branches become one answer."""
-    n: int | None
-    """For planners that have this option: how many branches."""
-    budget: Budget | None
-    """Hard limits."""
-    tokens: int | None
-    """That limit alone."""
-    seconds: float | None
-    """That limit alone."""
-    tools: Iterable[ToolLike]
-    """Functions that this request alone may call, besides the orchestrator's own."""
-    seed: int | None
-    """Of all sampling."""
-    share: str | None
-    """Runs that name the same share divide slots with others as one run would; each is a share of its own by default
-    (`Request.share`)."""
-    weight: float | None
-    """Of its share of the slots: with 2 it is served twice the tokens of a run of weight 1, the default."""
-    priority: int | None
-    """What waits with a smaller one goes first, whatever has been served; 0 by default."""
-    model: str | None
-    """Name of the model that answers where the plan names none, among those that the workers serve."""
-    salt: str | None
-    """Cached prefixes are shared only with requests of the same salt: what keeps tenants apart."""
-    messages: Sequence[Message | Mapping[str, object]] | None
-    """A conversation, as OpenAI's chat API has it. A text beside it is one more message of the user's."""
-    output_type: Any
-    """The type of `Answer.output`: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON schema."""
-    functions: Iterable[Function | Mapping[str, object]] | None
-    """Functions that the model may call and you run: its calls stand in `Answer.message`."""
-    stop: str | Sequence[str] | None
-    """Further texts that end an answer of the model."""
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    logit_bias: Mapping[str, float] | None
-    """By token id, from -100 to 100."""
-    reasoning_effort: str | None
-    """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
-    chat_template_kwargs: Mapping[str, JsonValue] | None
-    """Values for the model's chat template."""
-    extra_body: Mapping[str, JsonValue] | None
-    """Further fields of each request to a server."""
 
 
 class AsyncOrchestrator:
@@ -202,6 +138,7 @@ class AsyncOrchestrator:
         self._closing: asyncio.Task[None] | None = None
         self._place = Place()
         self._watchers: list[Watcher] = []
+        self._handles: dict[str, Handle] = {}
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -393,6 +330,7 @@ class AsyncOrchestrator:
             self._records.open(driver.recorder)
             take_back = self._tools.lend(run, [*tools, *brief.task.tools()])
             handle = Handle(driver, event, brief.task, watch, asker=self._asker)
+            self._listed(handle)
             handle.finished.add_done_callback(
                 lambda _, held=options: take_back()
             )  # the functions among them live so long
@@ -505,9 +443,24 @@ class AsyncOrchestrator:
             began=taken.began,
             ended=taken.ended,
         )
+        self._listed(handle)
         handle.finished.add_done_callback(take_back)
         questions.handle(handle)
         return handle
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """The workers, once they have started."""
+        return () if self._driver is None else self._driver.workers
+
+    @property
+    def runs(self) -> Mapping[str, Handle]:
+        """The runs under way, by their ids."""
+        return self._handles
+
+    def _listed(self, handle: Handle) -> None:
+        self._handles[handle.run] = handle
+        handle.finished.add_done_callback(lambda _: self._handles.pop(handle.run, None))
 
     def answer(self, question: str, value: JsonValue) -> None:
         """Answer a question that a tool has put, by its id. Raises `UsageError` for one that is not open, `Unanswered`
@@ -610,7 +563,7 @@ class AsyncOrchestrator:
 
     def _spec(self, kind: Kind, given: object) -> Plugin:
         if isinstance(given, str | Plugin):
-            return _spec(given)
+            return given if isinstance(given, Plugin) else parse_plugin(given)
         return handed_over(kind, given, self.plugins.register)
 
     def _task(self, options: Options) -> Plugin:
@@ -646,7 +599,3 @@ def _checked(text: object, options: Mapping[str, object]) -> str:
     if (tools := options.get("tools")) is not None:
         kinds.iterable("tools", tools, "tools=[function]")
     return writable(text)
-
-
-def _spec(name: Name) -> Plugin:
-    return name if isinstance(name, Plugin) else parse_plugin(name)

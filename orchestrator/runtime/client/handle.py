@@ -6,7 +6,7 @@ Turns the events that the driver's watchers see into news, and the records of a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import Any, cast
 
 from pydantic import JsonValue
@@ -15,10 +15,11 @@ from ...core.chat import split_reasoning
 from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
 from ...core.plan import Plan
+from ...core.record import StepRecord
 from ...core.result import Result, as_failure
 from ...core.task import Task
 from ...core.tools.context import Question
-from ...machine import Machine, Node, Run, moved, step_record
+from ...machine import Machine, Node, Run, moved, step_record, step_records
 from ..driver.collector import uncollected
 from ..driver.driver import LARGE, Driver
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews
@@ -52,6 +53,8 @@ class Handle:
         self._began = event.at if began is None else began
         self._ended = ended
         self._plan = event.plan
+        self.request = event.request
+        """What was asked."""
         self._form = event.request.form
         self._asker = asker
         self._seen = len(nodes)
@@ -62,6 +65,7 @@ class Handle:
                 driver.stream(self.run)
             for node in nodes:  # of a run that is taken up again: where they stand
                 self._news.put_nowait(StepNews(at=0.0, record=step_record(node, event.at)))
+        self._feeds: list[_Feed] = []
         self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
 
     def __await__(self) -> Any:
@@ -73,6 +77,11 @@ class Handle:
         except asyncio.CancelledError:
             self.cancel()
             raise
+
+    @property
+    def began(self) -> float:
+        """When the run was submitted, on its clock."""
+        return self._began
 
     @property
     def plan(self) -> Plan:
@@ -120,8 +129,46 @@ class Handle:
 
     def asked(self, question: Question) -> None:
         """Take note of a question: it is news."""
-        if self._news is not None:
-            self._news.put_nowait(AskNews(at=self._driver.now() - self._began, question=question))
+        news = AskNews(at=self._driver.now() - self._began, question=question)
+        for each in (self._news, *(feed.news for feed in self._feeds)):
+            if each is not None:
+                each.put_nowait(news)
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """Where its steps stand now; empty once it is over, when the answer has them."""
+        run = self._driver.machine.runs.get(self.run)
+        return () if run is None else step_records(run, self._began)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated so far, as far as workers have told."""
+        live = sum(each.generated for each in self._driver.machine.attempts.values() if each.node.run.id == self.run)
+        return live + sum(step.tokens for step in self.steps)
+
+    async def follow(self) -> AsyncGenerator[News, None]:
+        """Yield where its steps stand and what is asked now, and then its news, the answer last. Any number may follow;
+        leaving the iteration gives nothing up."""
+        feed = _Feed(self, len(self.steps))
+        for record in self.steps:
+            feed.news.put_nowait(StepNews(at=self._driver.now() - self._began, record=record))
+        for question in self.questions:
+            feed.news.put_nowait(AskNews(at=self._driver.now() - self._began, question=question))
+        self._feeds.append(feed)
+        self._driver.watch(self.run, feed.watch)
+        self._finish.add_done_callback(feed.over)
+        try:
+            while True:
+                item = await feed.news.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+                if isinstance(item, AnswerNews):
+                    return
+        finally:
+            self._feeds.remove(feed)
+            self._driver.unwatch(self.run, feed.watch)
+            self._finish.remove_done_callback(feed.over)
 
     async def news(self, modes: Collection[Mode] | None = None) -> AsyncGenerator[News, None]:
         """Yield the run's news, the answer last; with `modes` only those kinds. Only for a handle made with
@@ -167,17 +214,41 @@ class Handle:
 
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
         assert self._news is not None
-        run = machine.runs.get(self.run) or machine.finished(self.run)
-        if run is None:
-            return
-        at = event.at - self._began
-        for record in moved(machine, run, self._seen, self._began):
-            self._news.put_nowait(StepNews(at=at, record=record))
-        self._seen = len(run.nodes)
-        if isinstance(event, Progressed):
-            attempt = machine.attempts.get(event.attempt)
-            if attempt is not None and attempt.node.run is run and attempt.node.hedge is not attempt:
-                news = TextNews(
+        self._seen = tell(self.run, self._began, self._seen, event, machine, self._news.put_nowait)
+
+
+class _Feed:
+    """One who follows a run."""
+
+    def __init__(self, handle: Handle, seen: int) -> None:
+        self.news: asyncio.Queue[News | BaseException] = asyncio.Queue()
+        self._handle, self._seen = handle, seen
+
+    def watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
+        """Take an event of the run."""
+        handle = self._handle
+        self._seen = tell(handle.run, handle.began, self._seen, event, machine, self.news.put_nowait)
+
+    def over(self, finish: asyncio.Future[Answer]) -> None:
+        """Take the end of the run."""
+        error = asyncio.CancelledError() if finish.cancelled() else finish.exception()
+        at = self._handle.now() - self._handle.began
+        self.news.put_nowait(error if error is not None else AnswerNews(at=at, answer=finish.result()))
+
+
+def tell(name: str, began: float, seen: int, event: Event, machine: Machine, put: Callable[[News], object]) -> int:
+    """Tell the news that an event is to who follows a run, of which `seen` steps are known; return how many are now."""
+    run = machine.runs.get(name) or machine.finished(name)
+    if run is None:
+        return seen
+    at = event.at - began
+    for record in moved(machine, run, seen, began):
+        put(StepNews(at=at, record=record))
+    if isinstance(event, Progressed):
+        attempt = machine.attempts.get(event.attempt)
+        if attempt is not None and attempt.node.run is run and attempt.node.hedge is not attempt:
+            put(
+                TextNews(
                     at=at,
                     step=attempt.node.id,
                     name=attempt.node.step.name,
@@ -186,7 +257,8 @@ class Handle:
                     tokens=attempt.generated,
                     logprob=event.logprob,
                 )
-                self._news.put_nowait(news)
+            )
+    return len(run.nodes)
 
 
 class Questions:

@@ -180,6 +180,11 @@ class Driver:
         """Let every model call of a run stream its text, whatever its plan says, until the run has ended."""
         self._aloud.add(run)
 
+    def unwatch(self, run: str, watcher: Watcher) -> None:
+        """Tell a watcher nothing more of a run."""
+        if run in self._watched:
+            self._watched[run] = [each for each in self._watched[run] if each != watcher]
+
     def cancel(self, run: str, reason: str = "cancelled by the user") -> None:
         """Give a run up. Its future still resolves, with what was done."""
         self._post(Cancelled(at=self.now(), run=run, reason=reason))

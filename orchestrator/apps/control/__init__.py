@@ -1,0 +1,1 @@
+"""`plait ctl`, `plait top`: running runs of this host, seen and steered from another process."""

@@ -1,0 +1,151 @@
+"""The socket of a process, by which others on this host ask it: one JSON object a line, there and back.
+
+A connection asks one thing: `{"do": "show", "run": "…"}`. The answer is any number of lines, the last of them
+`{"end": true}` or `{"error": "…"}`. Sockets stand in a folder that only their owner can enter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import PlaitError, UsageError
+from .verbs import Control
+
+__all__ = ["Peer", "folder", "opened", "peers"]
+
+log = logging.getLogger("plait.control")
+
+_LINE = 1 << 20
+
+
+def folder() -> Path:
+    """Return the folder of the sockets: `plait` in `XDG_RUNTIME_DIR`, else one of the user's own in the temporary
+    folder."""
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    return Path(given) / "plait" if given.startswith("/") else Path(tempfile.gettempdir()) / f"plait-{os.getuid()}"
+
+
+@contextlib.asynccontextmanager
+async def opened(control: Control) -> AsyncIterator[Path | None]:
+    """Listen while the context lasts. Where that cannot be, it is logged, and nothing listens."""
+    path: Path | None = None
+    server: asyncio.Server | None = None
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            await _serve(control, reader, writer)
+        writer.close()
+
+    try:
+        home = folder()
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if home.stat().st_uid != os.getuid() or home.stat().st_mode & 0o077:
+            raise OSError(f"{home} is open to others")
+        found = home / f"{os.getpid()}-{id(control):x}.sock"
+        server = await asyncio.start_unix_server(met, found, limit=_LINE)
+        found.chmod(0o600)
+        path = found
+    except OSError as error:
+        log.info("plait ctl will not find this process: %s", error)
+    try:
+        yield path
+    finally:
+        if server is not None:
+            server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+async def _serve(control: Control, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one question; whoever asks and goes away is forgotten."""
+    try:
+        line = await asyncio.wait_for(reader.readline(), 10)
+        asked = json.loads(line)
+        if not isinstance(asked, dict):
+            raise UsageError('ask with one JSON object on a line: {"do": "list"}')
+    except (TimeoutError, ValueError, RecursionError, UsageError) as error:
+        writer.write(_line({"error": f"not understood: {error or type(error).__name__}"}))
+        await writer.drain()
+        return
+    gone = asyncio.ensure_future(reader.read())
+    rows = control.do(asked)
+    try:
+        while True:
+            step = asyncio.ensure_future(anext(rows))
+            await asyncio.wait((step, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not step.done():
+                step.cancel()
+                await asyncio.gather(step, return_exceptions=True)
+                return
+            writer.write(_line(step.result()))
+            await writer.drain()
+    except StopAsyncIteration:
+        writer.write(_line({"end": True}))
+    except PlaitError as error:
+        writer.write(_line({"error": str(error)}))
+    finally:
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await rows.aclose()
+    await writer.drain()
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=True, default=str).encode() + b"\n"
+
+
+class Peer:
+    """A process that listens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def ask(self, do: str, timeout: float | None = 10.0, **fields: Any) -> Iterator[dict[str, Any]]:
+        """Ask, and yield the rows of the answer. Raises `UsageError` for a refusal, `OSError` for one that is gone."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(timeout)
+            link.connect(str(self.path))
+            link.sendall(_line({"do": do, **fields}))
+            with link.makefile("rb") as lines:
+                for line in lines:
+                    row = json.loads(line)
+                    if "error" in row and len(row) == 1:
+                        raise UsageError(row["error"])
+                    if row == {"end": True}:
+                        return
+                    yield row
+        raise OSError("the process has ended")
+
+
+def peers() -> list[Peer]:
+    """Return the processes of this user that listen; sockets that were left behind are removed."""
+    found: list[Peer] = []
+    for path in sorted(folder().glob("*.sock")):
+        try:
+            with socket.socket(socket.AF_UNIX) as link:
+                link.settimeout(2)
+                link.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            continue
+        else:
+            found.append(Peer(path))
+    return found

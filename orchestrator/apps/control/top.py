@@ -1,0 +1,76 @@
+"""`plait top`: all running runs of this host, live in the terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from ..common.options import Json
+from ..common.output import opened
+from .command import table
+from .socket import peers
+
+__all__ = ["top"]
+
+
+def top(
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show all running runs of this host: steps, tokens a second, budgets, and the workers that they share.
+
+    Ends with Ctrl-C. With --json each look is one line.
+    """
+    before: dict[str, tuple[float, int]] = {}
+    with opened(as_json) as output:
+        if as_json:
+            while True:
+                output.result(_look(before))
+                if once:
+                    return
+                time.sleep(every)
+        if once:
+            output.people.print(_shown(_look(before)))
+            return
+        with Live(console=output.people, auto_refresh=False, screen=output.people.is_terminal) as live:
+            while True:
+                live.update(_shown(_look(before)), refresh=True)
+                time.sleep(every)
+
+
+def _look(before: dict[str, tuple[float, int]]) -> dict[str, Any]:
+    """Return the processes and their runs, with the tokens a second since the last look."""
+    processes: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    now = time.monotonic()
+    for peer in peers():
+        try:
+            process = next(peer.ask("process"))
+            found = list(peer.ask("list"))
+        except (OSError, StopIteration):
+            continue
+        processes.append({**process, "runs": len(found)})
+        for row in found:
+            at, tokens = before.get(row["run"], (now - row["seconds"], 0))
+            rate = (row["tokens"] - tokens) / max(0.001, now - at)
+            before[row["run"]] = now, row["tokens"]
+            rows.append({**row, "pid": process["pid"], "tokens_per_second": round(rate, 1)})
+    for gone in before.keys() - {row["run"] for row in rows}:
+        del before[gone]
+    return {"processes": processes, "runs": rows}
+
+
+def _shown(look: dict[str, Any]) -> Group:
+    lines: list[Any] = []
+    for each in look["processes"]:
+        workers = ", ".join(f"{worker['name']} ({worker['slots']} slots)" for worker in each["workers"])
+        lines.append(Text(f"{each['pid']}  plait {' '.join(each['words'][:2])}  {each['runs']} runs  {workers}"))
+    rate = sum(row["tokens_per_second"] for row in look["runs"])
+    lines.append(Text(f"{len(look['runs'])} runs, {rate:.1f} tokens a second", style="bold"))
+    return Group(*lines, *([table(look["runs"])] if look["runs"] else []))

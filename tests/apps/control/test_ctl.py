@@ -1,0 +1,144 @@
+"""`plait ctl`, `plait top` and `plait run --detach`: runs seen and steered from another process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from plait import AsyncOrchestrator, Call, Context, Plan, Step, tool
+from plait.apps.control.socket import Peer, opened, peers
+from plait.apps.control.verbs import Control
+from plait.core.errors import UsageError
+from plait.workers.scripted import Reply, Scripted
+
+SLOW = Reply(text="word " * 500, tokens_per_second=50)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
+
+
+async def ask(peer, *words, **fields):
+    return await asyncio.to_thread(lambda: list(peer.ask(*words, **fields)))
+
+
+@tool
+async def book(city: str, ctx: Context) -> str:
+    """Book a room."""
+    return f"booked in {city}: {await ctx.ask('which date?', choices=['May', 'June'])}"
+
+
+async def test_runs_are_listed_shown_pruned_paused_and_cancelled_by_socket():
+    async with AsyncOrchestrator(workers=[Scripted([SLOW])], journal="off") as plait, opened(Control(plait)) as path:
+        assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+        (peer,) = await asyncio.to_thread(peers)
+        handle = await plait.submit("x", planner="sample:n=3,stream=true")
+        while not handle.tokens:
+            await asyncio.sleep(0.01)
+        (row,) = await ask(peer, "list")
+        assert row["run"] == handle.run and row["status"] == "running" and row["tokens"] > 0
+        assert (await ask(peer, "process"))[0]["pid"] == os.getpid()
+        await ask(peer, "prune", run=handle.run, step="sample-2")
+        await ask(peer, "pause", run=handle.run[:6])
+        assert (await ask(peer, "show", run=handle.run))[0]["status"] == "paused"
+        await ask(peer, "resume", run=handle.run)
+        follows = asyncio.create_task(ask(peer, "events", None, run=handle.run))
+        while not handle._feeds:
+            await asyncio.sleep(0.01)
+        await ask(peer, "cancel", run=handle.run, reason="enough")
+        answer, news = await handle, await follows
+        states = {row["name"]: row["state"] for row in news if row["kind"] == "step"}
+        assert states["sample-2"] == "cancelled" and news[-1]["kind"] == "answer"
+        assert news[-1]["status"] == answer.status == "cancelled"
+        assert any(row["kind"] == "text" for row in news)
+        assert await ask(peer, "list") == []
+    assert not path.exists()
+
+
+async def test_a_question_is_answered_from_outside():
+    plan = Plan(steps=(Step(name="b", op=Call(tool="book", args={"city": "Rome"})),), output="b")
+    async with AsyncOrchestrator(workers=[], tools=[book], journal="off") as plait, opened(Control(plait)) as path:
+        handle = await plait.submit("x", plan=plan)
+        while not handle.questions:
+            await asyncio.sleep(0.01)
+        peer = Peer(path)
+        (row,) = await ask(peer, "list")
+        assert row["questions"][0]["text"] == "which date?"
+        with pytest.raises(UsageError, match="answer one of"):
+            await ask(peer, "answer", run=handle.run, question="", value="never")
+        await ask(peer, "answer", run=handle.run, question="", value="May")
+        assert (await handle).answer == "booked in Rome: May"
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"\n", b"nonsense\n", b"[]\n", b'{"do": 1}\n', b'{"do": "list", "x": 1}\n', b'{"do": "cancel"}\n',
+             b'{"do": "show", "run": 3}\n', b"[" * 100_000 + b"\n", b"x" * 3_000_000,
+             b'{"do": "set", "name": "a", "value": "b"}\n'],
+)  # fmt: skip
+async def test_nonsense_on_the_socket_is_answered_in_words_or_not_at_all(line):
+    async with AsyncOrchestrator(workers=[Scripted([SLOW])], journal="off") as plait, opened(Control(plait)) as path:
+
+        def talk() -> bytes:
+            with socket.socket(socket.AF_UNIX) as link:
+                link.settimeout(10)
+                link.connect(str(path))
+                try:
+                    link.sendall(line)
+                    link.shutdown(socket.SHUT_WR)
+                    return link.recv(1 << 20)
+                except (BrokenPipeError, ConnectionResetError):
+                    return b""
+
+        said = await asyncio.to_thread(talk)
+        assert not said or "error" in json.loads(said.splitlines()[0])
+        assert await ask(Peer(path), "list") == []
+
+
+def test_the_commands_say_what_is_there_and_what_is_not(plait):
+    assert "no run is under way" in plait("ctl", "list").out
+    assert plait("ctl", "list", "--json").json == {"runs": []}
+    for words in (("show",), ("cancel", "abc"), ("watch",), ("answer", "abc", "yes")):
+        done = plait("ctl", *words)
+        assert done.code == 2 and "plait ctl list" in done.err
+    assert plait("top", "--once", "--json").json == {"processes": [], "runs": []}
+
+
+def test_a_detached_run_is_found_steered_and_ends(plait, script, tmp_path, root):
+    path = script({"text": "word " * 500, "tokens_per_second": 20})
+    words = ["run", "x", "--script", str(path), "--journal", "off", "--json"]
+    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    made = subprocess.run(
+        [sys.executable, "-m", "plait", *words, "--detach"], capture_output=True, env=env, timeout=100
+    )
+    launch = json.loads(made.stdout)
+    try:
+        assert launch["event"] == "launch" and Path(launch["socket"]).exists()
+        run = launch["run"]
+        assert [row["run"] for row in plait("ctl", "list", "--json").json["runs"]] == [run]
+        assert run[:8] in plait("top", "--once").out
+        assert plait("ctl", "show", run[:6]).out.startswith(f"run {run}: running")
+        assert plait("ctl", "set", "log_level", "info", "--json").json["pids"] == [launch["pid"]]
+        assert plait("ctl", "cancel", run, "--json").json == {"run": run, "done": "cancel", "reason": ""}
+        until = time.monotonic() + 30
+        while Path(launch["socket"]).exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert json.loads(Path(launch["output"]).read_text())["status"] == "cancelled"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(launch["pid"], signal.SIGKILL)
+    broken = subprocess.run(
+        [sys.executable, "-m", "plait", "run", "x", "--script", str(tmp_path / "none.json"), "--detach"],
+        capture_output=True, env=env, timeout=100,
+    )  # fmt: skip
+    assert broken.returncode and b"cannot be read" in broken.stderr
