@@ -98,7 +98,11 @@ class Common:
 
     model: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Folder of the model; the bundled one if left out.", rich_help_panel=_WHERE),
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the model, or name of a bundled one: countdown, tables, …",
+            rich_help_panel=_WHERE,
+        ),
     ] = None
     worker: Annotated[
         str | None,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -110,7 +110,8 @@ class Config(BaseSettings):
     )
 
     model: str = str(BUNDLED_MODEL)
-    """Folder of the model (or its id on a hub); the bundled one by default."""
+    """Folder of the model, the name of a bundled one (`countdown`, `countdown-large`, `tables`, `arithmetic`), or an id
+    on a hub; `countdown` by default."""
     worker: str = "ray"
     """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of your own),
     `scripted`, `pkg.mod:Class`."""
@@ -216,6 +217,15 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Let the constructor read nothing but its arguments: `load` gathers the rest, and knows where it is from."""
         return (init_settings,)
+
+    @field_validator("model")
+    @classmethod
+    def _bundled(cls, value: str) -> str:
+        """Put the folder of a bundled model in the place of its name, unless there is such a folder here."""
+        if not re.fullmatch(r"[a-z][a-z-]*", value) or Path(value).exists():
+            return value
+        folder = BUNDLED_MODEL.with_name(value)
+        return str(folder) if (folder / "config.json").is_file() else value
 
     @classmethod
     def load(cls, file: str | Path | None = None, **flags: Any) -> Config:

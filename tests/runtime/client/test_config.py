@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from plait.core.errors import ConfigError
 from plait.core.plan import Plugin
-from plait.runtime.client.config import Config
+from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.runtime.client.worker_factory import settings, workers
 from plait.runtime.plugins.loader import Plugins
 
@@ -242,3 +242,11 @@ def test_a_file_named_by_the_environment_must_be_there(clean: Path, monkeypatch:
     monkeypatch.setenv("PLAIT_CONFIG", str(clean))
     with pytest.raises(ConfigError, match="directory"):
         Config.load()
+
+
+def test_a_bundled_model_is_meant_by_its_name_unless_there_is_such_a_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Config(model="countdown-large").model == str(BUNDLED_MODEL.with_name("countdown-large"))
+    assert Config(model="another").model == "another" and Config(model="org/countdown").model == "org/countdown"
+    (tmp_path / "countdown").mkdir()
+    assert Config(model="countdown").model == "countdown"
