@@ -26,7 +26,7 @@ MOST_PLANS = 3
 MOST_SPLIT = 5
 """Most calls of a question in a request of several, so that five of them fit."""
 # Share of examples by mode.
-MIXTURE = {"plan": 0.42, "replan": 0.06, "joiner": 0.08, "react": 0.20, "native": 0.07, "split": 0.06, "formula": 0.11}
+MIXTURE = {"plan": 0.34, "replan": 0.06, "joiner": 0.08, "react": 0.22, "native": 0.08, "split": 0.11, "formula": 0.11}
 COPY_WEIGHT = 3.0  # what is copied from results is few pieces, and one slip loses the answer
 FAILED = "<failed>"
 
