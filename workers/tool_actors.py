@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,13 @@ class ToolActors(Tools):
             async for item in super().run(job):
                 yield item
             return
+        the_tool = self._tools.get(job.op.tool)
+        if job.op.approve or (job.op.approve is None and the_tool is not None and the_tool.approve):
+            call = await self.allowed(job)
+            if not isinstance(call, Call):
+                yield call
+                return
+            job = replace(job, op=call)
         actor = await self._free(job.attempt)
         if not isinstance(actor, RayWorker):
             yield actor

@@ -44,6 +44,7 @@ COMMANDS = {
     "top": (".control.top", "top", "Show all running runs of this host, live."),
     "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
     "job": (".jobs.command", "app", "Run plait commands as jobs on a Ray cluster."),
+    "questions": (".commands.questions", "questions", "List what tools ask people, and answer it, in any process."),
     "runs": (".commands.runs", "app", "List, show, resume and delete the runs that were written down."),
 }
 """Name of a command: its module, the function (or group of commands) there, and what `plait --help` says of it."""

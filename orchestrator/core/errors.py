@@ -17,7 +17,8 @@
     │   │   └── NoWorker         nothing serves this kind of step
     │   ├── ToolError            a tool raised, hung, or returned something that is not JSON
     │   │   ├── OutcomeUnknown   it changes the world, and the process ended before it had said how it went
-    │   │   └── Unanswered       it asked a person, and there is none, or the answer makes no sense
+    │   │   ├── Unanswered       it asked a person, and there is none, or the answer makes no sense
+    │   │   └── Denied           a person did not allow the call
     │   ├── PlannerError         a planner could not make a plan of what it was given
     │   │   └── FlowError        a flow did what a flow cannot do, such as awaiting what is no step
     │   ├── BudgetExceeded       tokens, seconds, attempts, width, cost or steps are used up
@@ -112,6 +113,10 @@ class OutcomeUnknown(ToolError):
 
 class Unanswered(ToolError):
     """A tool asked a person, and got no answer that it can use."""
+
+
+class Denied(ToolError):
+    """A call that a person had to allow first, and did not."""
 
 
 class PlannerError(WorldError):

@@ -292,10 +292,19 @@ class Call(Frozen):
     kind: Literal["call"] = "call"
     tool: str
     args: Annotated[dict[str, JsonValue], BeforeValidator(_plain_refs)] = {}
+    approve: bool | None = Field(default=None, exclude_if=lambda approve: approve is None)
+    """`True`: a person has to allow the call before it is made. Set by what the tool and the request say."""
 
     if TYPE_CHECKING:  # as above
 
-        def __init__(self, *, tool: str, args: Mapping[str, object] = ..., kind: Literal["call"] = "call") -> None: ...
+        def __init__(
+            self,
+            *,
+            tool: str,
+            args: Mapping[str, object] = ...,
+            approve: bool | None = None,
+            kind: Literal["call"] = "call",
+        ) -> None: ...
 
 
 def _as_spec(value: object) -> object:
@@ -531,5 +540,8 @@ class Request(Frozen):
     among them, and a step that asks just that gets the conversation alone."""
     form: Form | None = Field(default=None, exclude_if=lambda form: form is None)
     """The form of the answer, where it is to be typed."""
+    approve: tuple[str, ...] = Field(default=(), exclude_if=lambda approve: not approve)
+    """Tools whose calls a person has to allow first, besides those that say so themselves: by name; `side-effects`: all
+    that change the world; `all`."""
     asks: Asking = Field(default=Asking(), exclude_if=lambda asks: asks == Asking())
     """What all model calls ask for that do not say it themselves."""

@@ -34,7 +34,7 @@ def resolve(node: Node, tokens: int, known: int = 0) -> Think | Call:
         return op
     values = _values(node)
     args = {key: substitute(value, values) for key, value in op.args.items()}
-    return op if args == op.args else Call(tool=op.tool, args=args)
+    return op if args == op.args else Call(tool=op.tool, args=args, approve=op.approve)
 
 
 def _think(node: Node, op: Think, tokens: int) -> Think:

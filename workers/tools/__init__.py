@@ -9,6 +9,7 @@ import contextvars
 import difflib
 import functools
 import inspect
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from plait.core.errors import ToolError, ToolSchemaError, WorkerLost
+from plait.core.errors import Denied, ToolError, ToolSchemaError, Unanswered, WorkerLost
 from plait.core.events import Job
 from plait.core.flow import ask_a_person
 from plait.core.interfaces import Progress, Tell, Worker
@@ -33,6 +34,8 @@ from .threads import Threads
 __all__ = ["Tools", "load_tools"]
 
 log = logging.getLogger("plait.workers.tools")
+_SHOWN = 400
+"""Characters of a call's arguments in the question whether it is allowed."""
 
 _HIDDEN: dict[str, AnyTool] = {ask_a_person.name: ask_a_person}
 """Tools that planners are not told of."""
@@ -150,12 +153,20 @@ class Tools(Worker):
             return
         the_tool, kwargs = prepared
         loop, attempt = asyncio.get_running_loop(), job.attempt
+        op = cast("Call", job.op)
 
         def end(outcome: Result | Failure) -> None:
             del self._running[attempt]
             tell(outcome)
 
         running = self._running[attempt] = _Running(the_tool, loop, end)
+        if op.approve or (op.approve is None and the_tool.approve):
+            running.task = loop.create_task(self._when_allowed(running, job))
+            return
+        self._begin(running, job, kwargs)
+
+    def _begin(self, running: _Running, job: Job, kwargs: dict[str, object]) -> None:
+        the_tool, loop = running.tool, running.loop
         if the_tool.context is not None:
             kwargs[the_tool.context] = _Context(job, running, self.on_ask)
         work = functools.partial(the_tool.fn, **kwargs) if kwargs else the_tool.fn
@@ -164,6 +175,46 @@ class Tools(Worker):
         else:
             self._on_thread(running, work)
         running.arm(the_tool.timeout, self._timed_out)
+
+    async def allowed(self, job: Job) -> Call | Failure:
+        """Ask a person whether a call may be made; return it with the arguments that they want, or why not. The clock
+        of its timeout does not run meanwhile."""
+        call = cast("Call", job.op)
+        shown = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.args.items())
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+        asked: dict[str, JsonValue] = {"tool": call.tool, "args": call.args}
+        question = Question(
+            id=f"{job.step}?approve",
+            run=job.run,
+            step=job.step,
+            text=f"Allow {call.tool}({shown})?",
+            choices=("yes", "no"),
+            call=asked,
+        )
+        try:
+            if self.on_ask is None:
+                raise Unanswered(f"nobody can be asked {question.text!r} here: run the tool through an orchestrator")
+            verdict = question.check(await self.on_ask(question))
+        except ToolError as error:
+            return as_failure(error)
+        match verdict:
+            case {"approved": True, **rest}:
+                args = rest.get("args", call.args)
+                return call.model_copy(update={"args": args, "approve": False})
+            case {"reason": str() as reason}:
+                return as_failure(Denied(f"a person did not allow {call.tool}({shown}): {reason}"))
+            case _:
+                return as_failure(Denied(f"a person did not allow {call.tool}({shown})"))
+
+    async def _when_allowed(self, running: _Running, job: Job) -> None:
+        """Make a call when a person has allowed it."""
+        call = await self.allowed(job)
+        running.task = None
+        prepared = call if isinstance(call, Failure) else self._prepare(call, job.run)
+        if isinstance(prepared, Failure):
+            running.end(prepared)
+        else:
+            self._begin(running, job, prepared[1])
 
     async def cancel(self, attempt: int) -> None:
         """Stop a call: an async tool by `CancelledError`, a sync one by giving up its thread."""

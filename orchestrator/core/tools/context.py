@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from ..errors import Unanswered
 from ..values import Frozen
+from .calls import loads
+
+_YES = ("yes", "y", "allow", "approve", "ok", "true")
+_NO = ("no", "n", "deny", "refuse", "false")
 
 
 class Question(Frozen):
@@ -24,6 +28,9 @@ class Question(Frozen):
     text: str
     choices: tuple[JsonValue, ...] = ()
     """What may be answered; empty where anything may."""
+    call: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda call: call is None)
+    """Of a question whether a call is allowed: its `tool` and `args`. Besides yes and no it may be answered with
+    `{"args": {…}}`, other arguments, and `{"approved": false, "reason": …}`."""
 
     def check(self, value: JsonValue) -> JsonValue:
         """Return an answer in the form of the choice that it means. Raises `Unanswered` if it is none of them.
@@ -32,6 +39,8 @@ class Question(Frozen):
         >>> question.check(" YES ")
         'yes'
         """
+        if self.call is not None:
+            return self._verdict(value)
         if not self.choices:
             return value
         for choice in self.choices:
@@ -42,6 +51,27 @@ class Question(Frozen):
                 return choice
         there = ", ".join(map(str, self.choices))
         raise Unanswered(f"{value!r} is no answer to {self.text!r}: answer one of {there}")
+
+    def _verdict(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, str) and value.strip().startswith("{"):
+            value = loads(value)
+        match value:
+            case bool():
+                return {"approved": value}
+            case str() if value.strip().casefold() in _YES:
+                return {"approved": True}
+            case str() if value.strip().casefold() in _NO:
+                return {"approved": False}
+            case {"args": dict() as args, **rest} if rest.get("approved", True) is True:
+                return {"approved": True, "args": args}
+            case {"approved": bool() as approved, **rest} if not rest.keys() - {"reason"}:
+                reason = rest.get("reason")
+                return {"approved": approved, **({"reason": reason} if isinstance(reason, str) and reason else {})}
+            case _:
+                raise Unanswered(
+                    f'{value!r:.200} is no answer to {self.text!r}: answer yes, no, {{"args": {{…}}}} to change the '
+                    'arguments, or {"approved": false, "reason": "…"}'
+                )
 
 
 class Context:

@@ -45,6 +45,8 @@ class ToolSpec(Frozen):
     """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
     idempotent: bool = False
     """Calling it twice does what calling it once does, so it may be tried again although it changes the world."""
+    approve: bool = False
+    """A person has to allow each call before it is made."""
 
     @property
     def once(self) -> bool:
@@ -67,8 +69,11 @@ class Tool(Generic[P, R]):
         side_effects: bool = False,
         idempotent: bool = False,
         timeout: float | None = None,
+        approve: bool = False,
     ) -> None:
         self.fn = fn
+        self.approve = approve
+        """A person has to allow each call before it is made."""
         self.name = _checked_name(fn, name)
         _check_callable(fn, self.name)
         if timeout is not None and not timeout > 0:
@@ -108,6 +113,7 @@ class Tool(Generic[P, R]):
             parameters=self.parameters,
             side_effects=self.side_effects,
             idempotent=self.idempotent,
+            approve=self.approve,
         )
 
     def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
@@ -150,6 +156,7 @@ def tool(
     side_effects: bool = False,
     idempotent: bool = False,
     timeout: float | None = None,
+    approve: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     fn: Callable[P, R] | None = None,
@@ -160,6 +167,7 @@ def tool(
     side_effects: bool = False,
     idempotent: bool = False,
     timeout: float | None = None,
+    approve: bool = False,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a function, sync or async: `@tool`, or `@tool(name=…, side_effects=True, timeout=…)`.
 
@@ -175,6 +183,7 @@ def tool(
             nobody knows because the process ended.
         idempotent: calling it twice does what calling it once does, so it may be tried again all the same.
         timeout: seconds that a call may take.
+        approve: a person has to allow each call before it is made, and may change its arguments.
 
     Raises:
         ToolSchemaError: the function cannot be a tool; says why and what to write instead.
@@ -199,6 +208,7 @@ def tool(
             side_effects=side_effects,
             idempotent=idempotent,
             timeout=timeout,
+            approve=approve,
         )
 
     return make if fn is None else make(fn)

@@ -11,7 +11,7 @@ from ...core.errors import FieldError, TaskError, UsageError
 from ...core.form import ADAPTERS, Form
 from ...core.plan import Asking, Function
 from ...core.result import as_failure
-from ...core.tools.tool import is_name
+from ...core.tools.tool import ToolSpec, is_name
 from ...core.values import json_value
 from ..driver.forms import check_schema
 from . import kinds
@@ -63,6 +63,18 @@ def asking(options: Mapping[str, Any]) -> Asking:
         functions = kinds.iterable("functions", given["functions"], 'functions=[{"name": "f", "parameters": {…}}]')
         given["functions"] = tuple(_function(each) for each in functions)
     return Asking(**given)
+
+
+def approvals(given: object, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
+    """Return the names of tools whose calls a person has to allow. Raises `UsageError` for one that is not there."""
+    if given is None:
+        return ()
+    names = (given,) if isinstance(given, str) else tuple(kinds.iterable("approve", given, 'approve=["write"]'))
+    known = ["all", "side-effects", *(each.name for each in tools)]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"approve: there is no tool {name!r:.80}; there are: {', '.join(known)}")
+    return cast("tuple[str, ...]", names)
 
 
 def form_of(kind: object) -> Form | None:

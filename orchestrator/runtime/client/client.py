@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Literal, Self, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
@@ -43,7 +43,7 @@ from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
 from . import kinds
 from .answer import Answer, Mode, News
-from .asking import asked, asking, form_of
+from .asking import approvals, asked, asking, form_of
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
@@ -72,7 +72,8 @@ class AsyncOrchestrator:
         workers: ready-made workers to use in place of what the configuration names.
         on_ask: puts the questions of tools (`await ctx.ask(…)`) to a person and returns the answer; an ordinary
             function is called on a thread of its own. Without it a question waits for `Handle.answer`, and in `run`,
-            which gives out no handle, the tool fails.
+            which gives out no handle, the tool fails. `"later"`: it waits there too, for an answer from another process
+            (`plait questions`).
         config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
         settings: single settings of `Config`, by name.
 
@@ -102,7 +103,7 @@ class AsyncOrchestrator:
         worker: str | None = None,
         tools: Iterable[ToolLike] = (),
         workers: Sequence[Worker] | None = None,
-        on_ask: OnAsk | None = None,
+        on_ask: OnAsk | Literal["later"] | None = None,
         config: Config | None = None,
         **settings: Any,
     ) -> None:
@@ -513,6 +514,7 @@ class AsyncOrchestrator:
             salt=options.get("salt") or "",
             messages=messages,
             asks=asking(options),
+            approve=approvals(options.get("approve"), self._tools.specs_with(options.get("tools") or ())),
             form=form,
         )
         trust(request.planner, *request.policies)

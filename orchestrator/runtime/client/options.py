@@ -61,6 +61,8 @@ class Options(TypedDict, total=False):
     """Name of the model that answers where the plan names none, among those that the workers serve."""
     salt: str | None
     """Cached prefixes are shared only with requests of the same salt: what keeps tenants apart."""
+    approve: str | Iterable[str] | None
+    """Tools whose calls a person has to allow first: names, `side-effects` or `all`."""
     messages: Sequence[Message | Mapping[str, object]] | None
     """A conversation, as OpenAI's chat API has it. A text beside it is one more message of the user's."""
     output_type: Any

@@ -11,16 +11,21 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Literal, cast
 
 from pydantic import JsonValue
 
 from ...core.errors import Unanswered, UsageError
 from ...core.tools.context import Question
+from ..journal.inbox import take
 from ..journal.writer import Recorder
 
 OnAsk = Callable[[Question], JsonValue | Awaitable[JsonValue]]
 """Puts a question to a person and returns what they say. An ordinary function is called on a thread of its own."""
+LATER = "later"
+"""In the place of `on_ask`: a question waits for an answer, by a handle or from another process, however long."""
+_EVERY = 0.25
+"""Seconds between two looks for answers from another process."""
 
 Told = Callable[[Question], None]
 Answered = Mapping[str, tuple[JsonValue, JsonValue]]
@@ -44,8 +49,11 @@ class _Open:
 class Asker:
     """Puts the questions of all runs under way."""
 
-    def __init__(self, on_ask: OnAsk | None = None) -> None:
-        self.on_ask = on_ask
+    def __init__(self, on_ask: OnAsk | Literal["later"] | None = None) -> None:
+        if on_ask is not None and on_ask != LATER and not callable(on_ask):
+            raise UsageError(f"on_ask={on_ask!r:.80} answers no questions: give a function of one, or 'later'")
+        self.on_ask = None if on_ask == LATER else on_ask
+        self._waits = on_ask == LATER
         self._runs: dict[str, _Open] = {}
 
     def begin(
@@ -107,15 +115,22 @@ class Asker:
             except Exception as error:
                 said = f"{type(error).__name__}: {error}"
                 raise Unanswered(f"{question.text!r} could not be put to anybody ({said})") from error
-        if opened.told is None:
+        if opened.told is None and not self._waits:
             raise Unanswered(
                 f"{question.text!r}: nobody is there to be asked; pass on_ask=…, or submit the run and answer by its "
                 "handle"
             )
         future: asyncio.Future[JsonValue] = asyncio.get_running_loop().create_future()
         opened.waiting[question.id] = (question, future)
+        path = opened.recorder.path(question.run) if opened.recorder is not None else None
         try:
-            opened.told(question)
+            if opened.told is not None:
+                opened.told(question)
+            while path is not None and not future.done():
+                said = await asyncio.to_thread(take, path, question)
+                if said is not None and not future.done():
+                    return said
+                await asyncio.wait([future], timeout=_EVERY)
             return await future
         finally:
             opened.waiting.pop(question.id, None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...core.flow import ask_a_person
 from ...core.interfaces import Brief
 from ...core.plan import Asking, Call, Plan, Request, Step, Text, Think
 from ...core.tools.tool import ToolSpec
@@ -13,7 +14,7 @@ from ...core.tools.tool import ToolSpec
 
 def revised(plan: Plan, brief: Brief) -> Plan:
     """Return a plan with all that the tools and the request of its run say of its steps."""
-    return marked(with_defaults(plan, brief.request), brief.tools)
+    return with_approval(marked(with_defaults(plan, brief.request), brief.tools), brief)
 
 
 def with_defaults(plan: Plan, request: Request) -> Plan:
@@ -57,6 +58,30 @@ def _asked(op: Think, asks: Asking) -> dict[str, object]:
         if asks.functions and not op.tools:
             update |= {"tools": asks.functions, "tool_choice": "auto"}
     return update
+
+
+def with_approval(plan: Plan, brief: Brief) -> Plan:
+    """Return a plan in which the calls that a person has to allow say so, as the tools and the request have it. What
+    the plan itself says of that does not count, unless it is stricter."""
+    asked = brief.request.approve
+    careful = {each.name: each for each in brief.tools}
+
+    def wanted(op: Call) -> bool | None:
+        spec = careful.get(op.tool)
+        named = op.tool in asked or "all" in asked or (spec is not None and spec.approve)
+        changing = "side-effects" in asked and (spec is None or spec.side_effects)
+        hidden = op.tool == ask_a_person.name
+        return True if (named or changing or op.approve) and not hidden else None
+
+    if all(not isinstance(step.op, Call) or step.op.approve == wanted(step.op) for step in plan.steps):
+        return plan
+    steps = tuple(
+        step.model_copy(update={"op": step.op.model_copy(update={"approve": wanted(step.op)})})
+        if isinstance(step.op, Call)
+        else step
+        for step in plan.steps
+    )
+    return plan.model_copy(update={"steps": steps})
 
 
 def marked(plan: Plan, tools: Iterable[ToolSpec]) -> Plan:

@@ -158,7 +158,7 @@ async def rule(
             error: Exception = Interrupted("the process that ran this step ended")
         elif attempt.worker.name not in workers:
             error = _unknown(step, attempt.node.id, "its worker is gone")
-        elif attempt.id not in intended:
+        elif attempt.id not in intended or _waits_for_approval(rebuilt, attempt.node.id):
             error = NeverMade("the process ended before this call was made")
         else:
             said = AGAIN if policy == "retry" else GIVE_UP
@@ -174,6 +174,12 @@ async def rule(
                 error = _unknown(step, attempt.node.id, remedy)
         events.append(Failed(at=at, attempt=attempt.id, failure=as_failure(error)))
     return events
+
+
+def _waits_for_approval(rebuilt: Rebuilt, step: str) -> bool:
+    """Whether a person had been asked to allow a call, and had not answered."""
+    said = [note.kind for note in rebuilt.notes if note.step == f"{step}?approve"]
+    return bool(said) and said[-1] == "asked"
 
 
 def settle(

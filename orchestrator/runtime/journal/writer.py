@@ -17,6 +17,7 @@ import functools
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import RLock
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -301,6 +302,12 @@ class Recorder:
             self._intents.add(job.attempt)
             note = Note(job.run, job.step, job.attempt, "intent", job.op.model_dump(mode="json"))
             self._guarded(file, job.run, file.journal.note, note)
+
+    @_locked
+    def path(self, run: str) -> Path | None:
+        """Return the journal of a run that is written down."""
+        file = self._of.get(run)
+        return None if file is None else file.journal.path
 
     @_locked
     def note(self, run: str, step: str, kind: str, value: JsonValue) -> None:

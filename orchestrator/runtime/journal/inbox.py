@@ -1,0 +1,92 @@
+"""Answers to questions from another process: small files in a folder beside the journal.
+
+A journal has one writer. So whoever answers a run of another process, or one whose process has ended, leaves the answer
+here; it is written into the journal when it is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from pathlib import Path
+from urllib.parse import quote
+
+from pydantic import JsonValue
+
+from ...core.errors import ConfigError, UsageError
+from ...core.tools.context import Question
+from ...core.values import json_value
+from .directory import RunEntry, entries
+from .journal import Journal
+
+LARGEST = 1_000_000
+"""Bytes of an answer."""
+
+
+def pending(path: Path) -> list[tuple[RunEntry, Question]]:
+    """Return the questions that nobody has answered yet, of all runs that have not ended in a journal or a folder of
+    journals, with their runs. Raises `ConfigError`."""
+    found: list[tuple[RunEntry, Question]] = []
+    for entry in entries(path):
+        if entry.status not in ("running", "interrupted"):
+            continue
+        asked: dict[str, Question] = {}
+        for note in Journal(entry.path).notes(entry.run):
+            if note.kind == "asked":
+                with contextlib.suppress(ValueError):
+                    asked[note.step] = Question.model_validate(note.note)
+            elif note.kind == "answered":
+                asked.pop(note.step, None)
+        found += [(entry, each) for each in asked.values() if not _file(entry.path, each.id).exists()]
+    return found
+
+
+def leave(path: Path, question: str, value: JsonValue) -> Question:
+    """Leave an answer to a question that is open in a journal or a folder of journals; return the question. Raises
+    `UsageError` for one that is not open, `Unanswered` for an answer that makes no sense."""
+    there = pending(path)
+    found = next((each for each in there if each[1].id == question), None)
+    if found is None:
+        known = f"open are {', '.join(each.id for _, each in there)}" if there else "none is open"
+        raise UsageError(f"there is no open question {question!r:.200}: {known}")
+    entry, asked = found
+    text = json.dumps(asked.check(json_value(value)), allow_nan=False)
+    file = _file(entry.path, question)
+    try:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        draft = file.with_name(f".{secrets.token_hex(8)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as written:
+            written.write(text)
+        draft.rename(file)
+    except OSError as error:
+        raise ConfigError(f"the answer cannot be left beside {entry.path}: {error.strerror}") from None
+    return asked
+
+
+def take(path: Path, question: Question) -> JsonValue | None:
+    """Return the answer that was left to a question, if there is one, and take it away. One that cannot be read, or
+    makes no sense, counts as none."""
+    file = _file(path, question.id)
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(LARGEST + 1)
+        file.unlink()
+        with contextlib.suppress(OSError):
+            file.parent.rmdir()  # if it is empty now
+    except OSError:
+        return None
+    if len(data) > LARGEST:
+        return None
+    try:
+        said = json_value(json.loads(data))
+        json.dumps(said, allow_nan=False)  # a number beyond all others is no JSON
+        return question.check(said)
+    except Exception:  # no JSON, too deep, or none of the choices
+        return None
+
+
+def _file(path: Path, question: str) -> Path:
+    return path.with_name(f"{path.name}.answers") / f"{quote(question, safe='')}.json"
