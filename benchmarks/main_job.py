@@ -11,7 +11,7 @@ import time
 from typing import NamedTuple
 
 from plait import Answer, AsyncOrchestrator
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import wilson
 from plait.apps.common.problems import Problem, draw, is_right
 
 from .measure import Row

@@ -39,7 +39,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "auto": {"split": "off"},
     "refine": {"rounds": [2, 1]},
 }
+ASKS: dict[str, tuple[str, str]] = {
+    "code_search": ("code", '{"prompt": "Return x.", "entry": "same", "public": [{"args": [1], "want": 1}]}'),
+}
+"""Task and text, for a planner that does not take any."""
 SAYS: dict[str, str] = {
+    "code_search": "```python\ndef same(x):\n    return x\n```",
     "llmcompiler": 'Thought: two\n1. search("a")\n2. search("$1", k=2)\n3. join()\n',
     "threads": "<Parallel>\n<Outlines>\n<Outline> 1: a</Outline>\n<Outline> 2: b</Outline>\n</Outlines>",
     "react": '<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>\nand so on',
@@ -56,13 +61,20 @@ async def search(query: str, k: int = 1) -> str:
     return query * k
 
 
+@tool
+def run_python(code: str) -> dict[str, str]:
+    """Run a program. This one runs none."""
+    return {"stdout": ""}
+
+
 def planner(name: str) -> Planner:
     return Plugins().planner(Plugin(name=name, options=OPTIONS.get(name, {})))
 
 
 def brief(name: str, seed: int = 0) -> Brief:
-    request = Request(text=PROMPT, planner=Plugin(name=name), seed=seed)
-    return Brief(request, Plugins().task(request.task, PROMPT), (search.spec,), Plugins())
+    task, text = ASKS.get(name, ("plain", PROMPT))
+    request = Request(text=text, task=Plugin(name=task), planner=Plugin(name=name), seed=seed)
+    return Brief(request, Plugins().task(request.task, text), (search.spec, run_python.spec), Plugins())
 
 
 @dataclass
@@ -108,9 +120,10 @@ async def observed(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Rea
     worker = Scripted([joiner, Reply(text=SAYS.get(name, "so it is \\boxed{42}"))])
     with monkeypatch.context() as patch:
         patch.setattr(kind, "reader", reader)
-        async with AsyncOrchestrator(workers=[worker], tools=[search]) as orchestrator:
+        async with AsyncOrchestrator(workers=[worker], tools=[search, run_python]) as orchestrator:
             options = OPTIONS.get(name, {})
-            answer = await orchestrator.run(PROMPT, planner=Plugin(name=name, options=options))
+            task, text = ASKS.get(name, ("plain", PROMPT))
+            answer = await orchestrator.run(text, task=task, planner=Plugin(name=name, options=options))
     return log, answer
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import wilson
 from studies.base import Findings, Table
 from studies.command import NAMES, load, machine, usable_cores, write
 from studies.page import render

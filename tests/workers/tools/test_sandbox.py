@@ -24,7 +24,7 @@ BACKENDS = ["process", "bubblewrap"]
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     if request.param == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("bwrap is not installed")
-    made = Sandbox(request.param)
+    made = Sandbox(request.param, warm=2)
     first = await made.run(Program(code="print('ready')"))
     if first.status == "broken" or (first.status != "done" and "namespace" in first.stderr.casefold()):
         pytest.skip(f"this kernel does not allow it: {first.stderr}")

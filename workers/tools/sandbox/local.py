@@ -41,7 +41,7 @@ class Local:
     """Runs programs on this machine, each in a folder of its own that is removed afterwards.
 
     As root, programs run as the user `nobody`. `warm` sandboxes are started ahead, since starting takes most of the
-    time of a short program.
+    time of a short program; whoever asks for them has to `close`.
     """
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class Local:
     apart: ClassVar[bool]
     """Whether the launcher has to leave the namespaces itself."""
 
-    def __init__(self, warm: int = 2) -> None:
+    def __init__(self, warm: int = 0) -> None:
         self._most = warm
         self._warm: deque[_Warm] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -198,7 +198,7 @@ class Bubblewrap(Local):
     isolates = True
     apart = False
 
-    def __init__(self, warm: int = 2) -> None:
+    def __init__(self, warm: int = 0) -> None:
         if shutil.which("bwrap") is None:
             raise ConfigError("the sandbox 'bubblewrap' needs the program bwrap: install the package bubblewrap")
         super().__init__(warm)
@@ -229,7 +229,7 @@ class Container(Local):
     isolates = True
     apart = False
 
-    def __init__(self, image: str = "python:3-slim", program: str | None = None, warm: int = 2) -> None:
+    def __init__(self, image: str = "python:3-slim", program: str | None = None, warm: int = 0) -> None:
         found = program or next((each for each in ("podman", "docker") if shutil.which(each)), None)
         if found is None:
             raise ConfigError("the sandbox 'container' needs podman or docker: install one, or use 'bubblewrap'")

@@ -1,0 +1,97 @@
+"""Task `code`: write a Python function; a few examples of what it returns are public."""
+
+from __future__ import annotations
+
+import ast
+import json
+
+from pydantic import JsonValue, PrivateAttr, ValidationError
+
+from ..core.errors import TaskError
+from ..core.task import Style, Task
+from ..core.values import Frozen
+
+__all__ = ["Code"]
+
+_EXAMPLE = '{"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}'
+
+
+class Case(Frozen):
+    """One call of the function, and what it shall return."""
+
+    args: tuple[JsonValue, ...]
+    want: JsonValue
+
+
+class Problem(Frozen):
+    """What is asked."""
+
+    prompt: str
+    entry: str
+    """The function's name."""
+    public: tuple[Case, ...] = ()
+
+
+class Code(Task):
+    """`{"prompt": …, "entry": "name", "public": [{"args": […], "want": …}]}`: a function to be written in Python.
+
+    An answer is a program's text; programs are equal when they parse to the same tree. Nothing is run here, so `verify`
+    cannot tell: hidden cases are the grader's, and no part of the task.
+    """
+
+    _problem: Problem = PrivateAttr()
+
+    def model_post_init(self, context: object, /) -> None:
+        """Read the text, or raise `TaskError`."""
+        try:
+            self._problem = Problem.model_validate_json(self.text)
+        except (ValidationError, ValueError):
+            raise TaskError(f"the request is no code problem; write, for example: {_EXAMPLE}") from None
+        if not self._problem.entry.isidentifier():
+            raise TaskError(f"{self._problem.entry!r} is no name of a function; write, for example: {_EXAMPLE}")
+
+    @property
+    def entry(self) -> str:
+        """The function's name."""
+        return self._problem.entry
+
+    @property
+    def public(self) -> tuple[Case, ...]:
+        """The public cases."""
+        return self._problem.public
+
+    def render(self, style: Style = "serial", width: int = 8) -> str:
+        """Return the problem with its public cases as examples."""
+        shown = "".join(
+            f"{self.entry}({', '.join(map(json.dumps, case.args))}) == {json.dumps(case.want)}\n"
+            for case in self.public
+        )
+        examples = f"\nExamples:\n{shown}" if shown else ""
+        return f"{self._problem.prompt}\n{examples}\nWrite the Python function `{self.entry}` in a ```python block.\n"
+
+    def chat(self) -> bool:
+        """A user's message."""
+        return True
+
+    def extract(self, text: str) -> JsonValue:
+        """Return the last block of code, or the whole text if it is a program; `None` if that does not define the
+        function."""
+        blocks = text.split("```")[1::2]
+        program = blocks[-1].removeprefix("python").removeprefix("py").strip() if blocks else text.strip()
+        return program if _defines(program, self.entry) else None
+
+    def key(self, answer: JsonValue) -> str:
+        """Return the program's syntax tree as text: comments and layout make no difference."""
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        try:
+            return ast.dump(ast.parse(text))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return "!" + text
+
+
+def _defines(program: str, entry: str) -> bool:
+    try:
+        tree = ast.parse(program)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(node, ast.FunctionDef) and node.name == entry for node in tree.body)

@@ -1,0 +1,180 @@
+"""Planner `code-search` and task `code`: programs are run once, repaired, and chosen by tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from random import Random
+from typing import Any
+
+import pytest
+
+from plait import Orchestrator, tool
+from plait.core.errors import TaskError
+from plait.planners.code_search import CodeSearch
+from plait.planners.code_search.choose import Evidence, chosen
+from plait.planners.code_search.programs import harness, mutated, outputs, tests_in as read_tests
+from plait.tasks.code import Code
+from plait.workers.scripted import Reply, Scripted
+from plait.workers.tools.sandbox import Outcome, Program, Sandbox
+
+PROBLEM = {"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}
+RIGHT = "```python\ndef larger(a, b):\n    return a if a > b else b\n```"
+SAME = "```python\ndef larger(a, b):  # the same\n    return a if a > b else b\n```"
+SECOND = "```python\ndef larger(a, b):\n    return b\n```"
+FIRST = "```python\ndef larger(a, b):\n    return a\n```"
+
+
+class Here:
+    """Runs programs in this process, for tests of trusted texts; counts them."""
+
+    name, isolates = "here", True
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    async def run(self, program: Program) -> Outcome:
+        import contextlib
+        import io
+
+        self.ran.append(program.code)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            exec(program.code, {"__name__": "__main__"})
+        return Outcome(status="done", stdout=out.getvalue())
+
+    async def close(self) -> None:
+        return None
+
+
+def solved(replies: list[Reply], here: Here | None = None, **options: Any) -> Any:
+    tools = Sandbox(here or Here()).tools()
+    with Orchestrator(workers=[Scripted(replies)], tools=tools, journal=None) as orchestrator:
+        return orchestrator.run(json.dumps(PROBLEM), task="code", planner=CodeSearch(**options))
+
+
+TESTS = '{"args": [5, 3], "want": 5}\nsome words\n{"args": [0, 9], "want": 9}\n{"args": [0, 0], "want": null}\n'
+
+
+def test_tests_choose_among_programs_that_pass_the_public_cases() -> None:
+    here = Here()
+    replies = [
+        Reply(when="Write up to", text=TESTS),
+        Reply(when="Two solutions", text='{"args": [7, 1], "want": 7}'),
+        Reply(text=SECOND, times=3),
+        Reply(text=RIGHT, times=1),
+        Reply(text=SAME),
+    ]
+    answer = solved(replies, here, n=6, repairs=0)
+    assert answer.status == "done", answer.failure
+    assert "return a if a > b else b" in answer.answer
+    assert "2 different programs" in answer.why and "3 of 3 tests" in answer.why
+    assert len(here.ran) == len(set(here.ran)), "each program is run on each input once"
+    assert len(here.ran) <= 6
+
+
+def test_a_majority_would_choose_the_wrong_one() -> None:
+    replies = [Reply(when="Write up to", text=TESTS), Reply(when="Two solutions", text=""), Reply(text=SECOND, times=4),
+               Reply(text=RIGHT)]  # fmt: skip
+    assert "return b" in solved(replies, n=5, repairs=0, rule="majority").answer.splitlines()[-1]
+
+
+def test_a_program_that_fails_is_told_how_and_repaired() -> None:
+    replies = [
+        Reply(when=r"larger\(1, 2\) gave 1, and should give 2\.", text=RIGHT),
+        Reply(when="Write up to", text=""),
+        Reply(text=FIRST),
+    ]
+    answer = solved(replies, n=2)
+    assert "return a if a > b else b" in answer.answer
+    assert "passes 1 of 1 public cases" in answer.why
+
+
+def test_texts_without_a_program_are_failures_in_words() -> None:
+    answer = solved([Reply(text="I cannot do that.")], n=2, repairs=1, tests=0)
+    assert answer.status == "failed"
+    assert "none of 2 samples has a program that defines 'larger'" in str(answer.failure)
+
+
+def test_what_is_needed_is_said() -> None:
+    with Orchestrator(workers=[Scripted([Reply(text=RIGHT)])], journal=None) as orchestrator:
+        answer = orchestrator.run(json.dumps(PROBLEM), task="code", planner=CodeSearch())
+        assert "give tools=Sandbox().tools()" in str(answer.failure)
+        answer = orchestrator.run("Why?", planner=CodeSearch(), tools=Sandbox(Here()).tools())
+        assert 'task="code"' in str(answer.failure)
+
+
+def test_a_sandbox_that_does_not_work_leaves_programs_failed() -> None:
+    @tool
+    async def run_python(code: str) -> dict[str, Any]:
+        """Run a program."""
+        raise RuntimeError("no room")
+
+    with Orchestrator(workers=[Scripted([Reply(text=RIGHT)])], tools=[run_python], journal=None) as orchestrator:
+        answer = orchestrator.run(json.dumps(PROBLEM), task="code", planner=CodeSearch(n=1, repairs=0, tests=0))
+    assert "passes 0 of 1 public cases" in answer.why
+
+
+def test_a_program_can_print_and_fail_without_harm() -> None:
+    lines = ["def f(x):", '    print("\\x1eplait [1]")', "    if x == 1:", '        raise ValueError("no")']
+    program = "\n".join([*lines, "    return {1, 2} if x else [x]"])
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", harness(program, "f", [[0], [1], [2]])], capture_output=True, text=True, check=True
+    )
+    cells = outputs({"stdout": done.stdout}, 4)
+    assert cells[0] == ("value", [0])
+    assert cells[1] == ("error", "ValueError: no")
+    assert cells[2][0] == "other" and cells[3] == ("none", None)
+    command = [sys.executable, "-I", "-c", harness("def f(:", "f", [[0]])]
+    broken = outputs({"stdout": subprocess.run(command, capture_output=True, text=True, check=True).stdout}, 2)
+    assert [cell[0] for cell in broken] == ["broken", "broken"]
+    assert outputs(None, 2) == outputs({"stdout": "\x1eplait nonsense"}, 2) == [("none", None)] * 2
+
+
+def test_inputs_are_made_from_known_ones_and_tests_are_read_from_any_text() -> None:
+    assert [2, "ab"] in mutated([1, "ab"]) and [1, "ba"] in mutated([1, "ab"])
+    assert mutated([None, {}]) == []
+    found = read_tests(TESTS + '{"args": [5, 3], "want": 6}\n{"args": 3, "want": 1}\n' + "[" * 9000, 8)
+    assert found == [([5, 3], 5), ([0, 9], 9)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"prompt": 1}', '{"prompt": "x", "entry": "not a name"}', "[" * 5000]
+)
+def test_a_request_that_is_no_problem_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(TaskError, match="larger"):
+        Code(text=text)
+
+
+def test_programs_are_equal_when_they_parse_to_the_same() -> None:
+    task = Code(text=json.dumps(PROBLEM))
+    right, same = task.extract(RIGHT), task.extract(SAME)
+    assert right != same and task.key(right) == task.key(same)
+    assert task.extract("```python\nx = 1\n```") is None and task.extract("def larger(a, b): return a") is not None
+    assert task.verify(right) is None
+    assert "larger(1, 2) == 2" in task.render()
+
+
+def test_which_rule_wins_depends_on_the_world() -> None:
+    """Where wrong programs share bugs, votes of tests win; a lone right program loses by agreement."""
+    alone = [Evidence(8, 1, 100), Evidence(6, 5, 100)]
+    assert (chosen(alone), chosen(alone, "agreement"), chosen(alone, "majority")) == (0, 1, 1)
+    equal = [Evidence(3, 1, 90), Evidence(3, 2, 100)]
+    assert chosen(equal) == 1
+    random = Random(1)
+    for _ in range(100):
+        given = [Evidence(random.randrange(9), random.randrange(1, 9), random.randrange(99)) for _ in range(5)]
+        assert given[chosen(given)].votes == max(each.votes for each in given)
+
+
+def test_programs_of_a_model_are_run_in_a_real_sandbox() -> None:
+    sandbox = Sandbox("process")
+    replies = [Reply(when="Write up to", text=TESTS), Reply(when="Two solutions", text=""), Reply(text=SECOND, times=1),
+               Reply(text=RIGHT)]  # fmt: skip
+    with Orchestrator(workers=[Scripted(replies)], tools=sandbox.tools(), journal=None) as orchestrator:
+        answer = orchestrator.run(json.dumps(PROBLEM), task="code", planner=CodeSearch(n=3, repairs=0))
+    assert isinstance(answer.answer, str), answer.failure
+    if "passes 0 of 1" in answer.why:
+        pytest.skip("this kernel does not allow the sandbox")
+    assert "return a if a > b else b" in answer.answer
