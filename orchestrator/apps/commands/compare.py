@@ -117,7 +117,7 @@ def plot(rows: Sequence[Compared], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise UsageError("a plot needs matplotlib: pip install 'plait[study]'") from None
+        raise UsageError("a plot needs matplotlib: pip install 'plait[plot]'") from None
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for row in rows:
