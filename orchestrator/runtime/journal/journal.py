@@ -23,9 +23,9 @@ from typing import Any, Literal, Self
 from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, Pruned, Submitted, event_adapter
+from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, Pruned, Submitted
 from ...machine import Refused
-from .recorded import as_json, dump
+from .recorded import as_json, dump, event_json
 from .sqlite import check_format, claim, connect, explained, packed, prepare, unpacked
 from .tables import HEAD, Header, Note, Row, RunLine, is_run_line
 
@@ -159,7 +159,7 @@ class Journal:
             self.open()
         first = self._next
         for seq, event in enumerate(events, first):
-            text = packed(self._hidden(as_json(event_adapter.dump_python(event))))
+            text = packed(self._hidden(event_json(event)))
             self._lines.append((seq, event.at, self._run_of(event), event.kind, text))
             if isinstance(event, Submitted):
                 head = json.loads(self._hidden(json.dumps(" ".join(event.request.text[: 4 * HEAD].split()))))[:HEAD]

@@ -1,23 +1,42 @@
-"""Actions as a journal holds them: JSON with long values abridged, and what a later reader takes from it."""
+"""Events and actions as a journal holds them: JSON, in actions with long values abridged, and what a later reader takes
+from it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, cast
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Count, Dispatch, Expand, Finish, action_adapter
-from ...core.result import Failure
+from ...core.events import (
+    Action,
+    Count,
+    Dispatch,
+    Event,
+    Expand,
+    Finish,
+    Progressed,
+    Stopped,
+    Succeeded,
+    Tick,
+    action_adapter,
+    event_adapter,
+)
+from ...core.plan import Call
+from ...core.result import Failure, Result
 from ...machine import Order, Refused, Sent
 
 _CHARS = 400
 """Characters of JSON above which a value is abridged. Events hold the whole, and a replay makes it again."""
+_LEFT_OUT = [
+    (name, field.exclude_if) for name, field in Result.model_fields.items() if field.exclude or field.exclude_if
+]
+"""Fields of a result that are not written down: always, or if a function says so."""
 _LONG_IN_FINISH = ("result", "partial")
 
 
@@ -54,17 +73,15 @@ def _without_counts(
 def _action(action: Action, hide: Callable[[str], str]) -> str:
     match action:
         case Dispatch(worker=worker, job=job, reason=reason):
-            what = _object(
-                attempt=str(job.attempt),
-                run=as_json(job.run),
-                step=as_json(job.step),
-                op=_brief(job.op, hide),
-                seconds=as_json(job.seconds),
-                generated=_brief(job.generated, hide),
-                priority=str(job.priority),
-                **({"report": "true"} if job.report else {}),
+            seconds = "null" if job.seconds is None else as_json(job.seconds)
+            generated = _brief(job.generated, hide) if job.generated else "[]"
+            report = ',"report":true' if job.report else ""
+            return (
+                f'{{"kind":"dispatch","worker":{_quoted(worker)},"job":{{"attempt":{job.attempt},'
+                f'"run":{_quoted(job.run)},"step":{_quoted(job.step)},"op":{_brief(job.op, hide)},'
+                f'"seconds":{seconds},"generated":{generated},"priority":{job.priority}{report}}},'
+                f'"reason":{_quoted(reason)}}}'
             )
-            return _object(kind='"dispatch"', worker=as_json(worker), job=what, reason=as_json(reason))
         case Expand(step=step, attempt=attempt, delta=delta, result=result):
             return _object(
                 kind='"expand"',
@@ -88,7 +105,11 @@ def _object(**members: str) -> str:
 
 
 def _brief(value: object, hide: Callable[[str], str]) -> str:
-    text = hide(as_json(value))
+    if isinstance(value, Call):
+        args = as_json(value.args) if value.args else "{}"
+        text = hide(f'{{"kind":"call","tool":{_quoted(value.tool)},"args":{args}}}')
+    else:
+        text = hide(as_json(value))
     if len(text) <= _CHARS:
         return text
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -113,13 +134,37 @@ def orders(actions: str | None) -> list[tuple[Order, str]]:
     return found
 
 
+def event_json(event: Event) -> str:
+    """Return an event as JSON. Most events are of few kinds, which are put together by hand: pydantic's serializer of
+    all events takes three times as long."""
+    match event:
+        case Succeeded(result=result) | Stopped(result=result) if result.patch is None:
+            fields = dict(result.__dict__)
+            for name, leave_out in _LEFT_OUT:
+                if leave_out is None or leave_out(fields[name]):
+                    del fields[name]
+            fields["usage"] = result.usage.__dict__
+            if result.signals is not None:
+                fields["signals"] = result.signals.__dict__
+            return as_json({"kind": event.kind, "at": event.at, "attempt": event.attempt, "result": fields})
+        case Progressed() | Tick():
+            return as_json(event)
+        case _:
+            return as_json(event_adapter.dump_python(event))
+
+
+def _quoted(text: str) -> str:
+    plain = text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+    return f'"{text}"' if plain else as_json(text)
+
+
 def as_json(item: object) -> str:
     """Return a value as JSON. Infinities and lone surrogates survive."""
     plain = item.model_dump() if isinstance(item, BaseModel) else item  # as a model it would write inf as null
     try:
         return to_json(plain, inf_nan_mode="constants").decode()
     except PydanticSerializationError:  # a lone surrogate, which UTF-8 cannot say and JSON's escapes can
-        return json.dumps(plain, separators=(",", ":"))
+        return json.dumps(plain, separators=(",", ":"), default=asdict)
 
 
 def ordered(actions: str | None) -> list[list[object]]:

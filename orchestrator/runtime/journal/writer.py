@@ -276,23 +276,24 @@ class Recorder:
         if not self._files and entry is None:
             return
         for action in actions:
-            if isinstance(action, Dispatch) and action.job.run in self._of:
-                self._attempts[action.job.attempt] = action.job.run
+            if isinstance(action, Dispatch):
+                if action.job.run in self._of:
+                    self._attempts[action.job.attempt] = action.job.run
+            elif isinstance(action, Finish) and action.run in self._of:
+                self._ended.append(action.run)
+                self.urgent = True
         if entry is None:
             if not self._alone:
                 self._acted_elsewhere(actions, refused, (), self._machine.now)
         else:
             entry.unhandled -= 1
-            entry.refused += [(index + len(entry.actions), order) for index, order in refused]
+            if refused:
+                entry.refused += [(index + len(entry.actions), order) for index, order in refused]
             entry.actions = _joined(entry.actions, actions) if entry.actions and actions else [*entry.actions, *actions]
             if not entry.written and any(not isinstance(action, Expand | WakeAt) for action in actions):
                 self._write_pending()  # other files must not hear of an attempt before it is sent out
             elif not entry.unhandled and entry.written:
                 self._acted(entry)
-        for action in actions:
-            if isinstance(action, Finish) and action.run in self._of:
-                self._ended.append(action.run)
-                self.urgent = True
 
     @_locked
     def intent(self, job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sqlite3
@@ -16,15 +17,26 @@ from hypothesis import given, settings, strategies as st
 from pydantic import JsonValue
 
 from plait.core.errors import ConfigError
-from plait.core.events import Cancelled, Event, Failed, Progressed, Submitted, Succeeded, Tick, WorkerUp
+from plait.core.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Progressed,
+    Stopped,
+    Submitted,
+    Succeeded,
+    Tick,
+    WorkerUp,
+    event_adapter,
+)
 from plait.core.interfaces import Merge, Policy, Verdict
 from plait.core.plan import Call, Join, Plan, Plugin, Request, Sampling, Step, Text, Think
-from plait.core.result import Failure, Result, Usage
+from plait.core.result import Failure, Result, Signals, Usage
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.machine.machine import Machine
 from plait.runtime.journal.journal import Journal
-from plait.runtime.journal.recorded import dump
+from plait.runtime.journal.recorded import as_json, dump, event_json
 from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins
@@ -493,3 +505,22 @@ def test_prompts_of_token_ids_survive(file: Path) -> None:
     with Journal(file) as journal:
         journal.append([event])
     assert list(Journal(file).events()) == [event]
+
+
+@pytest.mark.parametrize("value", [None, 'a"b\\é\x7f\n', {"a": [1, 2, math.inf]}, "half \ud83d"])
+@pytest.mark.parametrize("usage", [Usage(), Usage(prompt=3, cost=0.25)])
+def test_events_that_are_put_together_by_hand_read_as_the_serializer_of_all_events_writes_them(
+    value: JsonValue, usage: Usage
+) -> None:
+    signals = Signals(k=2, confidence=math.inf, tail=0.5, bottom=1.0, lowest=-1.5, entropy=0.1)
+    result = Result(value=value, usage=usage, token_ids=(1, 2), signals=signals, why='"', prior="before")
+    said = str(value)
+    for event in (
+        Succeeded(0.5, 1, Result(value=value)),
+        Succeeded(0.5, 1, result),
+        Succeeded(0.5, 1, result.model_copy(update={"prior": "", "reasoning": said, "anew": said})),
+        Stopped(1.0, 3, Result(value=value, finish="cancelled")),
+        Progressed(0.1, 2, said, 1, logprob=-math.inf, ids=(1, 2)),
+        Tick(3.0),
+    ):
+        assert event_json(event) == as_json(event_adapter.dump_python(event))
