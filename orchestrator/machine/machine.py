@@ -216,6 +216,20 @@ class Machine:
         """Return what an attempt at a step on a worker would ask of its budgets."""
         return self._dispatcher.asks(node, worker, node.checkpoint)
 
+    def reach(self, attempt: int) -> int:
+        """Return how many steps the end of an attempt's step concerns: those that need it, or the branches of a join
+        that waits for it alone. 0 for an attempt that is over."""
+        found = self.attempts.get(attempt)
+        if found is None:
+            return 0
+        readers = found.node.dependants
+        most = len(readers)
+        if most < 16:
+            for each in readers:
+                if each.pending == 1 and len(each.deps) > most:
+                    most = len(each.deps)
+        return most
+
     def finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
         return next((each for each in self.retired if each.id == run), None)

@@ -424,7 +424,8 @@ class Run:
                 node.account.timed.clear()
         for group in self.prefix_groups.values():
             group.nodes.clear()
-        self.nodes.clear()
+        while self.nodes:  # one by one: to clear a list of 100,000 holds all threads up
+            self.nodes.pop()
 
     watched: bool = False
     """Policies place its steps or look at its news."""

@@ -318,8 +318,9 @@ class AsyncOrchestrator:
             if plan is None:
                 event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
             else:
-                trust(plan)
-                event = Submitted(at=at, run=run, request=brief.request, plan=revised(plan, brief))
+                given = (plan, brief)
+                plan = self._taken(*given) if len(plan.steps) < LARGE else await asyncio.to_thread(self._taken, *given)
+                event = Submitted(at=at, run=run, request=brief.request, plan=plan)
             try:
                 if len(event.plan.steps) < LARGE:
                     self._check(event.plan, brief)
@@ -530,6 +531,11 @@ class AsyncOrchestrator:
             check_planner(planner, made, request.policies, self.plugins)
         tools = self._tools.specs_with([*(options.get("tools") or ()), *task.tools()])
         return Brief(request=request, task=task, tools=tools, plugins=self.plugins)
+
+    def _taken(self, plan: Plan, brief: Brief) -> Plan:
+        """Return a plan of the caller's as it is submitted."""
+        trust(plan)
+        return revised(plan, brief)
 
     def _check(self, plan: Plan, brief: Brief) -> None:
         unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open

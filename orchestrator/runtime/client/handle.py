@@ -200,7 +200,10 @@ class Handle:
         ended = self._driver.now() if self._ended is None else self._ended
         given = (finish, run, self._task, self._began, ended, self._plan)
         large = run is not None and len(run.nodes) >= LARGE
-        answer = await asyncio.to_thread(self._read, *given) if large else self._read(*given)
+        try:
+            answer = await asyncio.to_thread(self._read, *given) if large else self._read(*given)
+        finally:
+            self._driver.ended(self.run)
         answer = typed(answer, self._form)
         if self._news is not None:
             self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
@@ -208,9 +211,10 @@ class Handle:
 
     def _read(self, finish: Finish, run: Run | None, *given: Any) -> Answer:
         with uncollected():
-            answer = read_answer(finish, run, *given)
-            self._driver.forget(finish.run, run)
-        return answer
+            try:
+                return read_answer(finish, run, *given)
+            finally:
+                self._driver.reported(finish.run, run)
 
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
         assert self._news is not None

@@ -58,6 +58,8 @@ SLICE = 0.01
 """Seconds that events are handled for before the event loop's other work has its turn."""
 LARGE = 500
 """Steps of a plan from which on it is handled on a thread, beside the event loop."""
+FAR = 5_000
+"""Steps that the end of one starts, or branches of a join that it closes, from which on the same is done."""
 KEEP = 0.02
 """Seconds that events may wait to be written together."""
 
@@ -97,7 +99,7 @@ class Driver:
         """Runs of which every model call streams."""
         self._loop = asyncio.get_running_loop()
         self.jobs = Jobs(workers, self._hear, self.now)
-        self._collector = Collector(collector)
+        self._collector = Collector(self._loop, collector)
         self._inbox: deque[Event | _Adoption] = deque()
         self._draining: Generator[asyncio.Future[Any] | None] | None = None
         self._context = contextvars.copy_context()
@@ -165,11 +167,15 @@ class Driver:
         self._collector.began(run)
         return future
 
-    def forget(self, run: str, records: Run | None) -> None:
-        """Let go of a run that is over, and of its records, which nobody reads any more. They refer to one another, so
-        only the collector would find them else. May be called on a thread."""
+    def reported(self, run: str, records: Run | None) -> None:
+        """Let go of the records of a run, which nobody reads any more. They refer to one another, so only the collector
+        would find them else. May be called on a thread."""
         if records is not None:
             records.dissolve()
+        self._collector.reported(run)
+
+    def ended(self, run: str) -> None:
+        """Let go of a run whose answer is there."""
         self._collector.ended(run)
 
     def watch(self, run: str, watcher: Watcher) -> None:
@@ -261,14 +267,11 @@ class Driver:
         while self._inbox:
             event = self._inbox.popleft()
             runs = self._runs_of(event) if self._watched else ()
-            if isinstance(event, Submitted | Expanded) and _steps(event) >= LARGE:
+            if self._is_large(event):
                 self._write_urgent()
                 handled = self._loop.run_in_executor(None, self._handle_large, event)
                 yield handled
                 actions = handled.result()
-                self._collector.entered(
-                    event.run if isinstance(event, Submitted) else _run_in(event.step), _steps(event)
-                )
                 until = perf_counter() + SLICE
             else:
                 actions = self._handle(event)
@@ -287,9 +290,18 @@ class Driver:
                     until = perf_counter() + SLICE
             if self.expander.flows:
                 self._inbox.extend(self.expander.heard(self.machine, self.now()))
+            if not actions and perf_counter() >= until:
+                yield None
+                until = perf_counter() + SLICE
         self._write_urgent()
         if self._flush is None and self.recorder.active:
             self._flush = self._loop.call_later(KEEP, self._write)
+
+    def _is_large(self, event: Event | _Adoption) -> bool:
+        """Whether an event takes so long that it is handled on a thread, beside the event loop."""
+        if isinstance(event, Succeeded):
+            return self.machine.reach(event.attempt) >= FAR
+        return isinstance(event, Submitted | Expanded) and _steps(event) >= LARGE
 
     def _handle(self, event: Event | _Adoption) -> list[Action]:
         if isinstance(event, _Adoption):
@@ -301,10 +313,14 @@ class Driver:
         self.recorder.acted(entry, actions, self.machine.refused)
         return actions
 
-    def _handle_large(self, event: Event) -> list[Action]:
+    def _handle_large(self, event: Event | _Adoption) -> list[Action]:
         """Handle an event on a thread."""
         with uncollected():
-            return self._handle(event)
+            actions = self._handle(event)
+            if isinstance(event, Submitted | Expanded):
+                run = event.run if isinstance(event, Submitted) else _run_in(event.step)
+                self._collector.entered(run, _steps(event))
+            return actions
 
     def _take_over(self, adoption: _Adoption) -> list[Action]:
         other, run, at = adoption
