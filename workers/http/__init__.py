@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -16,9 +18,9 @@ from plait.core.result import Failure, Result, as_failure
 
 from .._shared.options import made, takes
 from .._shared.streams import Stream
-from .connection import Limits, Link
+from .connection import DEFAULT_KEY, Limits, Link
 from .limiter import Gate
-from .options import HttpOptions, check
+from .options import WIDE, HttpOptions, check
 from .probe import Server, probe, unchanged, unknown
 from .sender import REPORTS, Live, Sender, log
 from .wire import ServerError
@@ -56,7 +58,7 @@ class Http(Worker):
         check(base_url, options.get("api_key_env"))
         given = made(HttpOptions, "http", {"base_url": base_url.rstrip("/"), **options})
         self.options, self.base_url, self.model = given, given.base_url, given.model
-        self.name, self.slots = given.name, given.slots
+        self.name, self.slots = given.name, given.slots or WIDE
         self.counts = {"requests": 0, "retries": 0, "overloaded": 0, "generated": 0, "prompt": 0, "cached": 0}
         """Counts since it was made: requests sent, requests sent again, requests turned away as too many (429, 503),
         tokens."""
@@ -67,10 +69,16 @@ class Http(Worker):
         self._sender: Sender | None = None
         self._links: list[Link] = []
         """All that were opened: a job under way keeps its own when the server comes back with another model."""
-        self._gate = Gate(given.slots)
+        self._gate = Gate(self.slots)
         self._live: dict[int, Live] = {}
         self._suspect = asyncio.Event()
         self._closed = False
+
+    @property
+    def tenant(self) -> str:
+        """A digest of the key, empty without one: what is cached for one key is not given to another."""
+        key = os.environ.get(self.options.api_key_env or DEFAULT_KEY, "").strip()
+        return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
 
     async def start(self) -> None:
         """Find out what the server takes. Raises `EngineError` with the cause, within `start_timeout` seconds."""
@@ -98,6 +106,9 @@ class Http(Worker):
 
     def _use(self, server: Server) -> None:
         self.models, self.identity = server.models, server.identity
+        if self.options.slots is None and server.slots and self._sender is None:
+            self.slots = min(WIDE, server.slots + -(-server.slots // 4))
+            self._gate = Gate(self.slots)
         self._links.append(server.link)
         self._sender = Sender(self.options, server, self._gate, self.counts, self._suspect)
 

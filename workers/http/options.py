@@ -10,6 +10,9 @@ from pydantic import Field
 from plait.core.errors import ConfigError
 from plait.core.values import Frozen
 
+WIDE = 256
+"""Requests at the same time to a server that does not say how many it can do."""
+
 
 class HttpOptions(Frozen):
     """The server, retries, and limits on time and size."""
@@ -20,8 +23,10 @@ class HttpOptions(Frozen):
     """The model to ask; by default the first one that the server lists."""
     name: str = "http"
     """Name of the worker."""
-    slots: int = Field(default=256, ge=1)
-    """Most requests at the same time. Fewer are sent while the server says that it is overloaded."""
+    slots: int | None = Field(default=None, ge=1)
+    """Most requests at the same time; fewer are sent while the server says that it is overloaded. By default a quarter
+    more than the server generates for at a time, if it says so (vLLM's `/server_info` in development mode, llama.cpp's
+    `/props`), so that it never waits for the next one; else 256."""
     api_key_env: str | None = None
     """Environment variable that holds the key; by default OPENAI_API_KEY, which need not be set."""
     retries: int = Field(default=5, ge=0)

@@ -41,6 +41,8 @@ class Server:
     dialect: Dialect
     root: str | None = None
     """Where its model comes from, as far as it says so: a folder, or an id on a hub."""
+    slots: int | None = None
+    """Answers that it generates at a time, as far as it says so."""
     sample: tuple[int, ...] = ()
     """Token ids of `SAMPLE`: another tokenizer gives others."""
 
@@ -79,10 +81,27 @@ async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -
             raise EngineError(f"{link.base_url} serves no model: load one, or name one with `model`")
         dialect = await _dialect(link, chosen, models)
         sample = tuple(await tokenise(link, chosen, SAMPLE, False)) if dialect.ids else ()
-        return Server(link, chosen, models, dialect, roots.get(chosen), sample)
+        return Server(link, chosen, models, dialect, roots.get(chosen), await _slots(link), sample)
     except BaseException:
         await link.close()
         raise
+
+
+async def _slots(link: Link) -> int | None:
+    """Return how many answers a server generates at a time; `None` if it does not say."""
+    root = link.base_url.removesuffix("/v1")
+    places = (
+        ("server_info?config_format=json", ("vllm_config", "scheduler_config", "max_num_seqs")),
+        ("props", ("total_slots",)),
+    )
+    for path, keys in places:
+        with contextlib.suppress(ServerError):
+            found: Any = await link.get(f"{root}/{path}", 2.0)
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            if type(found) is int and 0 < found <= 1 << 20:
+                return found
+    return None
 
 
 async def unchanged(server: Server) -> bool:

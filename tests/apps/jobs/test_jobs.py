@@ -327,3 +327,23 @@ def test_a_job_solves_puzzles_over_two_engines_and_its_files_come_back(cluster: 
         text=True, timeout=60,
     ).stderr  # fmt: skip
     assert "puzzles" in plait("list")
+
+
+def test_a_job_that_is_cancelled_brings_back_what_it_has_done(tmp_path: Path, script: Any) -> None:
+    """Ray sends SIGTERM, and SIGKILL a few seconds later. A batch that was stopped has its rows in `OUT.progress`."""
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "question {i}"}}\n' for i in range(200)))
+    batch = ["batch", "rows.jsonl", "--out", "out.jsonl", "--concurrency", "2"]
+    replies = script({"text": "answer: 4", "delay": 0.1})
+    words = ["--here", "--keep", "out.jsonl", "--key", KEY, "--", *batch, "--script", replies]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "plait.apps.jobs.entry", *words],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    progress, until = tmp_path / "out.jsonl.progress", time.monotonic() + 60
+    while not (progress.exists() and progress.read_text().count("\n") > 3) and time.monotonic() < until:
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM)
+    said, trouble = job.communicate(timeout=60)
+    assert job.returncode != 0, trouble
+    _, files = split_log(said.splitlines(keepends=True), KEY)
+    assert files["out.jsonl.progress"].count(b"answer") > 2, trouble

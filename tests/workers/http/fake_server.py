@@ -56,6 +56,8 @@ class FakeServer:
     usage: bool = True
     streams: bool = True
     stop_reason: bool = True
+    says: dict[str, Any] = field(default_factory=dict)
+    """Further pages, by path: JSON, or a text."""
     cached: int = 0
     key: str = ""
     public: bool = False
@@ -156,6 +158,8 @@ class FakeServer:
             return self._send(writer, 200, {"object": "list", "data": [{"id": each} | root for each in self.models]})
         if (name == "/completions" and self.completions) or (name == "/chat/completions" and self.chat):
             return await self._answer(reader, writer, body, name == "/chat/completions")
+        if method == "GET" and path in self.says:
+            return self._send(writer, 200, self.says[path])
         if path == "/tokenize" and self.ids:
             return self._send(writer, 200, {"tokens": self.encode(body["prompt"])})
         if path == "/detokenize" and self.ids:

@@ -421,3 +421,41 @@ async def test_a_job_that_finds_nobody_is_lost_and_says_so() -> None:
         assert isinstance(last, Failure) and last.lost and last.kind == "WorkerLost"
         assert await asyncio.wait_for(down, 30) is False, "a job that finds nobody makes it look at once"
         await health.aclose()
+
+
+INFO, PROPS = "/server_info?config_format=json", "/props"
+
+
+@pytest.mark.parametrize(
+    ("says", "slots"),
+    [
+        ({INFO: {"vllm_config": {"scheduler_config": {"max_num_seqs": 64}}}}, 80),
+        ({PROPS: {"total_slots": 1}}, 2),
+        ({INFO: {"vllm_config": {"scheduler_config": {"max_num_seqs": 100_000}}}}, 256),
+        ({INFO: {"vllm_config": "text"}, PROPS: {"total_slots": "many"}}, 256),
+        ({INFO: "<html>", PROPS: {"total_slots": -3}}, 256),
+        ({}, 256),
+    ],
+)
+async def test_slots_are_a_quarter_more_than_the_server_generates_for_at_a_time(says: dict, slots: int) -> None:
+    async with serving(FakeServer(says=says)) as (_, worker):
+        assert worker.slots == slots
+    async with serving(FakeServer(says=says), slots=7) as (_, worker):
+        assert worker.slots == 7, "what is given counts"
+
+
+async def test_cached_results_of_one_key_are_not_given_to_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with FakeServer() as server:
+
+        async def asked(key: str, **options: object) -> int:
+            monkeypatch.setenv("TENANT_KEY", key)
+            given = {"base_url": server.url, "api_key_env": "TENANT_KEY", "cache": tmp_path / "c", "journal": "off"}
+            async with AsyncOrchestrator(worker="http", **given) as plait:  # type: ignore[arg-type]
+                return (await plait.run("one two", **options)).usage.reused  # type: ignore[arg-type]
+
+        assert not await asked("alice")
+        assert await asked("alice")
+        assert not await asked("bob"), "another key is another tenant"
+        assert not await asked("alice", salt="team 2"), "and so is another salt"
