@@ -7,12 +7,13 @@ checked here; `plait.core.graph` and the machine check references.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, JsonValue, model_validator
 
 from .chat import Message, transcript
+from .errors import FieldError
 from .form import Form
 from .values import Frozen, StepName, json_references
 
@@ -393,6 +394,29 @@ class Budget(Frozen):
     """Reserve for each attempt the most that it may generate. Nothing passes the limits then, and fewer attempts run at
     the same time."""
 
+    @classmethod
+    def of(cls, text: str) -> Budget:
+        """Return the budget that limits in words mean. Raises `FieldError`.
+
+        >>> Budget.of("total_tokens=5000, strict=true")
+        Budget(total_tokens=5000, strict=True)
+        """
+        given: dict[str, str] = {}
+        for word in text.replace(",", " ").split():
+            name, equals, value = word.partition("=")
+            if not equals or name in given:
+                raise FieldError(
+                    f"{word!r} is no limit, or one too many: write {', '.join(cls.model_fields)} as tokens=500"
+                )
+            given[name] = value
+        return _new_budget(**given)
+
+    def __repr__(self) -> str:
+        said = {**self.limits, **({"strict": True} if self.strict else {})}
+        return f"Budget({', '.join(f'{name}={value!r}' for name, value in said.items())})"
+
+    __str__ = __repr__
+
     @property
     def limits(self) -> dict[str, float]:
         """The limits that are set, by name.
@@ -401,6 +425,9 @@ class Budget(Frozen):
         {'tokens': 500}
         """
         return {name: value for name, value in self if name != "strict" and value is not None}
+
+
+_new_budget: Callable[..., Budget] = Budget
 
 
 def _none_if_empty(value: object) -> object:

@@ -48,14 +48,15 @@ NOTHING = Ask()
 
 
 class Grant(NamedTuple):
-    """The attempt may start and generate up to `tokens`; `truncated` if that is less than it asked for."""
+    """The attempt may start and generate up to `tokens`."""
 
     tokens: int
-    truncated: bool
+    short: str = ""
+    """The limit by which that is less than it asked for, in words."""
     ask: Ask = NOTHING
 
 
-CALL = Grant(0, False)
+CALL = Grant(0)
 """Of a tool call without a budget."""
 
 
@@ -122,8 +123,8 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
     gets what is left. `decided`: that it starts was decided before, and all that is asked is what it gets.
     """
     if account is None:
-        return Grant(ask.tokens, False) if ask.tokens else CALL
-    granted = ask.tokens
+        return Grant(ask.tokens) if ask.tokens else CALL
+    granted, short = ask.tokens, ""
     hold: Account | None = None
     for each in account.chain():
         limit = each.budget
@@ -143,20 +144,20 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
             room = left if full else left - one.reserved
             prompt = one.each_prompt * ask.prompt
             wanted = prompt + one.each_token * (ask.tokens if full else ask.likely)
-            if room < wanted and _may_give_back(each, one, full) and not (decided and not full):
+            if room < wanted and _may_give_back(each, one, full, ask.counted) and not (decided and not full):
                 hold = hold or each
             elif left - prompt < one.each_token or left < prompt:
                 return Refusal(_used_up(each, one, ask, left))
-            elif one.each_token:
-                granted = min(granted, int((left - prompt) / one.each_token))
-    return Wait(hold) if hold else Grant(granted, granted < ask.tokens, ask)
+            elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
+                granted, short = fits, f"{each.owner}: `{one.name}` left {fits} tokens to generate; raise `{one.name}`"
+    return Wait(hold) if hold else Grant(granted, short, ask)
 
 
-def _may_give_back(account: Account, limit: _Limit, full: bool) -> bool:
+def _may_give_back(account: Account, limit: _Limit, full: bool, counted: bool) -> bool:
     """Return whether less of a limit may be used once something has ended that runs."""
     if not limit.each_token:
         return account.estimates > 0
-    return limit.reserved > 0 if full else account.running > 0
+    return limit.reserved > 0 if full and not counted else account.running > 0
 
 
 def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
@@ -233,16 +234,6 @@ def reached(account: Account) -> str:
     if limit.total_tokens is not None and account.prompt + account.tokens >= limit.total_tokens:
         return f"{account.owner}: all {limit.total_tokens} tokens, prompts included, are used up; raise `total_tokens`"
     return f"{account.owner}: {account.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`"
-
-
-def shortened(attempt: Attempt) -> str:
-    """Return in words which limit cut an attempt, or left it less than its step asked for."""
-    if attempt.cut:
-        return attempt.cut
-    for each in attempt.node.account.chain() if attempt.node.account is not None else ():
-        if any(one.each_token and one.most - one.used < one.each_token for one in _limits(each, attempt.price)):
-            return reached(each)
-    return "a budget left fewer tokens than this step may generate"
 
 
 def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage | None, now: float) -> list[Account]:

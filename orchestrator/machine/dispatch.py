@@ -258,7 +258,7 @@ class Dispatcher:
             return
         checkpoint = first.checkpoint()
         grant = budgets.admit(node.account, self.asks(node, worker, checkpoint), self._records.now)
-        if isinstance(grant, budgets.Grant) and not grant.truncated:
+        if isinstance(grant, budgets.Grant) and not grant.short:
             node.hedged = True
             node.hedge = self._slots.begin(node, worker, grant, checkpoint, first.priority, wish.reason)
 

@@ -292,10 +292,10 @@ class Machine:
         self._slots.over(attempt, event.result.usage, read=read)
         if not read:
             return None
-        short = (attempt.truncated or bool(attempt.cut)) and event.result.finish == "length"
+        short = (attempt.cut or attempt.short) if event.result.finish == "length" else ""
         if not short and attempt.node.step.op.kind == "think":
             self._dispatcher.lengths.add(attempt.node, attempt.length(event.result))
-        return self._won(attempt, event.result, _exceeded(budgets.shortened(attempt)) if short else None)
+        return self._won(attempt, event.result, _exceeded(short) if short else None)
 
     def _won(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:
         """Take the result of a live attempt that is over as its step's; `limited`: why it is not a whole one."""

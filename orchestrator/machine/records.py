@@ -283,8 +283,8 @@ class Attempt:
     worker: WorkerState
     reserved: int
     """Tokens that it may generate."""
-    truncated: bool
-    """That is less than its step asked for."""
+    short: str
+    """The limit by which that is less than its step asked for, in words; empty if it is not."""
     started: float
     heartbeat: float
     """When it was last heard of."""

@@ -46,7 +46,7 @@ class Slots:
         op = node.step.op
         if not isinstance(op, Call) or op.args:
             op = resolve(node, tokens, 0 if checkpoint is None else len(checkpoint.ids))
-        attempt = Attempt(number, node, worker, tokens, grant.truncated, records.now, records.now, priority, tokens)
+        attempt = Attempt(number, node, worker, tokens, grant.short, records.now, records.now, priority, tokens)
         records.attempts[number] = attempt
         run.live += 1
         node.ran_on = worker.name

@@ -136,8 +136,9 @@ def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> N
         line.append(f"\n{answer.why}", style="dim")
     console.print(line, soft_wrap=True)
     if answer.failure is not None and answer.status != "cancelled":
+        word, style = ("error", "red") if answer.value is None else (answer.status, "yellow")
         output.progress.print(
-            Text(f"error: {answer.failure.message} ({answer.failure.kind})", style="red"), soft_wrap=True
+            Text(f"{word}: {answer.failure.message} ({answer.failure.kind})", style=style), soft_wrap=True
         )
     if answer.partial and answer.value is None:
         console.print(Text(f"{counted(len(answer.partial), 'step')} done:", style="dim"))
@@ -174,6 +175,8 @@ def cost(answer: Answer) -> str:
         parts.append(f"{usage.reused} tokens from the result cache")
     if usage.cancelled:
         parts.append(f"{usage.cancelled} tokens cancelled")
+    if usage.cost:
+        parts.append(f"cost {usage.cost:.6g}")
     if usage.uncounted:
         parts.append(f"{usage.uncounted} answers given up uncounted")
     return " · ".join(parts)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ...core.addresses import allow
+from ...core.plan import Budget
 from ...runtime.client.config import Config
 from .own_code import local
 
@@ -72,6 +73,15 @@ Allow = Annotated[
 Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
 Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens a run may generate.", rich_help_panel=_WHAT)]
 Seconds = Annotated[float | None, typer.Option(min=0.001, help="Most seconds a run may take.", rich_help_panel=_WHAT)]
+Limits = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="NAME=N[,…]",
+        help="Limits of a run: total_tokens, prompt_tokens, tokens, cost, seconds, attempts, width, depth, …",
+        rich_help_panel=_WHAT,
+    ),
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,11 +95,13 @@ class RequestOptions:
     n: Count = None
     tokens: Tokens = None
     seconds: Seconds = None
+    budget: Limits = None
 
     def options(self, **instead: Any) -> dict[str, Any]:
         """Return the options of `AsyncOrchestrator.submit`; those of `instead` take the place of the flags."""
         given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return {**given, "policies": self.policies or None, **instead}
+        budget = None if self.budget is None else Budget.of(self.budget)
+        return {**given, "policies": self.policies or None, "budget": budget, **instead}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

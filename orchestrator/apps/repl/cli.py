@@ -70,4 +70,6 @@ def _asked(request: RequestOptions, dialect: str | None) -> Asked:
         plugins.merge(asked.merge)
     if request.tokens is not None or request.seconds is not None:
         asked.budget = Budget(tokens=request.tokens, seconds=request.seconds)
+    if request.budget is not None:
+        asked.budget = Budget(**Budget.of(request.budget).limits | (asked.budget or Budget()).limits)
     return asked

@@ -115,7 +115,7 @@ def limits(budget: Budget | None) -> str:
     """Return a budget's limits in words."""
     if budget is None:
         return ""
-    return ", ".join(f"{key} {value:g}" for key, value in budget.model_dump(exclude_none=True).items())
+    return ", ".join(f"{key} {value:g}" for key, value in budget.limits.items())
 
 
 def _rule(join: Join) -> str:

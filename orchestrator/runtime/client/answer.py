@@ -41,7 +41,7 @@ class Answer(Frozen):
     """How the output's text ended: `stop`, or `length` where it was cut at its most tokens; `None` without an
     output."""
     failure: Failure | None = None
-    """Why there is no answer."""
+    """Why there is no answer, or only a partial one; `failure.usage` is what the run used."""
     partial: dict[str, JsonValue] = {}
     """Values of the steps that were done, by step id, if the run has no value of its own."""
     output: Any = None
@@ -94,10 +94,11 @@ class Answer(Frozen):
     def _cost(self) -> str:
         reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
         cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
-        least = "about " if self.usage.uncounted else ""
+        usage = self.usage
+        least = "about " if usage.uncounted else ""
         return (
             f"{self.seconds:.2f} s, {least}{self.total_tokens} tokens generated{cancelled}{reused}, "
-            f"{self.critical_path_tokens} on the critical path"
+            f"{self.critical_path_tokens} on the critical path" + (f", cost {usage.cost:.6g}" if usage.cost else "")
         )
 
     def __repr__(self) -> str:
@@ -172,6 +173,7 @@ class Answer(Frozen):
                 "cached": usage.cached,
                 "completion": usage.completion,
                 "cancelled": usage.cancelled,
+                **({"cost": usage.cost} if usage.cost else {}),
                 **({"reused": usage.reused} if usage.reused else {}),
                 **({"uncounted": usage.uncounted} if usage.uncounted else {}),
             },

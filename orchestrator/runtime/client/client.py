@@ -49,6 +49,7 @@ from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
 from .options import Name, Options, Own, ToolLike
 from .place import Place, employ
+from .pricing import demand, limits, priced
 from .questions import Asker, OnAsk
 from .streaming import check_plan, check_planner
 from .worker_factory import tools as build_tools, workers as build_workers
@@ -184,6 +185,7 @@ class AsyncOrchestrator:
 
     async def _start(self) -> None:
         model_workers = self._given if self._given is not None else build_workers(self.config, self.plugins)
+        model_workers = priced(model_workers, self.config)
         if self.config.cache is not None:
             self._cache = self._cache or ResultCache(self.config.cache if self.config.cache != "on" else default_file())
             model_workers = [
@@ -506,7 +508,7 @@ class AsyncOrchestrator:
             policies=tuple(
                 self._spec("policy", each) for each in (config.standing_policies if policies is None else policies)
             ),
-            budget=self._budget(options),
+            budget=limits(options, config),
             seed=_first(options.get("seed"), config.seed) or 0,
             share=options.get("share") or "",
             weight=1.0 if (weight := options.get("weight")) is None else weight,
@@ -519,6 +521,7 @@ class AsyncOrchestrator:
             form=form,
         )
         trust(request.planner, *request.policies)
+        demand(request.budget, None, self._given or None, config)
         task = self.plugins.task(request.task, text)
         if messages and not task.chat():
             raise UsageError(
@@ -539,19 +542,12 @@ class AsyncOrchestrator:
 
     def _check(self, plan: Plan, brief: Brief) -> None:
         unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open
+        demand(Budget(), plan, self._given or None, self.config)
         validate(plan, tools=None if unasked else [spec.name for spec in brief.tools])
         for step in plan.steps:
             if isinstance(step.op, Join):
                 self.plugins.merge(step.op.merge)
         check_plan(plan, brief.request.policies, self.plugins)
-
-    def _budget(self, options: Options) -> Budget:
-        limits = {
-            "tokens": _first(options.get("tokens"), self.config.tokens),
-            "seconds": _first(options.get("seconds"), self.config.seconds),
-        }
-        given = kinds.instance("budget", options.get("budget") or Budget(), Budget, "budget=Budget(tokens=500)")
-        return Budget(**given.model_dump() | {key: value for key, value in limits.items() if value is not None})
 
     def _general(self, spec: Plugin, n: int | None, merge: Name | Merge | Own | None) -> dict[str, JsonValue]:
         """Return `n` and `merge` as options of a planner; raise `UsageError` where it has no such option."""

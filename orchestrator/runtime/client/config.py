@@ -23,9 +23,10 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from ...core.errors import ConfigError, PluginError
+from ...core.errors import ConfigError, FieldError, PluginError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
-from ...core.plan import Plugin
+from ...core.plan import Budget, Plugin
+from ...core.prices import Price
 from ..plugins.spec import parse_plugin
 
 __all__ = ["BUNDLED_MODEL", "Config", "table"]
@@ -67,6 +68,15 @@ def _plugins(value: object) -> object:
     if isinstance(value, list | tuple):
         return tuple(map(_plugin, cast("list[object]", value)))
     return value
+
+
+def _budget(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return Budget.of(value)
+    except FieldError as error:
+        raise ValueError(str(error)) from None
 
 
 def _lower(value: object) -> object:
@@ -184,6 +194,11 @@ class Config(BaseSettings):
     """Most tokens that a run may generate; no limit by default."""
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Most seconds that a run may take; no limit by default."""
+    budget: Annotated[Budget, BeforeValidator(_budget), NoDecode] = Budget()
+    """Limits of each run: a table, or a text such as `total_tokens=20000,cost=0.5`. A request's own go before."""
+    prices: dict[str, Price] = {}
+    """What models cost, by name of the model or of its worker; `default` for all others. `input`, `cached` and `output`
+    are per million tokens, `hour` is what one slot of an engine costs an hour."""
     lease: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Seconds that a worker may say nothing about an attempt before that is taken for lost and its slot for free. By
     default 900 for model steps and no limit for calls of tools. A shorter one is for workers that tell how far they

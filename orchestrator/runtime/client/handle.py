@@ -300,6 +300,8 @@ def read_answer(
             verified = task.verify(answer) if answer is not None else None
         except RAISED as error:
             failure = as_failure(TaskError(f"{type(task).__name__} could not read the output: {error}"))
+    if failure is not None and finish.usage != failure.usage:
+        failure = failure.model_copy(update={"usage": finish.usage})
     return Answer(
         run=finish.run,
         status=finish.status,

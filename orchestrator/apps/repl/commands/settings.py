@@ -18,9 +18,7 @@ from ..state import spelled
 __all__: list[str] = []
 
 
-@command(
-    "budget", "[tokens=N seconds=S attempts=N width=N cost=C steps=N | none]", "Hard limits of each run.", "budget"
-)
+@command("budget", "[tokens=N total_tokens=N cost=C seconds=S width=N … | none]", "Hard limits of each run.", "budget")
 async def _budget(repl: Repl, rest: str) -> None:
     asked = repl.session.asked
     if rest == "none":
@@ -37,7 +35,7 @@ async def _budget(repl: Repl, rest: str) -> None:
             asked.budget = Budget.model_validate(given)
         except ValidationError as error:
             raise UsageError("; ".join(explain(str(each["loc"][0]), each) for each in first_of_each(error))) from None
-    limits = (asked.budget or Budget()).model_dump(exclude_none=True)
+    limits = (asked.budget or Budget()).limits
     config = repl.session.config
     for name, value in (("tokens", config.tokens), ("seconds", config.seconds)):
         if value is not None:

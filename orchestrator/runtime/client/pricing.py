@@ -1,0 +1,143 @@
+"""The limits of a request, and what models cost: from the settings, or for a hosted server from genai-prices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...core.errors import UsageError
+from ...core.events import Job
+from ...core.interfaces import Progress, Worker
+from ...core.plan import Budget, Plan
+from ...core.prices import Price
+from ...core.result import Failure, Result
+from ..driver.worker_proxy import WorkerProxy
+from . import kinds
+from .config import Config
+
+DEFAULT = "default"
+"""Name in `[prices]` of every model and worker that has no entry of its own."""
+_MILLION = 1_000_000
+_HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
+
+
+class Priced(WorkerProxy):
+    """A model worker whose results say what they cost. Everything else is the worker's own."""
+
+    def __init__(self, worker: Worker, config: Config) -> None:
+        self._config = config
+        super().__init__(worker)
+
+    def look(self) -> None:
+        """Take note of what the inner worker offers, and find what its models cost."""
+        super().look()
+        self.prices = {**table(self._config, [self.inner]), **self.prices}
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        """Have the inner worker do the job, and say what it cost, unless the worker does."""
+        price = self.prices.get((job.op.model if job.op.kind == "think" else None) or "") or self.prices.get("")
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        async for item in self.inner.run(job):
+            if not isinstance(item, Progress) and price is not None and not item.usage.cost:
+                usage = item.usage.model_copy(update={"cost": price.of(item.usage, clock() - began)})
+                item = item.model_copy(update={"usage": usage})
+            yield item
+
+
+def priced(workers: Sequence[Worker], config: Config) -> list[Worker]:
+    """Return workers of which the results say what they cost, where there may be a price."""
+    return [Priced(each, config) if config.prices or _hosted(each, config) else each for each in workers]
+
+
+def table(config: Config, workers: Sequence[Worker]) -> dict[str, Price]:
+    """Return the prices of workers' models by name, and under no name that of the model that answers by default."""
+    found: dict[str, Price] = {name: price for name, price in config.prices.items() if name != DEFAULT}
+    for worker in workers:
+        own = str(getattr(worker, "model", None) or config.model)
+        names = dict.fromkeys((own, Path(own).name, *getattr(worker, "models", ()), worker.name, DEFAULT))
+        price = next((config.prices[name] for name in names if name in config.prices), None)
+        base = _hosted(worker, config)
+        if price is None and base:
+            price = next((each for name in names if (each := _published(name, base)) is not None), None)
+        if price is not None:
+            found.setdefault("", price)
+    return found
+
+
+def demand(budget: Budget, plan: Plan | None, workers: Sequence[Worker] | None, config: Config) -> None:
+    """Raise `UsageError` for a limit of cost where no worker has a price."""
+    if budget.cost is None and (plan is None or not _limits_cost(plan)):
+        return
+    if workers is None:
+        base = config.base_url or ""
+        known = bool(config.prices) or any(_published(name, base) for name in (config.model, Path(config.model).name))
+    else:
+        known = any(getattr(each, "prices", None) or table(config, [each]) for each in workers)
+    if not known:
+        raise UsageError(
+            "`cost` limits nothing here: no worker has a price. Say what the model costs in the settings, as in "
+            "`[prices.default]` with `input = 2.5` and `output = 10.0` (per million tokens) in plait.toml, or install "
+            "'plait[prices]' for the prices of hosted models"
+        )
+
+
+def limits(options: Mapping[str, object], config: Config) -> Budget:
+    """Return the budget of a request: its own limits before those of the settings, the single ones before `budget`."""
+    asked = options.get("budget")
+    given = Budget() if asked is None else kinds.instance("budget", asked, Budget, "budget=Budget(tokens=500)")
+    found: dict[str, Any] = {}
+    for budget, single in ((config.budget, config.__dict__), (given, options)):
+        found |= {name: value for name, value in budget if value not in (None, False)}
+        found |= {name: single[name] for name in ("tokens", "seconds") if single.get(name) is not None}
+    return Budget(**found)
+
+
+def _limits_cost(plan: Plan) -> bool:
+    return any(each is not None and each.cost is not None for each in (plan.budget, *(s.budget for s in plan.steps)))
+
+
+def _hosted(worker: Worker, config: Config) -> str:
+    """Return the address of the server that a worker speaks to, if it is elsewhere."""
+    base = getattr(worker, "base_url", None) or (config.base_url if config.worker == "http" else None)
+    return base if isinstance(base, str) and (urlsplit(base).hostname or "") not in _HERE else ""
+
+
+@lru_cache(maxsize=64)
+def _published(model: str, base_url: str) -> Price | None:
+    """Return what a provider at an address asks for a model, by the tables that come with genai-prices; tiers of very
+    long prompts are left out. `None` without that package, for another address, and for a model that is not there."""
+    if not base_url:
+        return None
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError:
+        return None
+
+    def rate(**tokens: int) -> float | None:
+        with contextlib.suppress(LookupError, ValueError):
+            usage = Usage(**tokens)
+            price = calc_price(usage, model_ref=model, provider_api_url=base_url).total_price
+            return round(float(price) * _MILLION / 1000, 6)
+        return None
+
+    read, write = rate(input_tokens=1000), rate(output_tokens=1000)
+    if read is None or write is None:
+        return None
+    return Price(input=read, cached=rate(input_tokens=1000, cache_read_tokens=1000), output=write)
+
+
+def rates(config: Config) -> Mapping[str, Price]:
+    """Return the prices of a configuration's own model, under no name, and of those that the settings name."""
+    found = {name: price for name, price in config.prices.items() if name != DEFAULT}
+    for name in (config.model, Path(config.model).name, config.worker, DEFAULT):
+        if name in config.prices:
+            return {**found, "": config.prices[name]}
+        if (published := _published(name, config.base_url or "")) is not None:
+            return {**found, "": published}
+    return found
