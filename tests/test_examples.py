@@ -24,6 +24,7 @@ PROMISES = {
     "own_tools.py": ["the second, by 13.5 degrees", "in parallel: True"],
     "own_worker.py": ["SIX TIMES SEVEN done 9"],
     "quickstart.py": ["single: ", "threads: ", "tokens"],
+    "agent.py": ["name='Rome' people=2750000", "in parallel: True"],
     "react.py": ["Rome\n", "call00002  done"],
     "refine.py": ["failed    draft-1-2", "42 (round 3 of 3", "53 of 79 tokens"],
     "sampling.py": [

@@ -41,14 +41,16 @@ class RemoteTool(Tool[..., Any]):
         self.fn = call
         self.name, self.description, self.parameters = spec.name, spec.description, spec.parameters
         self.side_effects, self.idempotent, self.timeout = spec.side_effects, spec.idempotent, timeout
-        self.is_async, self.context = True, None
+        self.is_async, self.context, self.approve = True, None, False
 
     def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
         """Return the arguments as they are. Raises `ToolError` for those that the schema does not allow."""
         from jsonschema import SchemaError
         from jsonschema.validators import validator_for
+        from referencing import Registry
 
-        validator = validator_for(self.parameters)(self.parameters)
+        # An empty registry: a server's schema has us fetch nothing.
+        validator = validator_for(self.parameters)(self.parameters, registry=Registry())
         try:
             faults = sorted(validator.iter_errors(dict(args)), key=lambda fault: [str(each) for each in fault.path])
         except (SchemaError, RecursionError) as error:
