@@ -25,6 +25,7 @@ from ..common.options import Common, Json, RequestOptions, common_options
 from ..common.output import Output, opened
 from ..common.progress import counting
 from ..common.session import opened_session
+from .order import Order, in_order
 from .rows import FIELDS, Log, Row, count_rows, other_columns, read_rows, write_output
 
 __all__ = ["batch"]
@@ -43,6 +44,10 @@ def batch(
         Path, typer.Option(metavar="OUT.jsonl|parquet", help="Where the outcomes go, in the input's order.")
     ],
     concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time.")] = 64,
+    order: Annotated[
+        Order,
+        typer.Option(help="`prefix` runs rows with the same beginning one after another; the output keeps its order."),
+    ] = "file",
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what an earlier try left and begin anew.")] = False,
     as_json: Json = False,
     *,
@@ -73,7 +78,7 @@ def batch(
         found = log.done
         try:
             stopped = found < count and run_stoppable(
-                lambda stopper: _run(config, rows, count, options, concurrency, log, output, stopper)
+                lambda stopper: _run(config, rows, count, options, concurrency, order, log, output, stopper)
             )
             finished = log.done == count
             if finished:
@@ -111,6 +116,7 @@ async def _run(
     count: int,
     options: dict[str, Any],
     concurrency: int,
+    order: Order,
     log: Log,
     output: Output,
     stopper: Stopper,
@@ -126,7 +132,7 @@ async def _run(
                         log.add(outcome)
                         advance()
 
-                missing = (row for row in read_rows(path) if not log.has(row.number))
+                missing = in_order(path, order, lambda number: not log.has(number))
                 await for_each(missing, solve, concurrency, stopper)
             return stopper.requested
     except Interrupted:
