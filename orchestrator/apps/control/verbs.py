@@ -31,7 +31,6 @@ class Control:
     def __init__(self, orchestrator: AsyncOrchestrator, sees: Callable[[str], bool] = lambda run: True) -> None:
         self._orchestrator, self._sees = orchestrator, sees
         self._began = time.time()
-        self._paused: set[str] = set()
 
     def find(self, run: str) -> Handle:
         """Return the run with this id, or the only one whose id begins so."""
@@ -60,7 +59,7 @@ class Control:
         states = [step.state for step in steps]
         return {
             "run": handle.run,
-            "status": "paused" if handle.run in self._paused else "running",
+            "status": "paused" if handle.paused else "running",
             "text": request.text[:_HEAD],
             "planner": request.planner.name,
             "seconds": round(handle.now() - handle.began, 3),
@@ -96,16 +95,11 @@ class Control:
 
     def pause(self, run: str) -> None:
         """Start nothing more of a run."""
-        handle = self.find(run)
-        handle.pause()
-        self._paused.add(handle.run)
-        handle.finished.add_done_callback(lambda _: self._paused.discard(handle.run))
+        self.find(run).pause()
 
     def resume(self, run: str) -> None:
         """Start steps again."""
-        handle = self.find(run)
-        handle.resume()
-        self._paused.discard(handle.run)
+        self.find(run).resume()
 
     def answer(self, run: str, question: str, value: JsonValue) -> None:
         """Answer a question of a tool's; with no id, the only one that is open."""

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from .chat import ChatCompletions
 from .errors import ApiError, not_found, of_error
 from .responses import ResponsesApi
+from .runs import COOKIE, RunsApi
 from .service import Service
 from .tenants import User
 
@@ -55,6 +56,18 @@ def build(service: Service) -> Starlette:
         ("/{id}/cancel", responses.cancel, "POST"),
     ):
         routes.append(Route(f"/v1/responses{path}", _Endpoint(service, handler, "responses"), methods=[method]))
+    runs = RunsApi(service)
+    for path, handler, method in (
+        ("/runs", runs.list, "GET"),
+        ("/runs/{run}", runs.show, "GET"),
+        ("/runs/{run}/data", runs.data, "GET"),
+        ("/runs/{run}/page", runs.page, "GET"),
+        ("/runs/{run}/events", runs.events, "GET"),
+        ("/runs/{run}/{verb}", runs.order, "POST"),
+    ):
+        routes.append(Route(path, _Endpoint(service, handler, "runs", browser=True), methods=[method]))
+    routes.append(Route("/", _Endpoint(service, runs.index, "page", keys=False), methods=["GET"]))
+    routes.append(Route("/login", _Endpoint(service, runs.login, "login", keys=False), methods=["POST"]))
     app = Starlette(routes=routes, lifespan=lifespan)
     app.add_exception_handler(404, _no_route)
     app.add_exception_handler(405, _no_method)
@@ -65,8 +78,12 @@ def build(service: Service) -> Starlette:
 class _Endpoint:
     """An ASGI app around a handler: finds the tenant, answers errors in OpenAI's form."""
 
-    def __init__(self, service: Service, handler: Handler, name: str, *, keys: bool = True) -> None:
+    def __init__(
+        self, service: Service, handler: Handler, name: str, *, keys: bool = True, browser: bool = False
+    ) -> None:
         self._service, self._handler, self._name, self._keys = service, handler, name, keys
+        self._browser = browser
+        """Whether the cookie of a browser that has logged in stands for a key."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -83,7 +100,7 @@ class _Endpoint:
         try:
             try:
                 if self._keys:
-                    user = self._service.tenants.find(request.headers.get("authorization", ""))
+                    user = self._user(request)
                 answer = await self._handler(request, user)  # pyright: ignore[reportArgumentType]
             except ClientDisconnect:
                 status = 499
@@ -93,6 +110,11 @@ class _Endpoint:
             await answer(scope, receive, heard)
         finally:
             self._service.answered(self._name, request, user, status, time.perf_counter() - began)
+
+    def _user(self, request: Request) -> User:
+        tenants, said = self._service.tenants, request.headers.get("authorization", "")
+        found = tenants.of_session(request.cookies.get(COOKIE, "")) if self._browser and not said else None
+        return found or tenants.find(said)
 
     def _error(self, error: Exception) -> Response:
         said = of_error(error)

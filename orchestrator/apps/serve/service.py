@@ -30,6 +30,8 @@ __all__ = ["Service"]
 
 log = logging.getLogger("plait.serve")
 
+_OWNERS = 10_000
+"""Runs of which is remembered whose they are."""
 _AUDITED = ("chat", "responses", "runs")
 
 
@@ -46,6 +48,7 @@ class Service:
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
         self.live: dict[str, Live] = {}
+        self._owners: dict[str, str] = {}
         self.ready = False
         self.closing = False
 
@@ -119,16 +122,16 @@ class Service:
             options = user.shared(asked.options)
             handle = await self.orchestrator.submit(plan=field.plan, watch=watch, **options)
         live = self.live[handle.run] = Live(handle, user, asked)
-        user.began(live.handle.run)
+        user.began(handle.run)
+        self._owners[handle.run] = user.name
+        if len(self._owners) > _OWNERS:
+            del self._owners[next(iter(self._owners))]
         handle.finished.add_done_callback(lambda done: self._ended(live, done))
         return live
 
-    def find(self, run: str, user: User) -> Live:
-        """Return a run under way that the tenant may see. Raises `ApiError`."""
-        live = self.live.get(run)
-        if live is None or not user.sees(live.user):
-            raise ApiError(404, f"there is no run {run!r} under way")
-        return live
+    def owns(self, user: User, run: str) -> bool:
+        """Whether a tenant may see a run, under way or past. Whose runs are is known since the server started."""
+        return user.tenant.admin or self._owners.get(run) == user.name
 
     def _ended(self, live: Live, done: asyncio.Future) -> None:
         self.live.pop(live.handle.run, None)

@@ -19,6 +19,8 @@ from .settings import Settings, Tenant
 __all__ = ["Tenants", "User", "hashed", "new_key"]
 
 _DAY = 86_400.0
+_SESSIONS = 1000
+"""Browsers that are logged in at once."""
 _LATER = "raise the limit in [serve], or wait"
 
 
@@ -155,8 +157,22 @@ class Tenants:
         self.everybody = User(Tenant(name="anybody", admin=True), settings, clock) if not settings.tenants else None
         self.users = {each.name: User(each, settings, clock) for each in settings.tenants}
         self._by_key = {key: self.users[each.name] for each in settings.tenants for key in each.keys}
+        self._sessions: dict[str, User] = {}
         if len(self.users) < len(settings.tenants) or len(self._by_key) < sum(len(t.keys) for t in settings.tenants):
             raise invalid("two tenants have the same name, or the same key")
+
+    def login(self, key: str) -> str:
+        """Return a token for a browser in the place of a key. Raises `ApiError` for one that is not known."""
+        user = self.find(f"Bearer {key}")
+        token = secrets.token_urlsafe(32)
+        self._sessions[hashed(token)] = user
+        while len(self._sessions) > _SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        return token
+
+    def of_session(self, token: str) -> User | None:
+        """Return whose browser it is."""
+        return self._sessions.get(hashed(token)) if token else None
 
     def find(self, authorization: str) -> User:
         """Return whose key it is, of a header `authorization`. Raises `ApiError`."""

@@ -20,7 +20,7 @@ from ...runtime.attempts import Attempt
 from ..trace.details import steps_in_detail
 from ..trace.model import Segment, Trace, Vote
 
-__all__ = ["MOST_TEXT", "data_of", "page"]
+__all__ = ["MOST_TEXT", "data_of", "live_page", "page", "page_headers", "runs_page"]
 
 MOST_TEXT = 20_000
 """Characters of one text that the page holds."""
@@ -32,6 +32,28 @@ _SCRIPTS = ("1-base", "2-plan", "3-engines", "4-prefixes", "5-lists", "6-details
 
 def page(trace: Trace) -> str:
     """Return the page of a trace."""
+    return _page(trace, "", "'none'")
+
+
+def live_page(trace: Trace, url: str) -> str:
+    """Return the page of a run that may go on: it asks a server at `url` (a path) for `data_of` until that is over."""
+    return _page(trace, f' data-live="{html.escape(url)}"', "'self'")
+
+
+def runs_page() -> str:
+    """Return the page of a server's runs, which asks it for all that it shows."""
+    style, script = _asset("page.css") + _asset("runs.css"), f'(() => {{\n"use strict";\n{_asset("runs.js")}}})();\n'
+    parts = {"style_hash": _hash(style), "script_hash": _hash(script), "style": style, "script": script}
+    return _filled(_asset("runs.html"), parts)
+
+
+def page_headers() -> dict[str, str]:
+    """Return the headers that a server sends with its pages."""
+    policy = "frame-ancestors 'self'"
+    return {"content-security-policy": policy, "x-content-type-options": "nosniff", "cache-control": "no-store"}
+
+
+def _page(trace: Trace, live: str, connect: str) -> str:
     style, script = _asset("page.css"), _script()
     title = " ".join(trace.text.split())[:80] or f"run {trace.run}"
     parts = {
@@ -41,8 +63,13 @@ def page(trace: Trace) -> str:
         "style": style,
         "script": script,
         "data": embedded(data_of(trace)),
+        "live": live,
+        "connect": connect,
     }
-    whole = _asset("page.html")
+    return _filled(_asset("page.html"), parts)
+
+
+def _filled(whole: str, parts: dict[str, str]) -> str:
     pieces: list[str] = []
     while whole:  # one pass: what is put in is never read for placeholders
         before, _, rest = whole.partition("{{")

@@ -55,6 +55,8 @@ class Handle:
         self._plan = event.plan
         self.request = event.request
         """What was asked."""
+        self.paused = False
+        """Whether nothing more of it is started."""
         self._form = event.request.form
         self._asker = asker
         self._seen = len(nodes)
@@ -112,10 +114,12 @@ class Handle:
     def pause(self) -> None:
         """Start nothing more of the run until `resume`. What runs goes on, and the budget's time runs on."""
         self._driver.pause(self.run)
+        self.paused = True
 
     def resume(self) -> None:
         """Start steps again after `pause`."""
         self._driver.pause(self.run, on=False)
+        self.paused = False
 
     @property
     def questions(self) -> tuple[Question, ...]:

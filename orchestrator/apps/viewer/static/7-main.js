@@ -6,10 +6,11 @@ function headOfPage() {
   byId("title").textContent = line(D.text, 600) || `run ${D.run}`;
   const badge = byId("status");
   badge.textContent = D.status + (D.verified === true ? ", verified" : D.verified === false ? ", wrong" : "");
-  badge.classList.add(D.status);
-  const answer = byId("answer");
+  badge.className = `badge ${D.status}`;
+  const answer = clear(byId("answer"));
   if (D.answer) answer.append(el("b", {}, "Answer: "), line(D.answer, 1500));
   else if (D.failure) answer.append(el("span", { class: "bad" }, D.failure));
+  clear(byId("notes"));
   for (const note of D.notes) byId("notes").append(el("li", {}, note));
 }
 function factsAt(t) {
@@ -73,9 +74,11 @@ function select(i, quiet) {
   if (i < 0) showNothing(); else showStep(S[i]);
   if (!quiet) { markAll(); updates.forEach((f) => f(view.t)); }
 }
-const haystack = S.map((s) => [s.name, s.label, s.kind, s.tool, s.merge, reasonOf(s) || "", s.text, s.value || "", s.args || "", ...s.prompt.map((p) => p.text || ""), ...s.tries.map((a) => D.hosts[a.host].name)].join("\n").toLowerCase());
+let haystack = null; // made when somebody searches
+const textsOf = () => S.map((s) => [s.name, s.label, s.kind, s.tool, s.merge, reasonOf(s) || "", s.text, s.value || "", s.args || "", ...s.prompt.map((p) => p.text || ""), ...s.tries.map((a) => D.hosts[a.host].name)].join("\n").toLowerCase());
 function search(words) {
   const wanted = words.trim().toLowerCase();
+  if (wanted) haystack ??= textsOf();
   view.hits = new Set(wanted ? S.map((s) => s.i).filter((i) => haystack[i].includes(wanted)) : []);
   byId("found").textContent = wanted ? `${num(view.hits.size)} found` : "";
   markAll();
@@ -108,6 +111,31 @@ function clicked(target) {
   view.opened.add(found.getAttribute("data-group"));
   draw();
 }
+// -- a run that goes on
+function grow(data) {
+  const follows = view.t >= END, selected = view.sel >= 0 ? S[view.sel].id : null, words = byId("search").value;
+  adopt(data);
+  haystack = null;
+  if (follows) view.t = END;
+  view.sel = selected === null ? -1 : S.findIndex((s) => s.id === selected);
+  headOfPage();
+  activityPicture();
+  if (words) search(words);
+  draw();
+  if (view.sel >= 0) select(view.sel, true);
+}
+async function follow(url) {
+  let wait = 0;
+  while (D.status === "unfinished") {
+    await new Promise((f) => setTimeout(f, wait));
+    if (document.hidden) continue;
+    const began = performance.now(), answer = await fetch(url).catch(() => null);
+    if (answer === null || !answer.ok) { wait = Math.min(30000, 2 * wait); if (answer !== null && answer.status === 404) return; continue; }
+    grow(await answer.json());
+    document.documentElement.dataset.grown = String(S.length);
+    wait = Math.max(500, 5 * (performance.now() - began)); // a large run is asked for less often
+  }
+}
 function start() {
   headOfPage();
   activityPicture();
@@ -130,6 +158,8 @@ function start() {
   let waiting = 0;
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => { if (String(document.querySelector(".pictures").clientWidth) !== widths) draw(); }, 120); });
   document.documentElement.dataset.ready = "yes";
+  const live = document.documentElement.dataset.live;
+  if (live) follow(live);
 }
 function keyed(e) {
   const typing = e.target.matches("input[type=search]");

@@ -1,0 +1,186 @@
+"""`/runs`: the runs of a tenant, now and past, for the live page and for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from ...core.errors import ConfigError, UsageError
+from ...core.interfaces import Plugins as PluginsLike
+from ...runtime.journal.directory import RunEntry, entries, find
+from ...runtime.journal.sessions import place
+from ...runtime.plugins.loader import Plugins
+from ..control.verbs import Control
+from ..trace.model import Clock, Trace
+from ..trace.read import read_trace
+from ..viewer.page import data_of, live_page, page_headers, runs_page
+from .errors import ApiError, not_found
+from .http import EventStream, read, sse
+from .service import Service
+from .tenants import User
+
+__all__ = ["COOKIE", "RunsApi"]
+
+COOKIE = "plait-session"
+
+_PAST = 200
+"""Past runs in a list."""
+
+
+class Order(BaseModel):
+    """The body of `POST /runs/ID/VERB`."""
+
+    model_config = ConfigDict(extra="forbid")
+    step: str = ""
+    question: str = ""
+    value: JsonValue = None
+    reason: str = ""
+
+
+class Login(BaseModel):
+    """The body of `POST /login`."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    key: str = ""
+
+
+class RunsApi:
+    """The endpoints."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._plugins: PluginsLike = Plugins()
+
+    def _control(self, user: User) -> Control:
+        live = self._service.live
+        return Control(self._service.orchestrator, lambda run: run in live and user.sees(live[run].user))
+
+    async def index(self, request: Request, user: User) -> Response:
+        """Answer `GET /`: the page."""
+        return HTMLResponse(runs_page(), headers=page_headers())
+
+    async def login(self, request: Request, user: User) -> Response:
+        """Answer `POST /login`: a cookie for the browser, in the place of the key."""
+        body = await read(request, Login, self._service.settings)
+        answer = JSONResponse({"ok": True})
+        token = self._service.tenants.login(body.key)
+        secure = request.url.scheme == "https"
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure)
+        return answer
+
+    async def list(self, request: Request, user: User) -> Response:
+        """Answer `GET /runs`: those under way, and the newest that are past."""
+        now = self._control(user).list()
+        past = await asyncio.to_thread(self._past, user) if request.query_params.get("past") != "false" else []
+        there = {row["run"] for row in now}
+        process = self._control(user).process()
+        return JSONResponse(
+            {"now": now, "past": [row for row in past if row["run"] not in there], "workers": process["workers"]}
+        )
+
+    async def show(self, request: Request, user: User) -> Response:
+        """Answer `GET /runs/ID`."""
+        return JSONResponse(self._control(user).show(request.path_params["run"]))
+
+    async def data(self, request: Request, user: User) -> Response:
+        """Answer `GET /runs/ID/data`: what the pictures are drawn of, as it is now."""
+        made = await asyncio.to_thread(self._data, request.path_params["run"], user)
+        return Response(made, media_type="application/json")
+
+    async def page(self, request: Request, user: User) -> Response:
+        """Answer `GET /runs/ID/page`: the pictures. The page is there at once, and asks for the data."""
+        entry = await asyncio.to_thread(self._entry, request.path_params["run"], user)
+        return HTMLResponse(live_page(_blank(entry), f"/runs/{entry.run}/data"), headers=page_headers())
+
+    async def events(self, request: Request, user: User) -> EventStream:
+        """Answer `GET /runs/ID/events`: the news, as server-sent events."""
+        rows = self._control(user).events(request.path_params["run"])
+        first = await anext(rows)
+
+        async def told() -> AsyncGenerator[bytes, None]:
+            yield sse(first)
+            async for row in rows:
+                yield sse(row)
+
+        return EventStream(told(), lambda: None)
+
+    async def order(self, request: Request, user: User) -> Response:
+        """Answer `POST /runs/ID/VERB`: cancel, prune, pause, resume, answer."""
+        run, verb = request.path_params["run"], request.path_params["verb"]
+        if verb not in ("cancel", "prune", "pause", "resume", "answer"):
+            raise not_found(f"there is no verb {verb!r}: cancel, prune, pause, resume, answer")
+        body = await read(request, Order, self._service.settings)
+        control = self._control(user)
+        match verb:
+            case "prune":
+                control.prune(run, body.step, body.reason)
+            case "answer":
+                control.answer(run, body.question, body.value)
+            case "cancel":
+                control.cancel(run, body.reason)
+            case _:
+                getattr(control, verb)(run)
+        return JSONResponse({"run": run, "done": verb})
+
+    # -- the journal ---------------------------------------------------------------------------------------------------
+
+    def _place(self) -> Path:
+        config = self._service.orchestrator.config
+        if config.journal == "off":
+            raise not_found("this server writes no journal, so there are no pictures: leave journal=off out")
+        return place(config)
+
+    def _past(self, user: User) -> list[dict[str, Any]]:
+        try:
+            found = self._place()
+        except ApiError:
+            return []
+        rows: list[dict[str, Any]] = []
+        for entry in entries(found):
+            if len(rows) >= _PAST:
+                break
+            if self._service.owns(user, entry.run):
+                rows.append(_row(entry))
+        return rows
+
+    def _entry(self, run: str, user: User) -> RunEntry:
+        if not self._service.owns(user, run):
+            raise not_found(f"there is no run {run!r}")
+        try:
+            return find(self._place(), run)
+        except (UsageError, ConfigError) as error:
+            raise not_found(str(error)) from None
+
+    def _data(self, run: str, user: User) -> bytes:
+        entry = self._entry(run, user)
+        try:
+            trace = read_trace(entry.path, self._plugins, entry.run)
+        except ConfigError as error:
+            raise not_found(str(error)) from None
+        return json.dumps(data_of(trace), ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _blank(entry: RunEntry) -> Trace:
+    """Return the trace of a run before its journal is read."""
+    clock = Clock(0.0, entry.created.timestamp(), exact=False)
+    trace = Trace(run=entry.run, text=entry.text, task="", planner=entry.planner, policies=(), budget="", seed=0,
+                  clocks=(clock,), seconds=0.0, notes=["its journal is being read …"])  # fmt: skip
+    return trace
+
+
+def _row(entry: RunEntry) -> dict[str, Any]:
+    return {
+        "run": entry.run,
+        "status": entry.status,
+        "created": entry.created.isoformat(),
+        "planner": entry.planner,
+        "tokens": entry.tokens,
+        "text": entry.text,
+    }
