@@ -16,7 +16,7 @@ import torch
 
 from .trades import TRADES
 
-COMMANDS = ("all", "train", "export", "evaluate", "check", "compare", "reproduce")
+COMMANDS = ("all", "train", "export", "evaluate", "check", "compare", "reproduce", "agree")
 
 
 def device_of(name: str) -> torch.device:
@@ -89,6 +89,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; 0 when all went well."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
+    if options.command == "agree":
+        from . import agreement, export
+
+        small, large = (export.load(TRADES["countdown"].folders[size]) for size in ("small", "large"))
+        print(agreement.report(small, large, options.problems))
+        return 0
     if options.command == "check":
         return int(check_traces(options.text, options.seed) > 0)
     from . import evaluate, export, train

@@ -71,3 +71,16 @@ def test_one_command_trains_exports_and_evaluates(tmp_path: Path) -> None:
     (model / "README.md").write_text("mine")
     assert main(["export", *options, "--device", "cpu"]) == 0
     assert (model / "README.md").read_text() == "mine"
+
+
+def test_a_model_agrees_with_itself_and_not_with_a_fresh_one() -> None:
+    from training.agreement import agreement, prompts
+    from training.export import load
+    from training.model import Llama, ModelConfig
+    from training.trades import TRADES
+
+    shipped = load(TRADES["countdown"].folders["small"])
+    asked = prompts("child", 2, seed=1)
+    same, total = agreement(shipped, shipped, asked)
+    assert same == total > 40
+    assert agreement(Llama(ModelConfig()), shipped, asked)[0] < total / 2
