@@ -14,7 +14,7 @@ from plait.core.interfaces import Job, Progress
 from plait.core.plan import Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.decompose.rules import signals
-from plait.runtime.client.config import Config
+from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.tasks.tables import Tables
 from plait.tasks.tables.asking import is_test
 from plait.tasks.tables.language import NAMES, read
@@ -42,7 +42,7 @@ async def test_one_call_a_turn_shows_results_and_failures_and_ends_with_the_answ
     text = "what is Ardan's age?"
     right = Tables(text=text).right()
     call = 'Action: lookup("age", "s0")\nObservation: '
-    model = Turns(call, call, f"Action: Finish({right})")
+    model = Turns(call, call, f"\nAction: Finish({right})<end>")
     task = Plugin(name="tables", options={"latency": [0.0, 0.0], "failing": 1.0})
     async with AsyncOrchestrator(workers=[model]) as orchestrator:
         answer = await orchestrator.run(text, task=task, planner=OneCallATurn(), policies=[])
@@ -78,5 +78,7 @@ def test_the_questions_are_of_the_test_split_and_the_request_can_be_split() -> N
 
 
 def test_the_family_is_asked_only_where_no_other_model_or_worker_was_asked_for() -> None:
+    there = family_of(Config(worker="engine"))
+    assert there is not None and there.model == str(BUNDLED_MODEL.with_name("tables"))
     assert family_of(Config(worker="scripted", script="x.json")) is None
     assert family_of(Config(worker="engine", model="another")) is None

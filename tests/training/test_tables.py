@@ -133,3 +133,18 @@ def test_the_chat_template_writes_native_turns_as_in_training() -> None:
 def test_the_task_shows_the_model_what_it_was_trained_on() -> None:
     for case in CASES:
         assert Tables(text=case.plain).render() == case.text
+
+
+def test_the_shipped_model_plans_and_joins() -> None:
+    """Short questions of the test split, in plain torch; its tokenizer is the one made here."""
+    from training.decode import generate
+    from training.export import load
+    from training.trades import TRADES
+
+    folder = TRADES["tables"].folders["small"]
+    assert json.loads((folder / "tokenizer.json").read_text()) == json.loads(by_pieces().to_str())
+    model = load(folder)
+    cases = [Case(text, at) for at, text in enumerate(held_out(12, sizes=(1, 4)))]
+    texts = generate(model, [vocab.encode(f"<plan>{case.text}\n\n") for case in cases], evaluate.STOPS, 120)
+    right = [check.judge_plan(case, vocab.decode(ids)).equivalent for case, ids in zip(cases, texts, strict=True)]
+    assert sum(right) >= 11

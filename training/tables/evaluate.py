@@ -27,7 +27,7 @@ from .vocab import END, ID, decode, encode
 FAILING = 0.1
 """Share of look-ups that fail in the turns."""
 MOST_TURNS = 20
-_STOPS = {END, ID["<END_OF_PLAN>"], ID["<END_OF_RESPONSE>"]}
+STOPS = {END, ID["<END_OF_PLAN>"], ID["<END_OF_RESPONSE>"]}
 
 
 class Row:
@@ -75,7 +75,7 @@ def evaluate(model: Llama, count: int, seed: int = 2024) -> list[Row]:
 def plans(model: Llama, cases: Sequence[Case]) -> list[Row]:
     """Plans from nothing."""
     rows = Row("plan, executable"), Row("plan, equivalent")
-    texts = generate(model, [encode(f"<plan>{case.text}\n\n") for case in cases], _STOPS, 200)
+    texts = generate(model, [encode(f"<plan>{case.text}\n\n") for case in cases], STOPS, 200)
     for case, ids in zip(cases, texts, strict=True):
         verdict = check.judge_plan(case, decode(ids))
         rows[0].add(len(case.calls), verdict.executable)
@@ -93,7 +93,7 @@ def exact(model: Llama, cases: Sequence[Case], name: str, maker: object, seed: i
         assert isinstance(made, Text)
         traces.append(made.trace())
     pairs = [prompt_of(trace) for trace in traces]
-    texts = generate(model, [prompt for prompt, _ in pairs], _STOPS, 300)
+    texts = generate(model, [prompt for prompt, _ in pairs], STOPS, 300)
     for case, (_, wanted), ids in zip(cases, pairs, texts, strict=True):
         row.add(len(case.calls), ids == wanted)
     return row
@@ -104,7 +104,7 @@ def replans(model: Llama, cases: Sequence[Case], seed: int) -> Row:
     row = Row("replan, equivalent")
     traces = [replan_trace(random.Random(f"{seed}/replan/{at}"), case).trace() for at, case in enumerate(cases)]
     pairs = [prompt_of(trace) for trace in traces]
-    texts = generate(model, [prompt for prompt, _ in pairs], _STOPS, 200)
+    texts = generate(model, [prompt for prompt, _ in pairs], STOPS, 200)
     for case, (prompt, _), ids in zip(cases, pairs, texts, strict=True):
         row.add(len(case.calls), whole_is_right(case, decode(prompt), decode(ids)))
     return row

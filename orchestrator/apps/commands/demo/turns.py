@@ -13,7 +13,7 @@ from ....core.tools.tool import ToolSpec
 __all__ = ["OneCallATurn", "read_call"]
 
 _ACTION = re.compile(r"\s*Action: ([A-Za-z_]\w*)\((.*)\)\s*", re.DOTALL)
-_FINISH = re.compile(r"\s*Action: Finish\((.*)\)\s*", re.DOTALL)
+_FINISH = re.compile(r"\s*Action: Finish\((.*)\)\s*(?:<end>)?\s*", re.DOTALL)
 _OBSERVED = "\nObservation: "
 
 
