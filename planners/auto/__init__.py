@@ -18,6 +18,7 @@ from .._shared.steps import Asker, OnResult, through
 from ..decompose import Decompose, signals
 from ..refine import Refine
 from ..threads import Threads
+from ..threads.dialects import names
 from .rules import Limits, Signs, counterfactual, decide
 
 __all__ = ["Auto"]
@@ -67,8 +68,9 @@ class Auto(Planner):
     strong: bool = False
     """The model gains from reading its own attempts: strong reasoning models with long contexts do, small ones do not.
     It then refines an attempt where another model would start anew."""
-    threads: str | None = None
-    """Dialect in which the model can spawn threads, if it was trained to."""
+    threads: str | None = "auto"
+    """Dialect in which the model can spawn threads. `auto`: that of the task's name, if the task has prompts for
+    threads, which are for models that were trained to spawn them. `null`: it cannot."""
     threads_from: int = Field(default=4096, ge=0)
     """Tokens that must be left for threads: below about one context's worth they cost more than they bring."""
     rate: float | None = Field(default=None, gt=0)
@@ -89,9 +91,9 @@ class Auto(Planner):
             raise PluginError(f"`options` are for decompose, refine and threads, not for {', '.join(unknown)}")
         self._decompose()
         self._refine((1,))
-        if self.threads is not None:
-            self._threads()
-        elif "threads" in self.options:
+        if self.threads not in (None, "auto"):
+            self._threads(self.threads)
+        elif "threads" in self.options and self.threads is None:
             raise PluginError("`options` for threads need the dialect that the model can spawn in: give `threads` too")
         return self
 
@@ -116,8 +118,8 @@ class Auto(Planner):
                 return OnResult(lambda result: self._decided(asker, result))
             case name if name.startswith("round-") and isinstance(step.op, Join):
                 return self._refine((1,) * 4).reader(step, brief)
-            case _ if self.threads is not None:
-                return self._threads().reader(step, brief)
+            case _ if (dialect := self._dialect(brief)) is not None:
+                return self._threads(dialect).reader(step, brief)
             case _:
                 return super().reader(step, brief)
 
@@ -178,10 +180,11 @@ class Auto(Planner):
 
     def _spawning(self, asker: Asker) -> tuple[Plan | None, str]:
         """Return the plan of the planner `threads`, or why the dialect cannot put this request."""
-        if self.threads is None:
+        dialect = self._dialect(asker.brief)
+        if dialect is None:
             return None, ""
         try:
-            return self._threads().start(asker.brief), ""
+            return self._threads(dialect).start(asker.brief), ""
         except TaskError as error:
             return None, f"; threads were not possible ({error})"
 
@@ -224,8 +227,17 @@ class Auto(Planner):
         given = {**whole, **drafts, **self.options.get("refine", {})}
         return Refine.model_validate({**given, "rounds": rounds})
 
-    def _threads(self) -> Threads:
-        return Threads.model_validate({**self.options.get("threads", {}), "dialect": self.threads})
+    def _dialect(self, brief: Brief) -> str | None:
+        """Return the dialect in which the model can spawn threads, as far as that is known."""
+        task, name = brief.task, brief.request.task.name
+        if self.threads != "auto":
+            return self.threads
+        if task.chat() or name not in names() or task.render("threads") == task.render("serial"):
+            return None
+        return name
+
+    def _threads(self, dialect: str) -> Threads:
+        return Threads.model_validate({**self.options.get("threads", {}), "dialect": dialect})
 
 
 def _said(plan: Plan, note: str) -> Plan:

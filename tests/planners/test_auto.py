@@ -247,7 +247,8 @@ async def test_a_split_that_fails_leads_to_probes() -> None:
 
 async def test_with_a_verifier_samples_are_drawn_until_one_is_right() -> None:
     replies = [Reply(text=WRONG, times=6), Reply(text=RIGHT, times=1), Reply(text=WRONG)]
-    answer, worker = await ask("auto", "3 5 7 11 -> 32", *replies, task="countdown")
+    own = {"threads": None}
+    answer, worker = await ask("auto", "3 5 7 11 -> 32", *replies, task="countdown", options=own)
     assert answer.verified is True and answer.why.startswith("best-of: there is a verifier")
     assert states(answer)["sample-12"] == "cancelled" or len(worker.prompts) == 16
     answer, worker = await ask("auto", "3 5 7 11 -> 32", Reply(text=RIGHT), task="countdown")
@@ -280,11 +281,28 @@ def test_a_model_that_can_spawn_threads_does() -> None:
 
 
 @pytest.mark.parametrize(
+    ("task", "threads", "way"),
+    [("countdown", "auto", "threads: "), ("countdown", None, "best-of: "), ("plain", "auto", "probes: ")],
+)
+def test_a_task_with_prompts_for_threads_says_that_the_model_can_spawn_them(task: str, threads: str, way: str) -> None:
+    request = Request(text="3 5 7 11 -> 32", task=Plugin(name=task), planner=Plugin(name="auto"))
+    outcome = drive(Auto(threads=threads, tokens=20, split="off"), request, lambda prompt, job: WRONG)
+    assert outcome.finish.result is not None and outcome.finish.result.why.startswith(way)
+    assert any("<parent>" in words for words in outcome.prompts.values()) is (way == "threads: ")
+
+
+def test_a_verifier_is_not_forgotten_when_no_probe_has_an_answer() -> None:
+    request = Request(text="3 5 7 11 -> 32", task=Plugin(name="countdown"), planner=Plugin(name="auto"))
+    outcome = drive(Auto(threads=None, tokens=20), request, lambda prompt, job: "I do not know")
+    assert any("sample-1" in step for step in outcome.prompts), "not one deep attempt: there are samples to be judged"
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"threads": "nope"}, "there is no dialect 'nope'"),
         ({"options": {"vote": {}}}, "not for vote"),
-        ({"options": {"threads": {"width": 3}}}, "give `threads` too"),
+        ({"threads": None, "options": {"threads": {"width": 3}}}, "give `threads` too"),
         ({"threads": "apr", "options": {"threads": {"fork": True}}}, "leave `fork` out"),
     ],
 )

@@ -236,11 +236,13 @@ def fill(template: str, fields: dict[str, str]) -> str:
 
 
 @functools.cache
+def names() -> list[str]:
+    """Return the names of the dialects, in alphabetical order."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+
+
 def load(name: str) -> Dialect:
     """Return a dialect by name. Raises `PluginError` with the names there are."""
-    known = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    module_name = name.replace("-", "_")
-    if module_name not in known:
-        shown = ", ".join(each.replace("_", "-") for each in known)
-        raise PluginError(f"there is no dialect {name!r}; there are: {shown}; or give a table of your own")
-    return importlib.import_module(f".{module_name}", __name__).DIALECT
+    if name.replace("_", "-") not in names():
+        raise PluginError(f"there is no dialect {name!r}; there are: {', '.join(names())}; or give a table of your own")
+    return importlib.import_module(f".{name.replace('-', '_')}", __name__).DIALECT
