@@ -1,0 +1,25 @@
+"""Scorer `reward-model`: a reward model's number for the text so far."""
+
+from __future__ import annotations
+
+from plait.core.flow import Context
+from plait.core.search import Node, Scorer
+
+__all__ = ["RewardModel"]
+
+
+class RewardModel(Scorer):
+    """Calls the tool `reward` (`plait.workers.tools.reward.reward_model`) with the request and the path's text. A
+    process reward model scores every step so; an outcome reward model is best asked about whole answers alone."""
+
+    tool: str = "reward"
+    """The tool's name."""
+    answers_only: bool = False
+    """Ask about whole answers alone; other nodes are unknown."""
+
+    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+        """Return the tool's number."""
+        if self.answers_only and node.answer is None:
+            return None
+        value = await ctx.call(self.tool, text=node.text, question=question)
+        return float(value) if isinstance(value, int | float) else None
