@@ -22,6 +22,7 @@ NAMES = (
     "placement",
     "plan_stream",
     "react",
+    "teams",
     "throughput",
     "main_job",
     "prefix_reuse",
