@@ -54,7 +54,7 @@ def page_headers() -> dict[str, str]:
 
 
 def _page(trace: Trace, live: str, connect: str) -> str:
-    style, script = _asset("page.css"), _script()
+    style, script = _asset("page.css"), _script((*_SCRIPTS, "8-live") if live else _SCRIPTS)
     title = " ".join(trace.text.split())[:80] or f"run {trace.run}"
     parts = {
         "style_hash": _hash(style),
@@ -241,8 +241,8 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _script() -> str:
-    body = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
+def _script(names: tuple[str, ...]) -> str:
+    body = "\n".join(_asset(f"{name}.js") for name in names)
     return f'(() => {{\n"use strict";\n{body}}})();\n'
 
 

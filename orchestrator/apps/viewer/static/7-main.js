@@ -111,31 +111,6 @@ function clicked(target) {
   view.opened.add(found.getAttribute("data-group"));
   draw();
 }
-// -- a run that goes on
-function grow(data) {
-  const follows = view.t >= END, selected = view.sel >= 0 ? S[view.sel].id : null, words = byId("search").value;
-  adopt(data);
-  haystack = null;
-  if (follows) view.t = END;
-  view.sel = selected === null ? -1 : S.findIndex((s) => s.id === selected);
-  headOfPage();
-  activityPicture();
-  if (words) search(words);
-  draw();
-  if (view.sel >= 0) select(view.sel, true);
-}
-async function follow(url) {
-  let wait = 0;
-  while (D.status === "unfinished") {
-    await new Promise((f) => setTimeout(f, wait));
-    if (document.hidden) continue;
-    const began = performance.now(), answer = await fetch(url).catch(() => null);
-    if (answer === null || !answer.ok) { wait = Math.min(30000, 2 * wait); if (answer !== null && answer.status === 404) return; continue; }
-    grow(await answer.json());
-    document.documentElement.dataset.grown = String(S.length);
-    wait = Math.max(500, 5 * (performance.now() - began)); // a large run is asked for less often
-  }
-}
 function start() {
   headOfPage();
   activityPicture();
@@ -158,8 +133,6 @@ function start() {
   let waiting = 0;
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => { if (String(document.querySelector(".pictures").clientWidth) !== widths) draw(); }, 120); });
   document.documentElement.dataset.ready = "yes";
-  const live = document.documentElement.dataset.live;
-  if (live) follow(live);
 }
 function keyed(e) {
   const typing = e.target.matches("input[type=search]");
