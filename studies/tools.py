@@ -6,9 +6,10 @@ share of look-ups fails once. Questions are asked one at a time, the ways in tur
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from plait.core.plan import Plugin
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.tasks.tables.asking import held_out
-from plait.tasks.tables.plan import PARAMETERS
+from plait.tasks.tables.language import read
+from plait.tasks.tables.plan import PARAMETERS, calls
 
 from .statistics import mean, share
 
@@ -30,7 +32,10 @@ __all__ = ["Row", "ask_all", "page_of", "rows_of"]
 
 WAYS = ("turns", "native", "llmcompiler")
 LATENCIES = (0.02, 0.1, 0.5)
-FAILING = 0.1
+FAILING = (0.0, 0.1)
+"""Shares of look-ups that fail the first time."""
+DEEP = 5
+"""Calls from which a question counts as deep."""
 MODEL = Path(BUNDLED_MODEL).with_name("tables")
 
 
@@ -87,6 +92,7 @@ class Row:
     text: str
     way: str
     latency: float
+    failing: float
     right: bool
     model_calls: int
     tool_calls: int
@@ -110,13 +116,14 @@ def planner_of(way: str) -> Planner | Plugin:
 async def ask_all(config: Config, questions: int, kept: Path) -> None:
     """Ask what has not been asked yet; each row is written when it is there."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    done = {(row.text, row.way, row.latency) for row in rows_of(kept)}
+    done = {(row.text, row.way, row.latency, row.failing) for row in rows_of(kept)}
     todo = [
-        (text, latency, way)
+        (text, latency, failing, way)
+        for failing in FAILING
         for text in held_out(questions)
         for latency in LATENCIES
         for way in WAYS
-        if (text, way, latency) not in done
+        if (text, way, latency, failing) not in done
     ]
     if not todo:
         return
@@ -125,19 +132,19 @@ async def ask_all(config: Config, questions: int, kept: Path) -> None:
         for way in WAYS:  # once each, so that nothing is compiled or loaded while it is timed
             await orchestrator.run(todo[0][0], task="tables", planner=planner_of(way), policies=[])
         with kept.open("a", encoding="utf-8") as out:
-            for text, latency, way in todo:
-                row = await _ask(orchestrator, text, latency, way)
+            for text, latency, failing, way in todo:
+                row = await _ask(orchestrator, text, latency, failing, way)
                 out.write(json.dumps(asdict(row)) + "\n")
                 out.flush()
 
 
-async def _ask(orchestrator: AsyncOrchestrator, text: str, latency: float, way: str) -> Row:
-    task = Plugin(name="tables", options={"latency": [latency, latency], "failing": FAILING})
+async def _ask(orchestrator: AsyncOrchestrator, text: str, latency: float, failing: float, way: str) -> Row:
+    task = Plugin(name="tables", options={"latency": [latency, latency], "failing": failing})
     answer = await orchestrator.run(text, task=task, planner=planner_of(way), policies=[])
     kinds = [step.kind for step in answer.trace]
     return Row(
-        text, way, latency, answer.verified is True, kinds.count("think"), kinds.count("call"), answer.total_tokens,
-        round(answer.seconds, 4), os.getloadavg()[0],
+        text, way, latency, failing, answer.verified is True, kinds.count("think"), kinds.count("call"),
+        answer.total_tokens, round(answer.seconds, 4), os.getloadavg()[0],
     )  # fmt: skip
 
 
@@ -152,31 +159,45 @@ def page_of(rows: Sequence[Row]) -> str:
         "# Calls in turns, in parallel turns, and as plans",
         "",
         f"The bundled model `tables` on the engine, {len({row.text for row in rows})} held-out questions of 1 to 8 "
-        f"calls in equal shares, asked one at a time; {100 * FAILING:.0f} % of look-ups fail once. Temperature 0. "
+        f"calls in equal shares, asked one at a time. *Failing*: the share of look-ups that fail once. Temperature 0. "
         f"Median load {np.median([row.load for row in rows]) if rows else 0:.1f} on {os.cpu_count()} cores: where that "
         "is more than one a core, ratios of neighbours in time say more than seconds. 95 % intervals (bootstrap over "
         "questions).",
         "",
-        "| a look-up takes | way | right | model calls | tool calls | tokens | seconds | times as fast as `turns` |",
-        "|---|---|---|---|---|---|---|---|",
+        "| failing | a look-up takes | way | right | model calls | tool calls | tokens | seconds | times as fast as "
+        f"`turns` | from {DEEP} calls on |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for latency in LATENCIES:
-        by_way = {way: {row.text: row for row in rows if row.way == way and row.latency == latency} for way in WAYS}
+    for failing, latency in itertools.product(FAILING, LATENCIES):
+        chosen = [row for row in rows if (row.failing, row.latency) == (failing, latency)]
+        by_way = {way: {row.text: row for row in chosen if row.way == way} for way in WAYS}
         for way, mine in by_way.items():
             if not mine:
                 continue
             all_ = list(mine.values())
-            both = [text for text, row in mine.items() if row.right and by_way["turns"].get(text, row).right]
-            pairs = [(by_way["turns"][text].seconds, mine[text].seconds) for text in both if text in by_way["turns"]]
-            ratio = mean(np.log([slow / quick for slow, quick in pairs])) if pairs else None
-            shown = "" if ratio is None or way == "turns" else (
-                f"{np.exp(ratio.value):.2f} ({np.exp(ratio.low):.2f}–{np.exp(ratio.high):.2f}), {len(pairs)}"
-            )  # fmt: skip
-            lines.append(
-                f"| {1000 * latency:.0f} ms | `{way}` | {share([row.right for row in all_]).percent()} "
-                f"| {np.mean([row.model_calls for row in all_]):.1f} | {np.mean([row.tool_calls for row in all_]):.1f} "
-                f"| {np.mean([row.tokens for row in all_]):.0f} | {np.mean([row.seconds for row in all_]):.2f} "
-                f"| {shown} |"
-            )
-    lines += ["", "The last column: geometric mean over the questions that both ways answer rightly, and how many.", ""]
+            cells = [
+                f"{100 * failing:.0f} %", f"{1000 * latency:.0f} ms", f"`{way}`", share([r.right for r in all_]).percent(),
+                f"{np.mean([row.model_calls for row in all_]):.1f}", f"{np.mean([row.tool_calls for row in all_]):.1f}",
+                f"{np.mean([row.tokens for row in all_]):.0f}", f"{np.mean([row.seconds for row in all_]):.2f}",
+                *(("", "") if way == "turns" else (_faster(by_way["turns"], mine, least) for least in (1, DEEP))),
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "Last columns: geometric means over questions that both ways answer rightly, and how many.",
+        "",
+    ]
     return "\n".join(lines)
+
+
+def _faster(turns: Mapping[str, Row], mine: Mapping[str, Row], least: int) -> str:
+    """Return how many times as fast one way is, over questions of at least so many calls."""
+    logs = [
+        float(np.log(turns[text].seconds / row.seconds))
+        for text, row in mine.items()
+        if row.right and text in turns and turns[text].right and len(calls(read(text))) >= least
+    ]
+    if not logs:
+        return "none"
+    ratio = mean(logs)
+    return f"{np.exp(ratio.value):.2f} ({np.exp(ratio.low):.2f}–{np.exp(ratio.high):.2f}), {len(logs)}"
