@@ -176,7 +176,8 @@ def page_of(rows: Sequence[Row]) -> str:
                 continue
             all_ = list(mine.values())
             cells = [
-                f"{100 * failing:.0f} %", f"{1000 * latency:.0f} ms", f"`{way}`", share([r.right for r in all_]).percent(),
+                f"{100 * failing:.0f} %", f"{1000 * latency:.0f} ms", f"`{way}`",
+                share([row.right for row in all_]).percent(),
                 f"{np.mean([row.model_calls for row in all_]):.1f}", f"{np.mean([row.tool_calls for row in all_]):.1f}",
                 f"{np.mean([row.tokens for row in all_]):.0f}", f"{np.mean([row.seconds for row in all_]):.2f}",
                 *(("", "") if way == "turns" else (_faster(by_way["turns"], mine, least) for least in (1, DEEP))),
