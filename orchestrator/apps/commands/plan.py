@@ -12,12 +12,13 @@ from ...core import graph
 from ...core.errors import UsageError
 from ...core.interfaces import Brief
 from ...core.messages import counted
-from ...core.plan import Plan, Plugin
+from ...core.plan import Budget, Plan, Plugin
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import parse_plugin
-from ..common.options import Common, Count, Dialect, Json, Merge, Planner, Task, common_options
+from ..common.options import Common, Count, Dialect, Json, Limits, Merge, Planner, Task, common_options
 from ..common.output import opened
+from .price import estimate
 
 __all__ = ["asked", "first_plan", "plan", "planned", "runs_without_model"]
 
@@ -37,6 +38,10 @@ def plan(
     n: Count = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
     dot: Annotated[bool, typer.Option("--dot", help="Print it in Graphviz's language.")] = False,
+    price: Annotated[
+        bool, typer.Option("--price", help="Say the tokens and cost, at most and likely, before anything runs.")
+    ] = False,
+    budget: Limits = None,
     as_json: Json = False,
     *,
     common: Common,
@@ -49,7 +54,11 @@ def plan(
             raise UsageError("--plan and --plan-text exclude each other: one is JSON, the other a model's text")
         _show_written(common.load(), planner or "llmcompiler", plan_text, mermaid, dot, as_json)
         return
-    made = first_plan(common.load(), text, task=task, planner=planned(planner, file, dialect), merge=merge, n=n)
+    config = common.load()
+    options = {"task": task, "planner": planned(planner, file, dialect), "merge": merge, "n": n}
+    options |= {"budget": None if budget is None else Budget.of(budget)}
+    made = first_plan(config, text, **options)
+    taken = estimate(made, asked(config, text, **options), config) if price else None
     chain, layers = graph.critical_path(made), graph.waves(made)
     wide = max(map(len, layers), default=0)
     with opened(as_json) as output:
@@ -61,6 +70,7 @@ def plan(
                     "waves": layers,
                     "width": wide,
                     "critical_path": {"steps": list(chain.names), "tokens_at_most": chain.length},
+                    **({} if taken is None else {"price": taken.plain()}),
                 }
             )
             return
@@ -72,6 +82,8 @@ def plan(
             f"{counted(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
             f"(at most {chain.length:g} tokens)\n"
         )
+        for line in taken.lines() if taken is not None else ():
+            output.stream.write(f"{line}\n")
 
 
 def _show_written(config: Config, planner: str, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:

@@ -1,0 +1,62 @@
+"""`plait plan --price`: what a request would take, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plait.apps import main
+from plait.apps.commands.price import lengths
+from plait.runtime.client.config import Config
+
+WORDS = ["plan", "What is 2 + 2?", "--planner", "sample:n=4,max_tokens=64", "--price"]
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "plait.toml").write_text("[prices.default]\ninput = 2.0\noutput = 8.0\n")
+    (tmp_path / "script.json").write_text(json.dumps({"replies": [{"text": "word " * 10 + "answer: 4"}]}))
+
+
+def told(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, dict[str, float]]:
+    assert main.run([*WORDS, "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)["price"]
+
+
+def test_it_says_the_worst_case_and_what_is_likely_by_what_was_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    price = told(capsys)
+    assert price["at_most"]["tokens"] == 4 * 64 and price["likely"]["tokens"] == 4 * 19
+    cost = (price["at_most"]["prompt_tokens"] * 2 + 256 * 8) / 1e6
+    assert price["at_most"]["cost"] == pytest.approx(cost) and price["recorded_steps"] == 0
+    assert main.run(["run", "What is 2 + 2?", "--script", "script.json", *WORDS[2:4]]) == 0
+    capsys.readouterr()
+    price = told(capsys)
+    assert price["likely"]["tokens"] == 4 * 12 and price["recorded_steps"] == 4
+    assert main.run(WORDS) == 0
+    assert "likely  48 tokens generated, about" in capsys.readouterr().out
+
+
+def test_a_budget_bounds_it_and_a_plan_without_a_price_has_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert told(capsys, "--budget", "tokens=100,strict=true")["at_most"]["tokens"] == 100
+    (tmp_path / "plait.toml").unlink()
+    assert "cost" not in told(capsys)["at_most"]
+    assert main.run(WORDS) == 0
+    assert "no price is known" in capsys.readouterr().out
+
+
+def test_steps_that_may_expand_are_said_and_a_flow_is_played_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["plan", "Why?", "--planner", "threads", "--price"]) == 0
+    assert "1 of the steps may expand into more, which is not counted" in capsys.readouterr().out
+
+
+def test_journals_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "journals"
+    folder.mkdir()
+    (folder / "bad.plait").write_bytes(b"SQLite format 3\0" + bytes(200))
+    assert lengths(Config(journal=folder), "sample") == {}
