@@ -31,7 +31,6 @@ from .values import Frozen, StepName, writable
 
 MOST_CALLS = 128
 """Calls of one turn; those beyond stay text."""
-_CALL = re.compile(re.escape(OPEN) + r"(.*?)" + re.escape(CLOSE), re.DOTALL)
 _OPENED = re.compile(r"\s*<think>")
 
 
@@ -192,16 +191,21 @@ def spoken(text: str, first: int = 1) -> Message:
     reasoning, rest = split_reasoning(text)
     calls: list[ToolCall] = []
 
-    def taken(found: re.Match[str]) -> str:
-        read = [each for each in calls_in(loads(found[1])) if not each.wrong]
+    def taken(body: str) -> bool:
+        read = [each for each in calls_in(loads(body)) if not each.wrong]
         if not read or len(calls) + len(read) > MOST_CALLS:
-            return found[0]
+            return False
         for each in read:
             function = FunctionCall(name=each.name[:200], arguments=json.dumps(each.arguments, ensure_ascii=False))
             calls.append(ToolCall(id=call_id(first + len(calls)), function=function))
-        return ""
+        return True
 
-    content = _CALL.sub(taken, rest)
+    head, *parts = rest.split(OPEN)
+    kept = [head]
+    for part in parts:
+        body, close, after = part.partition(CLOSE)
+        kept.append(after if close and taken(body) else OPEN + part)
+    content = "".join(kept)
     content = content.strip() if calls or reasoning else content
     return Message(role="assistant", content=content, tool_calls=tuple(calls), reasoning=reasoning, said=text)
 
