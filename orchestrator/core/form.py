@@ -19,7 +19,6 @@ from .values import Frozen, json_value
 _STARTS = 200
 """Places where a JSON value may begin that are tried, from the first."""
 _START = re.compile(r"[\[{]")
-_FENCE = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 ADAPTERS: dict[str, TypeAdapter[object]] = {}
 """Types that runs of this process asked for, by their schema as text: they may check more than a schema says."""
 
@@ -91,7 +90,7 @@ def json_in(text: str) -> JsonValue:
     """Return the JSON value in a text: the whole of it, of its last block of code, or the longest object or list that
     stands in it; `None` if there is none. A block of reasoning before it does not count."""
     text = split_reasoning(text)[1].strip()
-    blocks = [found[1] for found in _FENCE.finditer(text)]
+    blocks = [part.partition("\n")[2] for part in text.split("```")[1::2]]
     for each in (text, *reversed(blocks)):
         try:
             return json_value(json.loads(each, parse_constant=_refuse))
