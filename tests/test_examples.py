@@ -25,7 +25,12 @@ PROMISES = {
     "own_worker.py": ["SIX TIMES SEVEN done 9"],
     "quickstart.py": ["single: ", "threads: ", "tokens"],
     "agent.py": ["name='Rome' people=2750000", "in parallel: True"],
-    "teams.py": ["debate: 42", "round 2: 2 changed, 2 to right, 0 to wrong", "one round"],
+    "teams.py": [
+        "debate: 42",
+        "blackboard: 72 (found by worker-",
+        "round 2: 2 changed, 2 to right, 0 to wrong",
+        "one round",
+    ],
     "react.py": ["Rome\n", "call00002  done"],
     "refine.py": ["failed    draft-1-2", "42 (round 3 of 3", "53 of 79 tokens"],
     "sampling.py": [

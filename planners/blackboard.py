@@ -1,0 +1,109 @@
+"""Planner `blackboard`: workers write a common log in rounds, and each reads what the others have written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from plait.core.awaited import Line
+from plait.core.flow import Answerable, Context, Flow
+
+__all__ = ["Blackboard"]
+
+_CLAIM = re.compile(r"^[ \t>*-]*I take:[ \t]*(.+?)[ \t.]*$", re.IGNORECASE | re.MULTILINE)
+_ENDS = re.compile(r"\\boxed\{[^{}]+\}|\banswer\b[ \t]*:[ \t]*\S", re.IGNORECASE)
+_RULES = """
+
+{count} workers solve this together. Each writes a step at a time to a common log that all read. Before you begin a \
+part, write a line `I take: …` with its name; never do a part that another worker has taken. When the whole is solved, \
+write a line `answer: …`.
+
+### Log
+"""
+
+
+class Blackboard(Flow):
+    """Workers that see one another's steps, after Hogwild! inference (arXiv 2504.06261), over a normal engine.
+
+    In each round every worker writes at most `step_tokens` or one paragraph. Its prompt is the question, the log of all
+    workers, and its own steps that the log does not have yet. The log only grows, in the order of rounds and workers
+    and not of arrival, so it is one cached prefix for all; a worker's own text moves into it. With `lag` 1 a worker
+    goes on while the others' last step is still being written. Claims (`I take: …`) that another has made before are
+    refused.
+
+    Differs from the original: others are seen after a step and not after a token, and their new text is read again by
+    each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 1.
+    """
+
+    n_option = "workers"
+    workers: int = Field(default=2, ge=1)
+    """How many."""
+    rounds: int = Field(default=8, ge=1)
+    """Most steps of each."""
+    step_tokens: int = Field(default=128, ge=1)
+    """Most tokens of a step."""
+    lag: int = Field(default=1, ge=0)
+    """Rounds by which the log that a worker reads is behind. 0: all wait for one another after each round."""
+    temperature: float = Field(default=0.7, ge=0.0)
+    """Of the steps."""
+    max_tokens: int = Field(default=64, ge=1)
+    """Most tokens of the answer, where no step has given it."""
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Have the workers write until one of them has the answer."""
+        rows: list[list[Line]] = []
+        start = [question, _RULES.format(count=self.workers)]
+        for number in range(self.rounds + self.lag):
+            if number < self.rounds:
+                rows.append([self._step(ctx, start, rows, worker) for worker in range(self.workers)])
+            ended = number - self.lag
+            if ended < 0:
+                continue
+            await ctx.gather(*rows[ended])
+            found = next((step for step in rows[ended] if _ENDS.search(step.text)), None)
+            if found is not None:
+                return ctx.answer(found, f"found by {found.step.label}", name="answer")
+        prompt = [*start, *_log(rows), "Write the line `answer: …` now."]
+        return ctx.think(prompt, name="finish", label="finish", max_tokens=self.max_tokens)
+
+    def _step(self, ctx: Context, start: Sequence[str], rows: Sequence[Sequence[Line]], worker: int) -> Line:
+        """Make a worker's next step: after the log, and its own steps that are not in it yet."""
+        number, me = len(rows) + 1, f"worker-{worker + 1}"
+        known = rows[: max(0, len(rows) - self.lag)]
+        own = [(place, rows[place - 1][worker]) for place in range(len(known) + 1, number)]
+        said = [each for place, step in own for each in (f"**{me} [{place}]:** ", step, "\n\n")]
+        refused = "".join(f"(Refused: {each})\n\n" for each in _refused(known, worker))
+        return ctx.think(
+            [*start, *_log(known), *said, f"{refused}**{me} [{number}]:**"],
+            name=f"{me}-{number}",
+            label=f"{me}, step {number}",
+            max_tokens=self.step_tokens,
+            temperature=self.temperature,
+            stop=("\n\n",),
+            keep_stop=False,
+        )
+
+
+def _log(rows: Sequence[Sequence[Line]]) -> list[str | Line]:
+    """Return the log: all steps in the order of rounds and workers."""
+    return [
+        each
+        for number, row in enumerate(rows, 1)
+        for worker, step in enumerate(row, 1)
+        for each in (f"**worker-{worker} [{number}]:** ", step, "\n\n")
+    ]
+
+
+def _refused(rows: Sequence[Sequence[Line]], worker: int) -> list[str]:
+    """Return why claims of a worker do not count: another one has made them before, in the order of the log."""
+    owners: dict[str, int] = {}
+    refused: list[str] = []
+    for row in rows:
+        for each, step in enumerate(row):
+            for claim in _CLAIM.findall(step.text):
+                owner = owners.setdefault(claim.casefold(), each)
+                if owner != each == worker:
+                    refused.append(f"{claim} is taken by worker-{owner + 1}")
+    return refused
