@@ -31,6 +31,7 @@ NAMES = (
     "hedge",
     "aborts",
     "judges",
+    "fairness",
 )
 HEAD = ("what", "ours", "baseline", "ours ÷ baseline", "goal")
 

@@ -49,8 +49,8 @@ async def test_a_silent_step_is_lost_and_tried_again(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_step_that_says_something_now_and_then_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "SILENCE", 0.4)
-    worker = Scripted([Reply(text=" ".join(["word"] * 12), delay=0.08)])
+    monkeypatch.setattr(silence, "SILENCE", 1.0)
+    worker = Scripted([Reply(text=" ".join(["word"] * 20), tokens_per_second=10)])
     async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
         answer = await plait.run("go")
     assert answer.status == "done" and answer.trace[0].tries == 1
