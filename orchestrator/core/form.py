@@ -43,9 +43,11 @@ class Form(Frozen):
             try:
                 adapter = TypeAdapter[object](cast("type[object]", kind))
                 schema = cast("dict[str, JsonValue]", adapter.json_schema())
-            except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError) as error:
-                said = str(error).partition("\n")[0]
-                raise FieldError(f"output_type={kind!r:.80} has no JSON schema: {said}") from None
+            except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError):
+                raise FieldError(
+                    f"output_type={kind!r:.80} has no JSON schema: give a BaseModel, a dataclass, a TypedDict, a "
+                    "list[…] or dict[…] of such types, or the schema itself as a dictionary"
+                ) from None
         form = cls(schema_=schema) if _is_object(schema) else cls(schema_=_wrapped(schema), wrapped=True)
         if adapter is not None:
             ADAPTERS[form.key] = adapter
