@@ -2,16 +2,20 @@
 
 Prints events a second of CPU time spent in `handle`, the submission's included, and the peak of the memory in MiB.
 Runs against the checkout that stands first on the path: `PACKAGE` is `plait`, or `orchestrator` for an older one.
+Python's garbage collector is set as the checkout's driver sets it while a run is under way.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import json
 import resource
 import sys
 import time
 from collections import deque
+from collections.abc import Generator
 from typing import Any
 
 
@@ -23,6 +27,20 @@ def _modules(name: str) -> tuple[Any, Any, Any, Any]:
         names = ("orchestrator.core.ir", "orchestrator.core.events", "orchestrator.core.machine")
         names = (*names, "orchestrator.runtime.plugins")
     return tuple(map(importlib.import_module, names))  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _collector(name: str, size: int) -> Generator[None]:
+    """Submit a plan without the collector where the checkout's driver does so, and leave it set as the driver does."""
+    if name != "plait":
+        yield
+        return
+    collector = importlib.import_module("plait.runtime.driver.collector")
+    gc.set_threshold(*collector.THRESHOLDS)
+    with collector.uncollected():
+        yield
+        if size >= collector.FROZEN:
+            gc.freeze()
 
 
 def measure(size: int, name: str) -> tuple[float, float]:
@@ -37,9 +55,10 @@ def measure(size: int, name: str) -> tuple[float, float]:
     machine.handle(events.WorkerUp(at=0.0, worker="w", slots=64, serves=("call",)))
     submitted = events.Submitted(at=0.0, run="r", request=core.Request(), plan=plan)
     result, clock = core.Result(), time.process_time
-    start = clock()
-    todo = deque(machine.handle(submitted))
-    seconds, count = clock() - start, 1
+    with _collector(name, size):
+        start = clock()
+        todo = deque(machine.handle(submitted))
+        seconds, count = clock() - start, 1
     while todo:
         action = todo.popleft()
         if action.kind == "dispatch":

@@ -2,13 +2,21 @@
 
 1→1000→1: one step, a thousand that need it, one that joins them. Chain: 200 steps, each needing the one before. Without
 a journal, and, where the row says so, with the one that runs have by default.
+
+Beside another checkout of this repository, in one interleaved run: `python -m benchmarks.overhead --against FOLDER`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from plait import AsyncOrchestrator, Call, Config, Join, Plan, Step, tool
@@ -16,6 +24,8 @@ from plait import AsyncOrchestrator, Call, Config, Join, Plan, Step, tool
 from .measure import Contender, Rounds, Row, interleave
 
 WIDTH, DEPTH, ROUNDS = 1000, 200, 15
+HERE = Path(__file__).resolve().parents[1]
+PLANS = (("chain", DEPTH), ("fan", WIDTH), ("layers", 5000), ("chain+journal", DEPTH), ("fan+journal", WIDTH))
 
 
 @tool
@@ -96,3 +106,51 @@ async def _measured(plain: AsyncOrchestrator, journalled: AsyncOrchestrator) -> 
 def _row(figures: Rounds, what: str, ours: str, baseline: str, goal: str) -> Row:
     spread, base = figures.spread(ours), figures.spread(baseline)
     return Row(what, f"{spread} µs/step", f"asyncio {base} µs/step", str(figures.ratio(ours, baseline)), goal)
+
+
+# -- beside another checkout -------------------------------------------------------------------------------------------
+
+
+def measured_in(folder: Path, what: str, size: int) -> tuple[float, float]:
+    """Return CPU microseconds a step through a checkout's SDK, and peak MiB, in a process of its own."""
+    path = os.pathsep.join((str(folder / "src"), str(folder)))
+    package = "plait" if (folder / "src" / "plait").is_dir() else "orchestrator"  # an installed one must not stand in
+    command = [sys.executable, str(Path(__file__).with_name("overhead_child.py")), package, what, str(size)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    time_a_step, memory = json.loads(done.stdout)
+    return time_a_step, memory
+
+
+async def against(other: Path, plans: Sequence[tuple[str, int]], rounds: int) -> list[Row]:
+    """Measure this checkout and another one in turn; ratios are of CPU time a step, taken round by round."""
+    rows = list[Row]()
+    for what, size in plans:
+
+        async def step(folder: Path, what: str = what, size: int = size) -> float:
+            return measured_in(folder, what, size)[0]
+
+        figures = await interleave({"here": lambda: step(HERE), "there": lambda: step(other)}, rounds, warmup=0)
+        ours, theirs = f"{figures.spread('here')} µs/step", f"{figures.spread('there')} µs/step"
+        rows.append(Row(f"{what} of {size:,}", ours, theirs, str(figures.ratio("here", "there"))))
+    return rows
+
+
+def main() -> None:
+    """Compare a step through this checkout's SDK with one through another one's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="the other checkout")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", type=int, metavar="STEPS", help="time and memory of a fan of so many")
+    options = parser.parse_args()
+    if options.memory is not None:
+        time_a_step, memory = measured_in(HERE, "fan", options.memory)
+        sys.stdout.write(f"fan of {options.memory:,}: {time_a_step:.1f} µs/step, {memory:,.0f} MiB\n")
+        return
+    if options.against is None:
+        parser.error("give --against FOLDER, the other checkout, or --memory STEPS")
+    for row in asyncio.run(against(options.against.resolve(), PLANS, options.rounds)):
+        sys.stdout.write(f"{row.what}: {row.ours}; there {row.baseline}; ratio {row.ratio}\n")
+
+
+if __name__ == "__main__":
+    main()

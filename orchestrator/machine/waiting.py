@@ -152,6 +152,8 @@ class Waiting:
         best: Node | None = None
         queue = self.lanes.get(lane)
         if queue is not None:
+            if queue.line and not queue.heap and not self.orders and queue.line[0].state is READY:
+                return queue.line[0]
             best = queue.first()
             if best is None:
                 del self.lanes[lane]
@@ -168,6 +170,8 @@ class Waiting:
         if len(room) == 1 and not self.orders:
             ((lane, worker),) = room.items()
             queue = self.lanes[lane]
+            if queue.line and not queue.heap and queue.line[0].state is READY:
+                return queue.line.popleft(), worker
             node = queue.first()
             if node is None:
                 return None
