@@ -23,8 +23,11 @@ def check_planner(planner: Plugin, made: Planner, policies: Iterable[Plugin], pl
 
 def check_plan(plan: Plan, policies: Iterable[Plugin], plugins: Plugins) -> None:
     """Raise `PlanError` if a policy needs branches that stream and a branch of one of the plan's votes does not."""
+    needing = _that_need_it(policies, plugins)
+    if not needing:
+        return
     silent = {step.name for step in plan.steps if isinstance(step.op, Think) and not step.op.stream}
-    for name in _that_need_it(policies, plugins):
+    for name in needing:
         for step in plan.steps:
             if not isinstance(step.op, Join) or silent.isdisjoint(step.needs):
                 continue
