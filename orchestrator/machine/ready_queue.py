@@ -307,14 +307,12 @@ class ReadyQueue:
         busy = self._busy
         if len(busy) == 1:
             ((name, lane),) = busy.items()
-            worker = lane.least_loaded()
-            if worker is None and lane.expected:
-                return None
             share = self._top(lane)
             if share is None:
                 busy.clear()
                 return None
-            return self._take(share, {name: worker})
+            worker = lane.least_loaded()
+            return None if worker is None and lane.expected else self._take(share, {name: worker})
         room: dict[str, WorkerState | None] = {}
         first: dict[bool, _Lane] = {}
         for name, lane in list(busy.items()):
