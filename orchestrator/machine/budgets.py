@@ -157,7 +157,7 @@ def _may_give_back(account: Account, limit: _Limit, full: bool, counted: bool) -
     """Return whether less of a limit may be used once something has ended that runs."""
     if not limit.each_token:
         return account.estimates > 0
-    return limit.reserved > 0 if full and not counted else account.running > 0
+    return limit.reserved > 0 if full and not (counted or account.counted) else account.running > 0
 
 
 def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:

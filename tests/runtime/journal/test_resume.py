@@ -14,7 +14,7 @@ from plait import AsyncOrchestrator, Call, Join, Orchestrator, Plan, Planner, Re
 from plait.core.errors import ConfigError, UsageError
 from plait.core.events import Expanded
 from plait.core.interfaces import Brief, Reader
-from plait.core.plan import Budget
+from plait.core.plan import Budget, Sampling
 from plait.core.result import Result
 from plait.core.tools.context import Context, Question
 from plait.runtime.journal.directory import entries
@@ -426,3 +426,28 @@ async def test_the_facade_resumes_too(work: Work, crash: Crash) -> None:
             return plait.resume(run_of(path)).unwrap()
 
     assert await asyncio.to_thread(resumed) == 2
+
+
+async def test_a_budget_that_counts_goes_on_where_it_stood(work: Work, crash: Crash, tmp_path: Path) -> None:
+    """What was counted before the interruption is charged; what comes after is counted, cut, and replays."""
+    op = Think(prompt="go on", sampling=Sampling(max_tokens=64))
+    first, then = ([Step(name=f"{name}{i}", op=op) for i in range(4)] for name in "ab")
+    then = [step.model_copy(update={"needs": ("hold",)}) for step in then]
+    hold = Step(name="hold", op=Call(tool="put", args={"n": 1}), needs=tuple(step.name for step in first))
+    every = tuple(step.name for step in (*first, *then))
+    join = Step(name="j", op=Join(tolerate="best-effort"), needs=every)
+    plan = Plan(steps=(*first, hold, *then, join), output="j")
+    reply = Reply(text=" ".join(["word"] * 20), tokens_per_second=400.0)
+    budget = Budget(tokens=120, prompt_tokens=1000)
+    path = await crash(plan, lambda: "put 1" in work.made, reply, budget=budget)
+    run = run_of(path)
+    async with fresh(work, tmp_path / "new.plait", reply) as orchestrator:
+        others = [await orchestrator.submit("beside it") for _ in range(2)]
+        answer = await orchestrator.resume(run, path=path)
+        for other in others:
+            await other
+    assert answer.status == "partial" and answer.failure is not None
+    assert "all 120 tokens are used up" in answer.failure.message
+    assert 120 <= answer.total_tokens <= 120 + 4 * 16
+    assert [row.tokens for row in answer.report.steps if row.name in ("a0", "a3")] == [20, 20]
+    assert replay(path, Plugins(), check=True).divergence is None
