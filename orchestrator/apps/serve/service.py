@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ class Service:
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
         self.live: dict[str, Live] = {}
-        self._owners: dict[str, str] = {}
+        self._owners: OrderedDict[str, str] = OrderedDict()
         self.ready = False
         self.closing = False
 
@@ -125,7 +126,7 @@ class Service:
         user.began(handle.run)
         self._owners[handle.run] = user.name
         if len(self._owners) > _OWNERS:
-            del self._owners[next(iter(self._owners))]
+            self._owners.popitem(last=False)
         handle.finished.add_done_callback(lambda done: self._ended(live, done))
         return live
 
