@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -164,15 +165,23 @@ def openai_agents() -> dict[str, Callable[[], Awaitable[object]]]:
 CLIENTS = {"pydantic_ai": pydantic_ai, "langchain_openai": langchain, "agents": openai_agents}
 
 
+def say(client: str, check: str, problem: str) -> None:
+    sys.stdout.write(json.dumps({"client": client, "check": check, "problem": problem}) + "\n")
+    sys.stdout.flush()
+
+
 async def main() -> None:
     for module, made in CLIENTS.items():
         if importlib.util.find_spec(module) is None:
+            say(module, "", "not installed")
             continue
-        for check in made().values():
+        for name, check in made().items():
+            problem = ""
             try:
                 await check()
             except Exception as error:
-                f"{type(error).__name__}: {error}"[:500]
+                problem = f"{type(error).__name__}: {error}"[:500]
+            say(module, name, problem)
 
 
 if __name__ == "__main__":

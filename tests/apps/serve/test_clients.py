@@ -38,6 +38,7 @@ async def test_other_peoples_clients_find_what_they_expect(serve, root):
     checks = [json.loads(line) for line in said.splitlines()]
     missing = [each["client"] for each in checks if each["problem"] == "not installed"]
     wrong = [each for each in checks if each["problem"] and each["client"] not in missing]
+    assert {each["client"] for each in checks} == set(CLIENTS)
     assert not wrong, json.dumps(wrong, indent=1)
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; name a Python that has them in CLIENTS_PYTHON")

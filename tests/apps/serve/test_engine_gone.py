@@ -19,7 +19,6 @@ async def test_the_engine_stops_within_two_tokens(serve):
     async with serve(workers=[engine]) as served:
         for stream in (True, False):
             late = [await _late(served, engine, stream) for _ in range(3)]
-            print(f"stream={stream}: {late} tokens late, of 4 lines")
             assert sorted(late)[1] <= 2 * 4, late
         said = served.service.metrics.text().decode()
         assert 'plait_runs_total{planner="sample",status="cancelled"} 6.0' in said, said
