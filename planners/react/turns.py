@@ -22,8 +22,10 @@ __all__ = ["MORE", "Dialect", "Wanted", "ends_a_call", "fates", "unread", "wante
 Dialect = Literal["native", "action"]
 MORE = "more"
 """The call by which a model reads on in a result that was cut."""
-_ACTION = re.compile(r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<what>[^\n]*)\n", re.MULTILINE)
-_INPUT = re.compile(r"[ \t]*(?:\*\*)?Action Input(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<input>[^\n]*)\n")
+_ACTION = re.compile(
+    r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<what>(?:[^ \t\n][^\n]*)?)\n", re.MULTILINE
+)
+_INPUT = re.compile(r"[ \t]*(?:\*\*)?Action Input(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<input>(?:[^ \t\n][^\n]*)?)\n")
 _CALL = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)[ \t]*(?:\[(?P<square>.*)\]|\((?P<round>.*)\))?[ \t]*\.?[ \t]*")
 _KEYWORD = re.compile(r"[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*")
 _LONGEST = 200_000
