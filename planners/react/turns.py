@@ -26,7 +26,8 @@ _ACTION = re.compile(
     r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<what>(?:[^ \t\n][^\n]*)?)\n", re.MULTILINE
 )
 _INPUT = re.compile(r"[ \t]*(?:\*\*)?Action Input(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<input>(?:[^ \t\n][^\n]*)?)\n")
-_CALL = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)[ \t]*(?:\[(?P<square>.*)\]|\((?P<round>.*)\))?[ \t]*\.?[ \t]*")
+_CALL = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<rest>.*)")
+_BRACKETS = ("[]", "()")
 _KEYWORD = re.compile(r"[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*")
 _LONGEST = 200_000
 """Characters of a turn in which calls are looked for while it is written."""
@@ -131,7 +132,11 @@ def _actions(text: str, first: int, tools: Sequence[ToolSpec]) -> list[Wanted]:
         if read is None:
             found.append(Wanted("", "", {}, f"the action {_short(what)} cannot be read"))
             continue
-        inside = read["square"] if read["square"] is not None else read["round"]
+        rest = read["rest"].strip().removesuffix(".").rstrip()
+        inside = rest[1:-1] if rest[:1] + rest[-1:] in _BRACKETS and len(rest) > 1 else None
+        if rest and inside is None:
+            found.append(Wanted("", "", {}, f"the action {_short(what)} cannot be read"))
+            continue
         if inside is None:
             given = _INPUT.match(text, line.end())
             if given is None:

@@ -13,7 +13,7 @@ from ....core.tools.tool import ToolSpec
 __all__ = ["OneCallATurn", "read_call"]
 
 _ACTION = re.compile(r"\s*Action: ([A-Za-z_]\w*)\((.*)\)\s*", re.DOTALL)
-_FINISH = re.compile(r"\s*Action: Finish\((.*)\)\s*(?:<end>)?\s*", re.DOTALL)
+_FINISH = re.compile(r"Action: Finish\((.*)\)", re.DOTALL)
 _OBSERVED = "\nObservation: "
 
 
@@ -33,7 +33,7 @@ class OneCallATurn(Flow):
         for _ in range(self.turns):
             await line
             text = line.text.removesuffix(_OBSERVED)
-            finish = _FINISH.fullmatch(text)
+            finish = _FINISH.fullmatch(text.strip().removesuffix("<end>").strip())
             if finish is not None:
                 return finish[1]
             call = read_call(text, specs)
