@@ -26,7 +26,8 @@ async def test_a_turn_is_added_token_for_token_and_what_the_engine_cannot_do_is_
         refused = await orchestrator.run("x", extra_body={"a": 1})
         templated = await orchestrator.run("x", reasoning_effort="low")
     assert answer.failure is None, answer.failure
-    first, second = answer.value
+    turns: Any = answer.value
+    first, second = turns
     context = [*first["prompt_ids"], *first["token_ids"]]
     assert second["prompt_ids"][: len(context)] == context
     assert len(second["prompt_ids"]) > len(context)
