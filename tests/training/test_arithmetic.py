@@ -107,3 +107,19 @@ def test_one_word_is_one_token(mode: str) -> None:
 
 def test_after_lists_the_legal_steps() -> None:
     assert ((8, "*", 3, 24), (24,)) in after((8, 3))
+
+
+def test_the_shipped_voter_is_outvoted_by_its_majority() -> None:
+    from training.decode import generate
+    from training.export import load
+
+    model = load(TRADES["arithmetic"].folders["small"])
+    rng = random.Random(9)
+    sums = [words for words in (draw_sum(rng) for _ in range(200)) if is_test_sum(words)][:12]
+    prompts = [vocab.encode(f"<sum> 2 {' '.join(words)} <go>") for words in sums for _ in range(12)]
+    said = [evaluate.said(ids) for ids in generate(model, prompts, {vocab.END}, 64, 1.0, seed=1)]
+    wanted = [str(Sums(text=" ".join(words)).right()) for words in sums]
+    single = sum(got == wanted[at // 12] for at, got in enumerate(said)) / len(said)
+    votes = [Counter(said[at * 12 : (at + 1) * 12]).most_common(1)[0][0] for at in range(len(sums))]
+    voted = sum(got == right for got, right in zip(votes, wanted, strict=True)) / len(sums)
+    assert 0.1 < single < 0.6 and voted > single
