@@ -17,8 +17,7 @@ from .._shared.seeds import derive
 from .._shared.steps import Asker, OnResult, through
 from ..decompose import Decompose, signals
 from ..refine import Refine
-from ..threads import Threads
-from ..threads.dialects import names
+from ..threads import Threads, dialects
 from .rules import Limits, Signs, counterfactual, decide
 
 __all__ = ["Auto"]
@@ -232,7 +231,7 @@ class Auto(Planner):
         task, name = brief.task, brief.request.task.name
         if self.threads != "auto":
             return self.threads
-        if task.chat() or name not in names() or task.render("threads") == task.render("serial"):
+        if task.chat() or name not in dialects.names() or task.render("threads") == task.render("serial"):
             return None
         return name
 

@@ -18,6 +18,7 @@ from plait.core.plan import Budget, Join, Plan, Plugin, Ref, Sampling, Step, Tex
 from plait.core.result import Result
 
 from .._shared.seeds import derive
+from . import dialects as dialects
 from .dialects import Dialect, Item, fill, load
 from .names import Memo, Piece, Place, block_pieces, prompt_of, text_of
 from .preflight import preflight
