@@ -17,7 +17,7 @@ from .._shared.seeds import derive
 from .._shared.steps import Asker, OnResult, through
 from ..decompose import Decompose, signals
 from ..refine import Refine
-from ..threads import Threads, dialects
+from ..threads import Threads, dialect_names
 from .rules import Limits, Signs, counterfactual, decide
 
 __all__ = ["Auto"]
@@ -231,7 +231,7 @@ class Auto(Planner):
         task, name = brief.task, brief.request.task.name
         if self.threads != "auto":
             return self.threads
-        if task.chat() or name not in dialects.names() or task.render("threads") == task.render("serial"):
+        if task.chat() or name not in dialect_names() or task.render("threads") == task.render("serial"):
             return None
         return name
 

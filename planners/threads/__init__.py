@@ -18,12 +18,11 @@ from plait.core.plan import Budget, Join, Plan, Plugin, Ref, Sampling, Step, Tex
 from plait.core.result import Result
 
 from .._shared.seeds import derive
-from . import dialects as dialects
-from .dialects import Dialect, Item, fill, load
+from .dialects import Dialect, Item, fill, load, names as dialect_names
 from .names import Memo, Piece, Place, block_pieces, prompt_of, text_of
 from .preflight import preflight
 
-__all__ = ["Threads"]
+__all__ = ["Threads", "dialect_names"]
 
 Parts = tuple[Text | Tokens | Ref, ...]
 

@@ -179,9 +179,9 @@ class AsyncOrchestrator:
                 except asyncio.CancelledError:
                     if not self._closed:
                         raise
-            if self._driver is None:
-                raise UsageError("this orchestrator was closed while its workers started; make a new one")
-            return self._driver
+            if self._driver is not None:
+                return self._driver
+            raise UsageError("this orchestrator was closed while its workers started; make a new one")
 
     async def _start(self) -> None:
         model_workers = self._given if self._given is not None else build_workers(self.config, self.plugins)
@@ -211,14 +211,12 @@ class AsyncOrchestrator:
         if self._place.elsewhere:  # its loop has ended, or it was made before a fork
             await self._abandon()
             return
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
+        self._closing = self._closing or asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
     async def _abandon(self) -> None:
         """Free what can be freed from another event loop than the one that it was started on."""
-        self._closed = True
-        driver, self._driver = self._driver, None
+        self._closed, driver, self._driver = True, self._driver, None
         if driver is not None and self._place.same_process:
             driver.recorder.close()
             for worker in driver.workers:
@@ -577,13 +575,10 @@ class AsyncOrchestrator:
             return task
         if not callable(verify):
             raise PluginError(f"{verify!r} cannot judge answers: give a function of one, the answer")
-        base = cast("type[Task]", self.plugins.class_of("task", task.name))
-        name = f"{task.name}+{address(verify)}"
-        if is_local(verify):
-            name = self.plugins.register("task", name, verified(base, verify), verify)
-        else:
-            cls = self._judged.get((task.name, verify)) or verified(base, verify)
-            name = self.plugins.register("task", name, self._judged.setdefault((task.name, verify), cls))
+        local, cls = is_local(verify), self._judged.get((task.name, verify))
+        cls = cls or verified(cast("type[Task]", self.plugins.class_of("task", task.name)), verify)
+        cls = cls if local else self._judged.setdefault((task.name, verify), cls)
+        name = self.plugins.register("task", f"{task.name}+{address(verify)}", cls, verify if local else None)
         return Plugin(name=name, options=task.options)
 
 

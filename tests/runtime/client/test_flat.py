@@ -64,6 +64,7 @@ async def test_five_hundred_requests_with_functions_of_their_own_leave_nothing()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 async def test_ten_thousand_requests_leave_nothing() -> None:
     grown, made = await grows(10_000, 100)
     assert made <= 1
