@@ -73,6 +73,7 @@ folder = Path(sys.argv[1])
 commands = json.loads((folder / "commands.json").read_text())
 real = sys.stdout
 state = os.path.realpath(os.environ["XDG_STATE_HOME"])
+sockets = os.path.join(os.path.realpath(os.environ["XDG_RUNTIME_DIR"]), "plait")  # of `plait ctl`
 for command in commands:
     if command.get("warm"):
         code, said = outcome(command["words"])
@@ -82,7 +83,7 @@ sys.addaudithook(watch)
 for command in commands:
     if command.get("warm"):
         continue
-    allowed = (state, *(os.path.realpath(folder / name) for name in command["writes"]))
+    allowed = (state, sockets, *(os.path.realpath(folder / name) for name in command["writes"]))
     armed = []
     try:
         code, said = outcome(command["words"])

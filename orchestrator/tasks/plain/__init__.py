@@ -76,9 +76,9 @@ class Plain(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the answer in a text, or `None`; a block of reasoning before it does not count. With `answer=auto`
-        extracting again changes nothing."""
-        text = split_reasoning(text)[1]
+        """Return the answer in a text, or `None`; a block of reasoning before it does not count, unless there is
+        nothing else. With `answer=auto` extracting again changes nothing."""
+        text = split_reasoning(text)[1] or text
         match self.answer:
             case "auto":
                 return _auto(text)

@@ -234,7 +234,7 @@ async def test_a_token_budget_is_never_exceeded(make: Make) -> None:
     plan = Plan(steps=(*steps, join), output="all")
     answer = await orchestrator.run(plan=plan, budget=Budget(tokens=100, strict=True))
     assert answer.status == "partial" and answer.total_tokens == 100
-    assert answer.failure is not None and "all 100 tokens are used up" in answer.failure.message
+    assert answer.failure is not None and "tokens" in answer.failure.message, "it says which limit cut it"
     answer = await orchestrator.run(plan=plan, budget=Budget(tokens=100))
     assert answer.status == "partial" and 100 <= answer.total_tokens <= 100 + 8 * 16, (
         "passed by a report of each at most"
