@@ -40,6 +40,7 @@ BOUNDED = {
     "plait.planners.skeleton.text:_ALONE": 2_000,
     "plait.planners.threads.dialects.apr:_PUZZLE": 200,
     "plait.tasks.countdown:_TEXT": 200,
+    "plait.tasks.sums:_TEXT": 200,
     "plait.tasks._expression:_GROUPED": 4_000,
     "plait.planners.llmcompiler.arguments:_ITEMS": 0,  # only put to what `_PLAIN` has matched
 }

@@ -41,7 +41,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=None, help="compare: where the page goes; FOLDER")
     parser.add_argument("--size", choices=["small", "large"], default="small", help="1.1 or 3.2 million parameters")
     parser.add_argument("--steps", type=int, default=None, help="16,000 for the small countdown model")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of training; evaluate a trade: of the questions drawn")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--fresh", action="store_true", help="ignore an existing checkpoint")
@@ -125,7 +125,9 @@ def main(arguments: list[str] | None = None) -> int:
             export.write_card(state.model, to, " ".join(["python -m training", *flags]), facts, evaluate.TABLE)
         print(f"{to}: step {state.step}, {state.tokens:,} tokens")
     if options.command in ("all", "evaluate") and trade.report:
-        report = importlib.import_module(trade.report).report(export.load(options.model, device), options.problems)
+        drawn = () if options.seed == 1 else (options.seed,)
+        made = importlib.import_module(trade.report).report
+        report = made(export.load(options.model, device), options.problems, *drawn)
         print(report)
         evaluate.put_table(report, options.model / "README.md")
     elif options.command in ("all", "evaluate"):
