@@ -23,8 +23,8 @@ Run = Callable[[], Awaitable[object]]
 
 def burr_of(what: str, size: int) -> Run:
     """Return a run of burr."""
-    from burr.core import ApplicationBuilder, State, action
-    from burr.core.parallelism import MapStates
+    from burr.core import ApplicationBuilder, State, action  # pyright: ignore[reportMissingImports]
+    from burr.core.parallelism import MapStates  # pyright: ignore[reportMissingImports]
 
     @action(reads=[], writes=[])
     async def nothing(state: State) -> State:
@@ -71,7 +71,7 @@ def burr_of(what: str, size: int) -> Run:
 
 def pydantic_graph_of(what: str, size: int) -> Run:
     """Return a run of pydantic-graph."""
-    from pydantic_graph import GraphBuilder
+    from pydantic_graph import GraphBuilder  # pyright: ignore[reportMissingImports]
 
     graph: Any = GraphBuilder(input_type=int, output_type=int, auto_instrument=False)
 
