@@ -12,7 +12,7 @@ from plait.core.flow import Answerable, Context, Flow
 
 __all__ = ["Blackboard"]
 
-_CLAIM = re.compile(r"^[ \t>*-]*I take:[ \t]*(.+?)[ \t.]*$", re.IGNORECASE | re.MULTILINE)
+_CLAIM = re.compile(r"^[ \t>*-]*I take:(.*)$", re.IGNORECASE | re.MULTILINE)
 _ENDS = re.compile(r"\\boxed\{[^{}]+\}|\banswer\b[ \t]*:[ \t]*\S", re.IGNORECASE)
 _RULES = """
 
@@ -102,7 +102,7 @@ def _refused(rows: Sequence[Sequence[Line]], worker: int) -> list[str]:
     refused: list[str] = []
     for row in rows:
         for each, step in enumerate(row):
-            for claim in _CLAIM.findall(step.text):
+            for claim in filter(None, (said.strip(" \t.") for said in _CLAIM.findall(step.text))):
                 owner = owners.setdefault(claim.casefold(), each)
                 if owner != each == worker:
                     refused.append(f"{claim} is taken by worker-{owner + 1}")

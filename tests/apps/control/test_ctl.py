@@ -56,6 +56,9 @@ async def test_runs_are_listed_shown_pruned_paused_and_cancelled_by_socket():
         follows = asyncio.create_task(ask(peer, "events", None, run=handle.run))
         while not handle._feeds:
             await asyncio.sleep(0.01)
+        seen = handle.tokens
+        while handle.tokens == seen:  # some text after the first who follows
+            await asyncio.sleep(0.01)
         await ask(peer, "cancel", run=handle.run, reason="enough")
         answer, news = await handle, await follows
         states = {row["name"]: row["state"] for row in news if row["kind"] == "step"}
@@ -131,8 +134,8 @@ def test_a_detached_run_is_found_steered_and_ends(plait, script, tmp_path, root)
         assert plait("ctl", "set", "log_level", "info", "--json").json["pids"] == [launch["pid"]]
         assert plait("ctl", "cancel", run, "--json").json == {"run": run, "done": "cancel", "reason": ""}
         until = time.monotonic() + 30
-        while Path(launch["socket"]).exists() and time.monotonic() < until:
-            time.sleep(0.05)
+        while (Path(launch["socket"]).exists() or not Path(launch["output"]).read_text()) and time.monotonic() < until:
+            time.sleep(0.05)  # the socket goes first, the answer is written then
         assert json.loads(Path(launch["output"]).read_text())["status"] == "cancelled"
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -100,8 +100,10 @@ def test_the_minute_and_the_day_pass():
     assert user.tokens_left() == 5
 
 
-async def test_no_key_stands_in_any_log_and_the_audit_says_who_did_what(serve, tmp_path, caplog, capfd):
+async def test_no_key_stands_in_any_log_and_the_audit_says_who_did_what(serve, tmp_path, caplog, capfd, monkeypatch):
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="plait")  # whatever a command of another test set
+    monkeypatch.setattr(logging.getLogger("plait"), "propagate", True)
     audit = tmp_path / "audit.jsonl"
     async with serve("text of the answer", tenants=tenants(), audit=audit) as served:
         await served.client(ANN).chat.completions.create(**_ASK)
