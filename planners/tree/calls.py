@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import cast
-
-from pydantic import JsonValue
 
 from plait.core.awaited import Called, StepFailed
 from plait.core.flow import Context
 from plait.core.search import Node, SearchTree
+from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
 from plait.core.values import as_text
 
 __all__ = ["Calls"]
-
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
 class Calls:
@@ -33,18 +29,14 @@ class Calls:
         node.seen = f"\n<tool_response>{await self._result(node, asked)}</tool_response>\n"
 
     async def _result(self, node: Node, asked: str) -> str:
-        try:
-            call: JsonValue = json.loads(asked)
-        except (ValueError, RecursionError) as error:
-            return f"the call is not JSON: {error}"
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            return 'a call is written {"name": …, "arguments": {…}}'
-        name, given = cast("str", call["name"]), call.get("arguments", {})
+        read = list(calls_in(loads(asked)))
+        if len(read) != 1 or read[0].wrong:
+            wrong = read[0].wrong if read else ""
+            return wrong or 'a call is written {"name": …, "arguments": {…}}'
+        name, given = read[0].name, dict(read[0].arguments)
         spec = self._tools.get(name)
         if spec is None:
             return f"there is no tool {name!r}: there are {', '.join(sorted(self._tools)) or 'none'}"
-        if not isinstance(given, dict):
-            return f"the arguments of {name!r} are an object, not {given!r}"
         if spec.side_effects:
             self._tree.commit(node)
         key = name + json.dumps(given, sort_keys=True)
@@ -62,8 +54,8 @@ class Calls:
 
 def _asked(step: str) -> str | None:
     """Return what stands in a step's last call."""
-    start = step.rfind(_OPEN)
+    start = step.rfind(OPEN)
     if start < 0:
         return None
-    rest = step[start + len(_OPEN) :]
-    return rest.partition(_CLOSE)[0].strip()
+    rest = step[start + len(OPEN) :]
+    return rest.partition(CLOSE)[0].strip()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from plait.core.flow import Context
-from plait.core.search import Node, Scorer
+from plait.core.search import Node
+
+from .tool import Tool
 
 __all__ = ["RewardModel"]
 
 
-class RewardModel(Scorer):
+class RewardModel(Tool):
     """Calls the tool `reward` (`plait.workers.tools.reward.reward_model`) with the request and the path's text. A
     process reward model scores every step so; an outcome reward model is best asked about whole answers alone."""
 
-    tool: str = "reward"
+    name: str = "reward"
     """The tool's name."""
+    question: bool = True
+    """Give it the request as `question`, too."""
     answers_only: bool = False
     """Ask about whole answers alone; other nodes are unknown."""
 
@@ -21,5 +25,4 @@ class RewardModel(Scorer):
         """Return the tool's number."""
         if self.answers_only and node.answer is None:
             return None
-        value = await ctx.call(self.tool, text=node.text, question=question)
-        return float(value) if isinstance(value, int | float) else None
+        return await super().score(ctx, question, node)
