@@ -33,7 +33,9 @@ class Calls:
         if len(read) != 1 or read[0].wrong:
             wrong = read[0].wrong if read else ""
             return wrong or 'a call is written {"name": …, "arguments": {…}}'
-        name, given = read[0].name, dict(read[0].arguments)
+        name, given = read[0].name, read[0].arguments
+        if not isinstance(given, dict):
+            return "the arguments of a call are an object"
         spec = self._tools.get(name)
         if spec is None:
             return f"there is no tool {name!r}: there are {', '.join(sorted(self._tools)) or 'none'}"
