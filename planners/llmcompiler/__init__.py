@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, JsonValue, model_validator
@@ -13,9 +14,11 @@ from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.messages import did_you_mean
 from plait.core.plan import Call, Function, Join, Plan, Plugin, Ref, Sampling, Step, Structured, Text, Think
 from plait.core.result import Result
+from plait.core.tools.more import MORE_TOOLS, more_tools
 from plait.core.tools.tool import ToolSpec
 
 from .._shared.seeds import derive
+from .._shared.steps import OnResult, through
 from . import prompts
 from .binding import bind
 from .parser import PlanText, Task
@@ -26,6 +29,7 @@ __all__ = ["LLMCompiler"]
 _NAME = re.compile(r"plan-([0-9]{1,6})(?:-repair-([0-9]{1,6}))?")
 _NUMBERS = "Results that can be referred to: "
 _NOT_RUN = "the plan that it stood in was sent back"
+_TOOLS, _PLANNED = "tools", "planned"
 _UNREAD = "this line cannot be read as a task: write it as `1. tool(arguments)`, one task a line"
 
 
@@ -49,6 +53,9 @@ class LLMCompiler(Planner):
     """Examples for the planner: questions with plans, no observations. Put into the prompt as they are."""
     joiner_examples: str = ""
     """Examples for the joiner: observations with a thought and an action."""
+    shown: int | None = Field(default=None, ge=1)
+    """How many tools the model is told of: those nearest to the question. It finds others by a task `more_tools`, for
+    another plan. By default all."""
     max_replans: int = Field(default=1, ge=0)
     """Most plans after the first."""
     max_repairs: int = Field(default=1, ge=0)
@@ -91,20 +98,41 @@ class LLMCompiler(Planner):
             )
         if any(spec.name.lower() == "join" for spec in brief.tools):
             raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
+        if self.shown is None or len(brief.tools) <= self.shown:
+            return self._first(brief)
+        search = Call(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.shown})
+        steps = (Step(name=_TOOLS, op=search, label="tools"), through(_PLANNED, _TOOLS, expands=True))
+        return Plan(steps=steps, output=_PLANNED)
+
+    def _first(self, brief: Brief) -> Plan:
         prompt = prompts.plan(
             brief.tools, brief.task.render(), self.examples, native=self._calls(brief), rules=self.instructions
         )
         step = self._plan_step(brief, "plan-1", (Text(text=prompt + "\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
+    def _narrowed(self, brief: Brief, told: JsonValue) -> Brief:
+        """Return a brief with the tools of these names alone, and `more_tools`; the same for `None`."""
+        if not isinstance(told, list) or len(told) >= len(brief.tools):
+            return brief
+        chosen = [spec for spec in brief.tools if spec.name in told]
+        return replace(brief, tools=(*chosen, more_tools(len(brief.tools) - len(chosen))))
+
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader of a plan while it is written, or of the joiner's decision."""
+        if isinstance(step.op, Join) and step.name == _PLANNED:
+            found = [spec.name for spec in brief.tools]
+            return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, found))))
         if isinstance(step.op, Join) and step.name.startswith("answer-"):
-            return _AnswerReader(self, step.op.merge.options.get("state"), brief)
+            state = step.op.merge.options.get("state")
+            told = state.get("told") if isinstance(state, dict) else None
+            return _AnswerReader(self, state, self._narrowed(brief, told))
         found = _NAME.fullmatch(step.name)
         if found is None or not isinstance(step.op, Think):
             return super().reader(step, brief)
-        return PlanReader(self, brief, int(found[1]), int(found[2] or 0), step.op)
+        reader = PlanReader(self, self._narrowed(brief, step.state), int(found[1]), int(found[2] or 0), step.op)
+        reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
+        return reader
 
     def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> dict[str, JsonValue]:
         """Return a written plan as JSON: `steps` (`name`, `tool`, `args`, `needs`), `repairs`, `errors`, `output`, and
@@ -123,7 +151,7 @@ class LLMCompiler(Planner):
             else ()
         )
         op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling, stream=True, tools=tools)
-        return Step(name=name, op=op, expands=True, label=label)
+        return Step(name=name, op=op, expands=True, label=label, state=_told(brief))
 
     def _calls(self, brief: Brief) -> bool:
         """Whether the model is offered functions: a prompt that is plain text has no place for them."""
@@ -169,6 +197,8 @@ class LLMCompiler(Planner):
         op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling, stream=self.stream)
         joiner = Step(name=f"joiner-{round}", op=op, label="joiner")
         state: dict[str, JsonValue] = {"round": round, "numbers": list(numbers), "scratchpad": scratchpad}
+        told = _told(brief)
+        state |= {} if told is None else {"told": told}
         options: dict[str, JsonValue] = {"replan": True, "state": state} if again else {}
         merge = Join(merge=Plugin(name="finish", options=options))
         answer = Step(name=f"answer-{round}", op=merge, needs=(joiner.name,), expands=again, label="answer")
@@ -310,7 +340,8 @@ class PlanReader:
         bound = bind(task, self._known, spec, self.text.names)
         errors = bound.errors
         if spec is None and self.tools:
-            there = ", ".join(self.tools)
+            names = [spec.name for spec in self.brief.tools] if self.brief else list(self.tools)
+            there = ", ".join(names)
             errors = [f"there is no tool {task.tool!r}{did_you_mean(task.tool, self.tools)} (there are: {there})"]
         errors += [f"it needs task {number}, which is not run" for number in dict.fromkeys(bound.blocked)]
         if errors:
@@ -410,6 +441,19 @@ class _AnswerReader:
                 return self.planner.plan_again(self.brief, f"plan-{round + 1}", known, name, said)
             case _:
                 return None
+
+
+def _names(found: JsonValue, known: Sequence[str]) -> list[JsonValue]:
+    """Return the names of tools that a value of `more_tools` has."""
+    rows = found if isinstance(found, list) else []
+    return [row["name"] for row in rows if isinstance(row, dict) and row.get("name") in known]
+
+
+def _told(brief: Brief) -> list[JsonValue] | None:
+    """Return the names of the tools that a narrowed brief has, or `None` if it has all."""
+    if not any(spec.name == MORE_TOOLS for spec in brief.tools):
+        return None
+    return [spec.name for spec in brief.tools]
 
 
 def _numbers(op: Think | None) -> list[int]:

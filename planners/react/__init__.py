@@ -16,6 +16,9 @@ from plait.core.flow import Answerable, Context, Flow
 from plait.core.interfaces import Brief, Reader
 from plait.core.plan import Call, Function, Join, Plan, Plugin, Step
 from plait.core.result import Result
+from plait.core.tools.calls import loads
+from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
+from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
 from . import prompts
@@ -50,6 +53,9 @@ class React(Flow):
     dialect: Dialect = "native"
     """How calls are written. `native`: as functions of the chat template or server, or with `<tool_call>` tags.
     `action`: lines `Action: name(…)`, for a model without either."""
+    shown: int | None = Field(default=None, ge=1)
+    """How many tools the model is told of at first: those nearest to the question. It finds others by calling
+    `more_tools`. By default all."""
     turns: int = Field(default=12, ge=1)
     """Most turns, the answer included."""
     calls: int = Field(default=8, ge=1)
@@ -69,7 +75,7 @@ class React(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take turns until one has no call."""
-        ledger = Ledger(ctx.brief, self)
+        ledger = Ledger(ctx.brief, self, await self._told(ctx, question))
         turn = self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
         repaired = False
         for number in range(2, self.turns + 1):
@@ -91,6 +97,13 @@ class React(Flow):
             if last:
                 break
         return turn
+
+    async def _told(self, ctx: Context, question: str) -> list[ToolSpec]:
+        """Return the tools that the model is told of at first."""
+        tools = ctx.brief.tools
+        if self.shown is None or len(tools) <= self.shown:
+            return list(tools)
+        return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.shown), tools))
 
     async def _agents(self, ctx: Context, calls: Sequence[tuple[Wanted, str]]) -> dict[str, str]:
         """Let the agents that were called work, side by side, and return what each said, by the id of the call."""
@@ -171,6 +184,8 @@ class Ledger:
 
     brief: Brief
     planner: React
+    told: list[ToolSpec]
+    """The tools that the model knows of."""
     talk: list[Message] = field(default_factory=list[Message])
     """The conversation without instructions, for who takes it over."""
     turns: int = 0
@@ -194,12 +209,24 @@ class Ledger:
         """What the model may call."""
         told = [
             Function(name=each.name, description=each.description, parameters=each.parameters)
-            for each in self.brief.tools
+            for each in [*self.told, *self._finder()]
         ]
         told += [prompts.agent_function(each.name, each.description) for each in self.planner.agents]
         told += [prompts.transfer_function(transfer(each), each.description) for each in self.planner.handoffs]
         own = [] if not told or any(each.name == MORE for each in told) else [prompts.more_function()]
         return (*told, *own)
+
+    def _finder(self) -> list[ToolSpec]:
+        hidden = len(self.brief.tools) - len(self.told)
+        return [more_tools(hidden)] if hidden else []
+
+    def _found(self, value: str) -> str:
+        """Take the tools that `more_tools` found, and return them as the model is told of them. Those that this flow
+        may not call are left out."""
+        found = found_in(loads(value), self.brief.tools)
+        self.told += [each for each in found if each not in self.told]
+        rows: list[JsonValue] = [each.model_dump(include={"name", "description", "parameters"}) for each in found]
+        return as_text(rows) if rows else "no function was found: say it in other words"
 
     def calls(self, value: JsonValue) -> list[tuple[Wanted, str]]:
         """Return the calls of a turn that has ended, with what became of each."""
@@ -233,6 +260,8 @@ class Ledger:
                 if fate == "same"
                 else agents.get(call.id) or _result(value, call)
             )
+            if call.name == MORE_TOOLS and fate == "run" and not result.startswith(_ERROR):
+                result = self._found(result)
             self.by_id[call.id] = now[call.key] = result
             if (
                 fate == "run" and call.name not in lasting and not result.startswith(_ERROR)

@@ -145,6 +145,25 @@ def test_results_come_back_in_the_order_of_the_calls_and_the_conversation_goes_o
     assert first.tool_choice == "auto"
 
 
+def named(name: str, about: str) -> Any:
+    return tool(name=name, description=about)(lambda at: f"{name} {at}")
+
+
+def test_a_model_is_told_of_some_tools_and_finds_others():
+    tools = [named("weather", "The weather at a place."), named("temperature", "How warm a place is.")]
+    tools += [named(f"other_{each}", "Something else.") for each in range(8)]
+    asked = call("more_tools", query="how warm is it")
+    worker = answers(asked, call("temperature", at="a"), call("more_tools", query="zzz"), "Answer: 4")
+    with Orchestrator(workers=[worker], tools=tools, journal="off") as plait:
+        answer = plait.run("What is the weather?", planner=React(shown=1))
+    assert answer.answer == "4"
+    told = [[each.name for each in think.tools] for think in worker.thinks]
+    assert told[:2] == [["weather", "more_tools", "more"], ["weather", "temperature", "more_tools", "more"]]
+    assert "There are 9 that you have not been told of." in worker.thinks[0].tools[1].description
+    assert '"name":"temperature"' in worker.thinks[1].messages[-1].text
+    assert "no function was found" in worker.thinks[3].messages[-1].text
+
+
 def test_a_turn_without_a_call_is_the_answer_and_no_tools_are_no_fault():
     worker = answers("Answer: 4")
     assert ask(worker, []).answer == "4"

@@ -29,6 +29,7 @@ from plait.core.tools.tool import Tool, ToolSpec, tool
 from .jsonable import NotJson, to_json
 from .loading import AnyTool, load_tools
 from .mcp import McpServer
+from .retrieve import searcher
 from .threads import Threads
 
 __all__ = ["Tools", "load_tools"]
@@ -37,8 +38,8 @@ log = logging.getLogger("plait.workers.tools")
 _SHOWN = 400
 """Characters of a call's arguments in the question whether it is allowed."""
 
-_HIDDEN: dict[str, AnyTool] = {ask_a_person.name: ask_a_person}
-"""Tools that planners are not told of."""
+_LISTED = 20
+"""Names of tools in a message about one that is not there."""
 
 
 class Tools(Worker):
@@ -82,6 +83,8 @@ class Tools(Worker):
         self._of_runs: dict[str, dict[str, AnyTool]] = {}
         """By run: the tools that it alone may call."""
         self.add((*tools, *(load_tools(file) if file is not None else ())))
+        self._hidden: dict[str, AnyTool] = {each.name: each for each in (ask_a_person, searcher(self._known))}
+        """Tools that planners are not told of."""
         self._servers = [each if isinstance(each, McpServer) else McpServer(each) for each in mcp]
         self._running: dict[int, _Running] = {}
         self._threads = Threads(f"plait-{name}")
@@ -241,18 +244,23 @@ class Tools(Worker):
         for server in self._servers:
             await server.close()
 
+    def _known(self, run: str) -> dict[str, AnyTool]:
+        """Return the tools that a run may call."""
+        own = self._of_runs.get(run)
+        return self._tools if own is None else self._tools | own
+
     def _prepare(self, call: object, run: str) -> tuple[AnyTool, dict[str, object]] | Failure:
         if not isinstance(call, Call):
             return as_failure(ToolError(f"worker {self.name!r} runs tools, not a {type(call).__name__.lower()} step"))
         if self._closed.is_set():
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
-        own = self._of_runs.get(run)
-        known = self._tools if own is None else self._tools | own
-        the_tool = known.get(call.tool) or _HIDDEN.get(call.tool)
+        known = self._known(run)
+        the_tool = known.get(call.tool) or self._hidden.get(call.tool)
         if the_tool is None:
             near = difflib.get_close_matches(call.tool, known, n=2)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            there = ", ".join(known) or "none: pass tools=[…] or --tools FILE.py"
+            there = ", ".join(list(known)[:_LISTED]) or "none: pass tools=[…] or --tools FILE.py"
+            there += f", and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
             return as_failure(ToolError(f"there is no tool {call.tool!r}{hint} (there are: {there})"))
         try:
             return the_tool, the_tool.bind(call.args)

@@ -42,6 +42,7 @@ class RemoteTool(Tool[..., Any]):
         self.name, self.description, self.parameters = spec.name, spec.description, spec.parameters
         self.side_effects, self.idempotent, self.timeout = spec.side_effects, spec.idempotent, timeout
         self.is_async, self.context, self.approve = True, None, False
+        self.spec = spec
 
     def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
         """Return the arguments as they are. Raises `ToolError` for those that the schema does not allow."""
@@ -182,11 +183,23 @@ class McpServer:
             name=self._prefix + described.name,
             description=described.description or "",
             parameters=described.input_schema,
+            returns=_content(getattr(described, "output_schema", None)),
             # The protocol's own defaults: a tool that does not say that it only reads may change the world.
             side_effects=not (self._trusted and hints is not None and hints.read_only_hint),
             idempotent=bool(self._trusted and hints is not None and hints.idempotent_hint),
         )
         return RemoteTool(self, spec, described.name, self._timeout)
+
+
+def _content(schema: object) -> dict[str, JsonValue]:
+    """Return the schema of a tool's value, as `_unwrapped` gives it."""
+    match schema:
+        case {"properties": {"result": dict() as inner} as fields, **rest} if len(fields) == 1:
+            return {**inner, "$defs": rest["$defs"]} if "$defs" in rest else inner
+        case dict():
+            return schema
+        case _:
+            return {}
 
 
 def _unwrapped(content: dict[str, JsonValue]) -> JsonValue:

@@ -9,10 +9,19 @@ import re
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Generic, ParamSpec, TypeVar, cast, overload
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PydanticUserError, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
@@ -41,6 +50,8 @@ class ToolSpec(Frozen):
     description: str = ""
     parameters: dict[str, JsonValue] = {}
     """JSON schema of the arguments, an object."""
+    returns: dict[str, JsonValue] = {}
+    """JSON schema of the value; empty if nothing is known of it."""
     side_effects: bool = False
     """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
     idempotent: bool = False
@@ -111,6 +122,7 @@ class Tool(Generic[P, R]):
             name=self.name,
             description=self.description,
             parameters=self.parameters,
+            returns=_returned(self.fn),
             side_effects=self.side_effects,
             idempotent=self.idempotent,
             approve=self.approve,
@@ -367,3 +379,27 @@ def _json_schema(model: type[BaseModel], name: str) -> dict[str, JsonValue]:
         ) from None
     schema.pop("title", None)
     return schema
+
+
+def _returned(fn: Callable[..., object]) -> dict[str, JsonValue]:
+    """Return the JSON schema of what a function returns, as its annotation has it; empty if that says nothing."""
+    inner = inspect.unwrap(fn)
+    try:
+        hint = typing.get_type_hints(inner, include_extras=True).get("return", object)
+        hint = typing.get_args(hint)[0] if typing.get_origin(hint) is Awaitable else hint
+        if hint in (object, typing.Any, types.NoneType):
+            return {}
+        adapter: TypeAdapter[object] = TypeAdapter(hint)
+        return adapter.json_schema(mode="serialization", schema_generator=_Described)
+    except Exception:  # an annotation of the user's own, which need not make sense: the tool works without
+        return {}
+
+
+class _Described(GenerateJsonSchema):
+    """Titles are kept: they tell one kind of object from another."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+    def emit_warning(self, kind: object, detail: str) -> None:
+        pass

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from ...core.flow import ask_a_person
 from ...core.interfaces import Brief
 from ...core.plan import Asking, Call, Plan, Request, Step, Text, Think
+from ...core.tools.more import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
 
 
@@ -70,7 +71,7 @@ def with_approval(plan: Plan, brief: Brief) -> Plan:
         spec = careful.get(op.tool)
         named = op.tool in asked or "all" in asked or (spec is not None and spec.approve)
         changing = "side-effects" in asked and (spec is None or spec.side_effects)
-        hidden = op.tool == ask_a_person.name
+        hidden = op.tool in (ask_a_person.name, MORE_TOOLS) and spec is None
         return True if (named or changing or op.approve) and not hidden else None
 
     if all(not isinstance(step.op, Call) or step.op.approve == wanted(step.op) for step in plan.steps):

@@ -1,0 +1,40 @@
+"""The call `more_tools`, by which a planner or a model finds tools among many. Every worker for tools answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import JsonValue
+
+from .tool import ToolSpec
+
+__all__ = ["MORE_TOOLS", "SHOWN", "found_in", "more_tools"]
+
+MORE_TOOLS = "more_tools"
+SHOWN = 12
+"""How many tools a planner shows its model, where it has the choice."""
+
+
+def more_tools(hidden: int = 0) -> ToolSpec:
+    """Return the description of the call for a model; `hidden`: how many tools it has not been told of."""
+    there = f" There are {hidden:,} that you have not been told of." if hidden else ""
+    return ToolSpec(
+        name=MORE_TOOLS,
+        description=f"Finds further functions that you can call, by what they shall do.{there}",
+        parameters={
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What the functions shall do, in a few words"},
+                "k": {"type": "integer", "description": "How many at most", "default": SHOWN},
+            },
+            "required": ["query"],
+        },
+    )
+
+
+def found_in(value: JsonValue, tools: Iterable[ToolSpec]) -> Sequence[ToolSpec]:
+    """Return the tools that a value of `more_tools` names, in its order. What it does not know is left out."""
+    known = {each.name: each for each in tools}
+    rows = value if isinstance(value, list) else []
+    names = [row.get("name") for row in rows if isinstance(row, dict)]
+    return [known[name] for name in dict.fromkeys(names) if isinstance(name, str) and name in known]

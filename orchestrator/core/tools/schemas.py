@@ -1,0 +1,209 @@
+"""JSON schemas of tools: what a call needs, what its value holds, and whether one value can be another's argument."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import JsonValue
+
+__all__ = ["Schema", "arguments", "fits", "makes", "needs", "of_value", "part", "required"]
+
+Schema = Mapping[str, JsonValue]
+_DEEPEST = 6
+_HANDLE = re.compile(r"(?:^|_)(?:id|key|token|ref|handle|uuid|iban|sku)s?$")
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[\W_]+")
+_STANDARD = frozenset(
+    [
+        "date",
+        "time",
+        "date-time",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "uri",
+        "uri-reference",
+        "uuid",
+        "regex",
+        "binary",
+        "byte",
+        "password",
+        "float",
+        "double",
+        "int32",
+        "int64",
+        "json-string",
+        "path",
+        "file-path",
+        "directory-path",
+    ]
+)
+
+
+def snake(name: str) -> str:
+    """Return a name in one spelling.
+
+    >>> snake("flightId"), snake("Order-IDs")
+    ('flight_id', 'order_ids')
+    """
+    return "_".join(filter(None, _WORDS.split(name))).lower()
+
+
+def resolved(schema: JsonValue | Schema, root: Schema) -> Schema:
+    """Return a schema with its `$ref` followed, and without `null` among its choices."""
+    here = _schema(schema)
+    for _ in range(_DEEPEST):
+        ref, several = here.get("$ref"), here.get("anyOf") or here.get("oneOf") or here.get("allOf")
+        if isinstance(ref, str) and ref.startswith("#/"):
+            here = {"title": ref.rpartition("/")[2], **_referred(ref, root)}
+        elif isinstance(several, list):
+            real = [each for each in map(_schema, several) if each.get("type") != "null"]
+            if len(real) != 1:
+                return here
+            here = real[0]
+        else:
+            return here
+    return {}
+
+
+def _schema(value: JsonValue | Schema) -> Schema:
+    return value if isinstance(value, dict) else {}
+
+
+def _referred(ref: str, root: Schema) -> Schema:
+    found = root
+    for word in ref[2:].split("/"):
+        found = _schema(found.get(word))
+    return found
+
+
+def arguments(parameters: Schema) -> dict[str, Schema]:
+    """Return the schemas of a tool's arguments, by name."""
+    found = parameters.get("properties")
+    return {name: resolved(each, parameters) for name, each in found.items()} if isinstance(found, dict) else {}
+
+
+def required(parameters: Schema) -> list[str]:
+    """Return the names of the arguments that a call must have."""
+    found = parameters.get("required")
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
+def kind(name: str, schema: Schema) -> str:
+    """Return what a value is beyond its JSON type, or nothing if it may be anything: its own `format`, the title of an
+    object, or a name that says that it identifies something (`flight_id`).
+
+    >>> kind("to", {"type": "string", "format": "airport"}), kind("flightIds", {}), kind("city", {"type": "string"})
+    ('airport', 'flight_id', '')
+    """
+    own, title = schema.get("format"), schema.get("title")
+    if isinstance(own, str) and own not in _STANDARD:
+        return snake(own)
+    if isinstance(title, str) and schema.get("type") == "object":
+        return snake(title)
+    name = snake(name)
+    return name.removesuffix("s") if _HANDLE.search(name) and name not in ("id", "key", "token", "ref") else ""
+
+
+def needs(parameters: Schema) -> dict[str, str]:
+    """Return the required arguments that another tool may have to produce, with what they are (`kind`)."""
+    known = arguments(parameters)
+    found: dict[str, str] = {}
+    for name in required(parameters):
+        schema = known.get(name, {})
+        if schema.get("type") == "array":
+            schema = resolved(schema.get("items"), parameters)
+        if what := kind(name, schema):
+            found[name] = what
+    return found
+
+
+def makes(returns: Schema) -> frozenset[str]:
+    """Return what is in a tool's value, as `needs` names it; the `id` of a `Flight` is a `flight_id` too."""
+    return frozenset(_made("", returns, returns, 0))
+
+
+def _made(name: str, schema: JsonValue | Schema, root: Schema, depth: int) -> Iterator[str]:
+    found = resolved(schema, root)
+    if depth > _DEEPEST:
+        return
+    if what := kind(name, found):
+        yield what
+    yield from _made(name, found["items"], root, depth + 1) if "items" in found else ()
+    properties, title = found.get("properties"), found.get("title")
+    for key, each in properties.items() if isinstance(properties, dict) else ():
+        yield from _made(key, each, root, depth + 1)
+        if key == "id" and isinstance(title, str):
+            yield f"{snake(title)}_id"
+
+
+def part(returns: Schema, path: Sequence[str]) -> Schema | None:
+    """Return the schema of a part of a value (`["flights", "0", "id"]`), `{}` if nothing is known of it, `None` if
+    there is no such part."""
+    root, here = returns, resolved(returns, returns)
+    for key in path:
+        properties = here.get("properties")
+        if isinstance(properties, dict):
+            if key not in properties:
+                return None if here.get("additionalProperties") in (None, False) else {}
+            here = resolved(properties[key], root)
+        elif here.get("type") == "array":
+            if not key.isdecimal():
+                return None
+            here = resolved(here.get("items"), root)
+        elif here.get("type") in ("object", None):
+            here = resolved(here.get("additionalProperties"), root)
+        else:
+            return None
+    return here if "$defs" in here or "$defs" not in root else {**here, "$defs": root["$defs"]}
+
+
+def fits(given: Schema, wanted: Schema) -> bool:
+    """Whether a value of one schema can be an argument of another, as far as types, `format` and titles tell. What is
+    not known fits."""
+    have, want = _types(given), _types(wanted)
+    if have and want and not have & want and not ("integer" in have and "number" in want):
+        return False
+    for key in ("format", "title"):
+        mine, theirs = given.get(key), wanted.get(key)
+        if not isinstance(mine, str) or not isinstance(theirs, str) or mine == theirs:
+            continue
+        if key == "format" or "object" in have & want:
+            return mine in _STANDARD or theirs in _STANDARD
+    if "array" in have & want:
+        return fits(resolved(given.get("items"), given), resolved(wanted.get("items"), wanted))
+    return True
+
+
+def _types(schema: Schema) -> frozenset[str]:
+    found = schema.get("type")
+    if isinstance(found, str):
+        return frozenset({found})
+    if isinstance(found, list):
+        return frozenset(each for each in found if isinstance(each, str) and each != "null")
+    several = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(several, list):
+        types = [_types(each) for each in several if isinstance(each, dict) and each.get("type") != "null"]
+        return frozenset[str]().union(*types) if all(types) else frozenset()
+    return frozenset()
+
+
+def of_value(value: JsonValue) -> Schema:
+    """Return the type of a value that is there, as a schema."""
+    match value:
+        case bool():
+            return {"type": "boolean"}
+        case int():
+            return {"type": "integer"}
+        case float():
+            return {"type": "number"}
+        case str():
+            return {"type": "string"}
+        case list():
+            return {"type": "array"}
+        case dict():
+            return {"type": "object"}
+        case None:
+            return {}
