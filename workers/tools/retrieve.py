@@ -120,9 +120,9 @@ class Catalog:
                     todo.append(min(others, key=lambda each: (rank.get(each, len(self.specs)), each)))
 
     def _near(self, vector: Sequence[float]) -> list[int]:
-        import numpy
+        import numpy as np
 
-        against = numpy.asarray(vector, dtype=float)
+        against = np.asarray(vector, dtype=float)
         return [int(each) for each in (-(self.vectors @ against)).argsort(kind="stable")]
 
 
@@ -161,7 +161,7 @@ async def _vector(catalog: Catalog, query: str, embed: AnyTool | None, ctx: Cont
     """Return a query's vector, of length 1, and see to it that the tools have theirs; nothing without a tool for it."""
     if embed is None or not catalog.specs:
         return None
-    import numpy
+    import numpy as np
 
     if catalog.vectors is None:
         catalog.vectors = _unit(await _embedded(embed, catalog.texts, ctx))
@@ -169,7 +169,7 @@ async def _vector(catalog: Catalog, query: str, embed: AnyTool | None, ctx: Cont
     unit = _unit([vector])[0]
     if unit.shape != catalog.vectors.shape[1:]:
         raise ToolError(f"the tool {EMBED!r} gave vectors of {unit.shape[0]} and {catalog.vectors.shape[1]} numbers")
-    return cast("list[float]", numpy.asarray(unit).tolist())
+    return cast("list[float]", np.asarray(unit).tolist())
 
 
 async def _embedded(embed: AnyTool, texts: Sequence[str], ctx: Context) -> list[list[float]]:
@@ -183,11 +183,11 @@ async def _embedded(embed: AnyTool, texts: Sequence[str], ctx: Context) -> list[
 
 
 def _unit(rows: list[list[float]]) -> Any:
-    import numpy
+    import numpy as np
 
     try:
-        found = numpy.asarray(rows, dtype=float)
-        return found / numpy.maximum(numpy.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        found = np.asarray(rows, dtype=float)
+        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
     except ValueError:
         raise ToolError(f"the tool {EMBED!r} must return lists of numbers, all of one length") from None
 
