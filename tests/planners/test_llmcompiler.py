@@ -432,30 +432,3 @@ def test_whatever_a_model_writes_the_run_ends(lines):
     assert called <= {"search", "add"}
     if answer.status == "failed":
         assert answer.failure.kind in ("DependencyFailed", "EngineError")
-
-
-# -- many tools --------------------------------------------------------------------------------------------------------
-
-
-async def test_the_model_is_told_of_some_tools_and_finds_others_for_another_plan():
-    def named(name: str, about: str) -> Any:
-        return tool(name=name, description=about)(lambda of: f"{name} of {of}")
-
-    tools = [named("tower_height", "How high a tower is."), named("convert_feet", "Metres from feet.")]
-    tools += [named(f"other_{each}", "Something else.") for each in range(8)]
-    answer, worker = await ask(
-        Reply(when=REPLANNING, text='3. convert_feet("$1")\n4. join()\n'),
-        joined("Action: Replan(metres)", times=1),
-        joined("Action: Finish(ok)"),
-        Reply(text='1. tower_height("a")\n2. more_tools("metres from feet")\n3. join()\n'),
-        tools=tools,
-        shown=1,
-        max_replans=1,
-    )
-    assert answer.answer == "ok"
-    first, _, second, last = worker.prompts
-    assert "tower_height(of: any)" in first
-    assert "more_tools(query: string" in first
-    assert "convert_feet" not in first
-    assert "convert_feet" in second, "what the call found is an observation"
-    assert "convert_feet of tower_height of a" in last
