@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .errors import PlanError
 from .messages import counted, did_you_mean
 from .plan import Call, Join, Plan, Step, Think
+from .tools.more import MORE_TOOLS
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -49,7 +50,7 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
         raise PlanError("the plan names no output: say which step's value is the answer")
     if plan.output not in steps:
         raise PlanError(f"the output {plan.output!r} is not a step of the plan{did_you_mean(plan.output, steps)}")
-    known = None if tools is None else frozenset(tools)
+    known = None if tools is None else frozenset((*tools, MORE_TOOLS))
     edges: dict[str, tuple[str, ...]] = {}
     for step in plan.steps:
         edges[step.name] = named = needs(step)

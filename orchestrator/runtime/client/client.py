@@ -25,7 +25,6 @@ from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Worker
 from ...core.plan import Budget, Join, Plan, Plugin, Request
 from ...core.task import Task
-from ...core.tools.more import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
 from ...core.values import writable
 from ...machine import Machine
@@ -542,7 +541,7 @@ class AsyncOrchestrator:
     def _check(self, plan: Plan, brief: Brief) -> None:
         unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open
         demand(Budget(), plan, self._given or None, self.config)
-        validate(plan, tools=None if unasked else [MORE_TOOLS, *(spec.name for spec in brief.tools)])
+        validate(plan, tools=None if unasked else [spec.name for spec in brief.tools])
         for step in plan.steps:
             if isinstance(step.op, Join):
                 self.plugins.merge(step.op.merge)
