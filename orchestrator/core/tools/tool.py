@@ -387,7 +387,7 @@ def _returned(fn: Callable[..., object]) -> dict[str, JsonValue]:
     try:
         hint = typing.get_type_hints(inner, include_extras=True).get("return", object)
         hint = typing.get_args(hint)[0] if typing.get_origin(hint) is Awaitable else hint
-        if hint in (object, typing.Any, types.NoneType):
+        if hint is types.NoneType:
             return {}
         adapter: TypeAdapter[object] = TypeAdapter(hint)
         return adapter.json_schema(mode="serialization", schema_generator=_Described)
