@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pydantic import JsonValue
+
+from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
+
 __all__ = ["MAX_CHARS", "Misread", "NativeCalls"]
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _JSON = re.compile(r"\s*(?:```(?:json)?\s*)?[\[{]")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _REFERENCE = re.compile(r"\$(?:[0-9]{1,6}|\{[0-9]{1,6}\})")
 _SHOWN = 200
 MAX_CHARS = 1_000_000
@@ -65,37 +67,36 @@ class NativeCalls:
         """Return the rest, the text having ended."""
         held, self._held = self._held, ""
         if self._json:
-            lines = "".join(self._lines(_loads(_unfenced(held))))
+            lines = "".join(self._lines(loads(_unfenced(held))))
             return lines or held
-        start = held.find(_OPEN)
+        start = held.find(OPEN)
         if start < 0:
             return held
-        return held[:start] + ("".join(self._lines(_loads(held[start + len(_OPEN) :]))) or held[start:])
+        return held[:start] + ("".join(self._lines(loads(held[start + len(OPEN) :]))) or held[start:])
 
     def _tags(self) -> str:
         """Turn the tags that are complete into lines; keep back what may be the beginning of one."""
         out: list[str] = []
         at = 0
-        while (start := self._held.find(_OPEN, at)) >= 0:
+        while (start := self._held.find(OPEN, at)) >= 0:
             out.append(self._held[at:start])
-            end = self._held.find(_CLOSE, start)
+            end = self._held.find(CLOSE, start)
             if end < 0:
                 if len(self._held) - start > MAX_CHARS:
                     out.append(self._held[start:])
                     start = len(self._held)
                 self._held = self._held[start:]
                 return "".join(out)
-            body = self._held[start + len(_OPEN) : end]
-            at = end + len(_CLOSE)
-            out.append("".join(self._lines(_loads(body))) or self._held[start:at])
+            body = self._held[start + len(OPEN) : end]
+            at = end + len(CLOSE)
+            out.append("".join(self._lines(loads(body))) or self._held[start:at])
         rest = self._held[at:]
-        keep = next((n for n in range(min(len(_OPEN) - 1, len(rest)), 0, -1) if _OPEN.startswith(rest[-n:])), 0)
+        keep = next((n for n in range(min(len(OPEN) - 1, len(rest)), 0, -1) if OPEN.startswith(rest[-n:])), 0)
         self._held = rest[len(rest) - keep :]
         return "".join(out) + rest[: len(rest) - keep]
 
-    def _lines(self, value: object) -> Iterator[str]:
-        for name, arguments in _calls(value):
-            why = _wrong(name, arguments)
+    def _lines(self, value: JsonValue) -> Iterator[str]:
+        for name, arguments, why in calls_in(value):
             if why or not isinstance(arguments, dict):
                 self.misread.append(Misread(self._next, _shown(name, arguments), why))
                 self._next += 1
@@ -106,58 +107,20 @@ class NativeCalls:
             self.count += 1
 
 
-def _written(value: object) -> str:
+def _written(value: JsonValue) -> str:
     """Return an argument as plans write it; a text that is nothing but a reference stands for the value itself."""
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=True)
 
 
-def _calls(value: object) -> Iterator[tuple[str, object]]:
-    """Return the names and arguments of calls, arguments that are JSON in a text read."""
-    match value:
-        case {"tool_calls": list() as items}:
-            for item in items:
-                yield from _calls(item)
-        case {"function": {"name": str() as name, **rest}}:
-            yield from _call(name, rest.get("arguments", {}))
-        case {"name": str() as name, "arguments": arguments} | {"name": str() as name, "parameters": arguments}:
-            yield from _call(name, arguments)
-        case list():
-            for item in value:
-                yield from _calls(item)
-        case _:
-            return
-
-
-def _call(name: str, arguments: object) -> Iterator[tuple[str, object]]:
-    if isinstance(arguments, str):
-        read = _loads(arguments) if arguments.strip() else {}
-        arguments = read if isinstance(read, dict) else arguments
-    yield name, {} if arguments is None else arguments
-
-
-def _wrong(name: str, arguments: object) -> str:
-    """Return why a call cannot be made; empty if it can."""
-    if not _NAME.fullmatch(name):
-        return f"{name!r} is no name of a tool" if name else "the call names no tool"
-    if not isinstance(arguments, dict):
-        return "its arguments are not a JSON object: write them as one, whole"
-    odd = next((key for key in arguments if not _NAME.fullmatch(key)), None)
-    return "" if odd is None else f"{odd!r} is no name of an argument"
-
-
-def _shown(name: str, arguments: object) -> str:
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+def _shown(name: str, arguments: JsonValue) -> str:
+    try:
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    except RecursionError:
+        text = "…"
     text = " ".join(text.split())
     return f"{name[:64] or '?'}({text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'})"
-
-
-def _loads(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _unfenced(text: str) -> str:
