@@ -19,6 +19,8 @@ from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch
 
+from ._actions import Actions
+
 Claim = tuple[JsonValue, str] | None
 """An answer and its key."""
 Signal = Literal["logprob", "mean", "tail", "bottom", "lowest", "entropy", "certainty"]
@@ -114,7 +116,10 @@ def _known(branch: Branch, task: Task) -> _Read | None:
     known = _MEMO.get(branch.step)
     if known is not None and known.task() is task and known.result() is result:
         return known
-    answer = result.value if result.extracted else task.extract(result.line)
+    if result.extracted:
+        answer = result.value
+    else:
+        answer = task.extract(result.text if isinstance(task, Actions) else result.line)
     claim = None if answer is None else (answer, task.key(answer))
     if len(_MEMO) >= _MEMO_SIZE:
         for step in list(_MEMO)[: _MEMO_SIZE // 2]:
@@ -192,6 +197,27 @@ def classes(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None 
         each.votes += ballot.count
         each.weight += ballot.count * (1.0 if weight is None else weight(ballot))
     return list(found.values())
+
+
+def most(counted: Sequence[Class]) -> tuple[Class, str]:
+    """Return the class with the most votes, and how a tie was settled: by the sum of the voters' mean
+    log-probabilities, if every voter of the tied classes has one, else by order."""
+    top = max(each.votes for each in counted)
+    tied = [each for each in counted if each.votes == top]
+    if len(tied) == 1:
+        return tied[0], ""
+    scores = [_logprob(each) for each in tied]
+    known = [score for score in scores if score is not None]
+    if len(known) < len(tied):
+        return tied[0], f", a tie of {len(tied)} settled by order"
+    best = min(zip(known, tied, strict=True), key=lambda pair: (-pair[0], pair[1].first.place))[1]
+    return best, f", a tie of {len(tied)} settled by log-probability"
+
+
+def _logprob(each: Class) -> float | None:
+    """Return the sum of the voters' mean log-probabilities, if all have one."""
+    known = [ballot.count * ballot.result.logprob for ballot in each.ballots if ballot.result.logprob is not None]
+    return math.fsum(known) if len(known) == len(each.ballots) else None
 
 
 def lead(votes: Iterable[int]) -> tuple[int, int]:

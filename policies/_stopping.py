@@ -74,7 +74,7 @@ class StopRule(Policy):
             branches = join.branches()
             if all(branch.state.ended for branch in branches):
                 continue
-            reason = self.enough(Poll(branches, view.task(join.run)))
+            reason = self.enough(Poll(branches, join.reads()))
             if reason is not None:
                 stops.update(rest(join, branches, reason, view))
         return tuple(stops.values())

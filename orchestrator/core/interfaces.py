@@ -186,6 +186,11 @@ class Merge(Frozen):
     votes: ClassVar[bool] = False
     """Whether it weighs the branches' answers against one another, so that a rule about votes may stop its branches."""
 
+    def reads(self, task: Task) -> Task:
+        """Return the task by which the branches' answers are read, and told equal or not: by default the request's.
+        A vote over something else than answers returns one of its own; the rules that stop votes read by it too."""
+        return task
+
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict over branches in the join's order; branches without a result have `result is None`."""
         raise NotImplementedError

@@ -227,6 +227,10 @@ class StepView(Protocol):
         """Whether it is a join that weighs its branches' answers against one another (`Merge.votes`)."""
         ...
 
+    def reads(self) -> Task:
+        """Return the task by which the answers of a join's branches are read (`Merge.reads`)."""
+        ...
+
     def branches(self) -> list[Branch]:
         """Return the branches of a join, in order."""
         ...

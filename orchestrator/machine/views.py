@@ -213,6 +213,11 @@ class StepView:
         """Whether it is a join that weighs its branches' answers against one another (`Merge.votes`)."""
         return self._node.merge is not None and self._node.merge.votes
 
+    def reads(self) -> Task:
+        """Return the task by which the answers of a join's branches are read (`Merge.reads`)."""
+        node = self._node
+        return node.run.task if node.merge is None else node.merge.reads(node.run.task)
+
     def branches(self) -> list[Branch]:
         """Return the branches of a join, in order."""
         return branches_of(self._node)

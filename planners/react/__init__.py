@@ -6,23 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from plait.core.agent import Agent
 from plait.core.awaited import Line, StepFailed
 from plait.core.chat import Message, split_reasoning, spoken, with_prompt
 from plait.core.errors import PlannerError, PluginError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.interfaces import Brief, Reader
+from plait.core.interfaces import Brief, Merge, Reader
 from plait.core.plan import Call, Function, Join, Plan, Plugin, Step
 from plait.core.result import Result
 from plait.core.tools.calls import loads
 from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.turns import Dialect, Wanted, ends_a_call, wanted
 from plait.core.values import as_text
 
+from .._shared.steps import OnePlugin
 from . import prompts
-from .turns import MORE, Dialect, Wanted, ends_a_call, fates, wanted
+from .fates import MORE, fates
 
 __all__ = ["React"]
 
@@ -42,7 +44,8 @@ class React(Flow):
 
     A call that fails is an observation, and so is one beyond `calls`. A call that changes nothing is made once; its
     result is given again. Of a long result head and tail are shown, and the model may call `more`. A call that cannot
-    be read is sent back once. After `turns`, or when it repeats itself, the model is asked for its answer.
+    be read is sent back once. After `turns`, or when it repeats itself, the model is asked for its answer. With
+    `samples` each turn is written several times, and a vote over actions chooses one.
 
     Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
     Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 2,000 tokens of a result.
@@ -72,28 +75,38 @@ class React(Flow):
     """Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`."""
     early: bool = True
     """Start calls while the turn is still being written. Off: when it is whole."""
+    samples: int = Field(default=1, ge=1)
+    """How many times each turn is written; with more than one they vote on what to do, and no call is made before."""
+    vote: OnePlugin = Plugin(name="tool-majority")
+    """How samples become one turn: a merge over actions. Tools, dialect and its form of value are set here."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> React:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(f"{self.samples} samples at temperature 0 are the same: give a temperature, such as 0.7")
+        return self
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take turns until one has no call."""
         ledger = Ledger(ctx.brief, self, await self._told(ctx, question))
-        turn = self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
+        turn = await self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
         repaired = False
         for number in range(2, self.turns + 1):
-            await turn
             calls = ledger.calls(turn.value)
             if not calls:
                 break
             said = await self._agents(ctx, calls)
             heir = next((each for each in self.handoffs for call, _ in calls if call.name == transfer(each)), None)
             readable = [call for call, _ in calls if call.id]
-            messages = ledger.observe(turn.value, calls, said)
+            value = turn.value if self.samples == 1 else await self._made(ctx, turn, calls)
+            messages = ledger.observe(value, calls, said)
             if heir is not None:
                 return await heir.work(ctx, question, [*ledger.talk, *messages])
             misread = [call.wrong for call, _ in calls if call.wrong]
             prompt = "\n".join([*misread, prompts.REPAIR[self.dialect]]) if misread else ""
             last = number == self.turns or ledger.tired or (bool(misread) and not readable and repaired)
             repaired = repaired or bool(misread)
-            turn = self._turn(ctx, turn, ledger, messages, prompts.LAST if last else prompt, last)
+            turn = await self._turn(ctx, turn, ledger, messages, prompts.LAST if last else prompt, last)
             if last:
                 break
         return turn
@@ -104,6 +117,18 @@ class React(Flow):
         if self.shown is None or len(tools) <= self.shown:
             return list(tools)
         return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.shown), tools))
+
+    async def _made(self, ctx: Context, turn: Line, calls: Sequence[tuple[Wanted, str]]) -> JsonValue:
+        """Make the calls of a turn that was voted for, and return what a turn comes to whose calls its reader made."""
+        wanted = [call for call, fate in calls if fate == "run"]
+        made = [ctx.call(call.name, **call.arguments) for call in wanted]
+        await ctx.gather(*made, return_exceptions=True)
+        results: dict[str, JsonValue] = {}
+        for call, each in zip(wanted, made, strict=True):
+            error = each.error
+            what = error.failure.message if isinstance(error, StepFailed) else ""
+            results[call.step] = {"value": each.value} if each.done else {"error": what}
+        return {"text": turn.text, "results": results}
 
     async def _agents(self, ctx: Context, calls: Sequence[tuple[Wanted, str]]) -> dict[str, str]:
         """Let the agents that were called work, side by side, and return what each said, by the id of the call."""
@@ -146,7 +171,7 @@ class React(Flow):
         history = brief.request.messages
         return "" if history and history[-1].role == "tool" else question
 
-    def _turn(
+    async def _turn(
         self,
         ctx: Context,
         before: Line | None,
@@ -155,27 +180,53 @@ class React(Flow):
         prompt: str,
         last: bool = False,
     ) -> Line:
+        """Let the model write a turn, or several that vote, and return the one that it comes to."""
         ledger.turns += 1
         ledger.talk += with_prompt([each for each in messages if each.role != "system"], prompt)
-        name = f"turn-{ledger.turns}"
-        tools = ledger.functions if self.dialect == "native" and not last else ()
+        name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
+        reads = self.samples == 1 and not last and bool(ledger.functions)
+        state = {"first": ledger.next, "known": cast("list[JsonValue]", list(ledger.results))} if reads else None
         think = ctx.think if before is None else before.think
-        return think(
-            prompt or (),
-            name=name,
-            label="answer" if last else f"turn {ledger.turns}",
-            chat=True,
-            messages=messages,
-            tools=tools,
-            tool_choice="auto",
-            stop=("\nObservation",) if self.dialect == "action" else (),
-            keep_stop=False,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            stream=True,
-            expands=not last and bool(ledger.functions),
-            state=None if last else {"first": ledger.next, "known": cast("list[JsonValue]", list(ledger.results))},
+
+        def written(name: str, label: str) -> Line:
+            return think(
+                prompt or (),
+                name=name,
+                label=label,
+                chat=True,
+                messages=messages,
+                tools=ledger.functions if self.dialect == "native" and not last else (),
+                tool_choice="auto",
+                stop=("\nObservation",) if self.dialect == "action" else (),
+                keep_stop=False,
+                max_tokens=self.max_tokens,
+                temperature=self.temperature,
+                logprobs=1 if self.samples > 1 else 0,
+                stream=True,
+                expands=reads,
+                state=state,
+            )
+
+        if self.samples == 1:
+            return await written(name, label)
+        samples = [written(f"{name}-{n}", f"{label}, sample {n}") for n in range(1, self.samples + 1)]
+        return await self._voted(ctx, samples, ledger, name, label)
+
+    async def _voted(self, ctx: Context, samples: Sequence[Line], ledger: Ledger, name: str, label: str) -> Line:
+        """Return the sample that a vote chooses; if none can be read, the first that was written."""
+        kind = ctx.brief.plugin("merge", self.vote)
+        own = {"tools": ledger.functions, "dialect": self.dialect, "value": "text"}
+        fields = type(kind).model_fields if isinstance(kind, Merge) else {}
+        if not isinstance(kind, Merge) or own.keys() - fields.keys():
+            raise PlannerError(
+                f"turns cannot vote by {self.vote.name!r}: give a merge over actions, as `tool-majority`"
+            )
+        merge = type(kind).model_validate({**kind.model_dump(exclude_unset=True), **own})
+        vote = await ctx.join(
+            samples, merge, tolerate="best-effort", early=True, name=name, label=f"{label}, vote of {len(samples)}"
         )
+        done = [each for each in samples if each.done]
+        return next((each for each in done if each.value == vote.value), done[0])
 
 
 @dataclass
@@ -302,6 +353,12 @@ def turn_calls(
     return fates(calls, brief.tools, known, planner.calls, ours)
 
 
+def call_step(call: Wanted) -> Step:
+    """Return the step that makes a call."""
+    args = {key: {"$literal": value} for key, value in call.arguments.items()}
+    return Step(name=call.step, op=Call(tool=call.name, args=args), label=call.name)
+
+
 class TurnReader:
     """Starts the calls of one turn while it is written."""
 
@@ -337,9 +394,7 @@ class TurnReader:
         for call, fate in calls:
             if fate != "run" or call.step in self._made:
                 continue
-            args = {key: {"$literal": value} for key, value in call.arguments.items()}
-            step = Step(name=call.step, op=Call(tool=call.name, args=args), label=call.name)
-            self._made[call.step] = step
+            step = self._made[call.step] = call_step(call)
             new.append(step)
         return new
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 
 from plait.core.plan import Function
+from plait.core.tools.turns import Dialect
 
-from .turns import MORE, Dialect
+from .fates import MORE
 
 __all__ = [
     "LAST",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
@@ -13,7 +12,7 @@ from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Class, classes, count, lead, nobody, read, verdict
+from .._ballots import classes, count, lead, most, nobody, read, verdict
 
 __all__ = ["Majority"]
 
@@ -38,16 +37,7 @@ class Majority(Merge):
         counted = classes(roll.ballots)
         if not counted:
             return nobody(roll)
-        top = max(each.votes for each in counted)
-        tied = [each for each in counted if each.votes == top]
-        best, how = tied[0], ""
-        if len(tied) > 1:
-            scores = [_logprob(each) for each in tied]
-            known = [score for score in scores if score is not None]
-            by_logprob = len(known) == len(tied)
-            if by_logprob:
-                best = min(zip(known, tied, strict=True), key=lambda pair: (-pair[0], pair[1].first.place))[1]
-            how = f", a tie of {len(tied)} settled by " + ("log-probability" if by_logprob else "order")
+        best, how = most(counted)
         second = max((each.votes for each in counted if each is not best), default=0)
         return verdict(best, f"{best.votes} of {roll.votes} votes, margin {best.votes - second}{how}", roll)
 
@@ -63,9 +53,3 @@ class Majority(Merge):
         votes, pending = count(branches, task, self.weights)
         top, second = lead(votes.values())
         return top - second > outstanding + pending
-
-
-def _logprob(each: Class) -> float | None:
-    """Return the sum of the voters' mean log-probabilities, if all have one."""
-    known = [ballot.count * ballot.result.logprob for ballot in each.ballots if ballot.result.logprob is not None]
-    return math.fsum(known) if len(known) == len(each.ballots) else None

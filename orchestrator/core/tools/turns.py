@@ -1,27 +1,21 @@
-"""What a turn of the model asks for: calls of tools, in the dialects that models write them, and which of them are run.
-
-The reader of a turn and the flow that goes on after it read the same text by the same rules.
-"""
+"""What a turn of the model asks for: calls of tools, in the dialects in which models write them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from plait.core.chat import call_id, split_reasoning, spoken
-from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
-from plait.core.tools.tool import ToolSpec
+from ..chat import call_id, split_reasoning, spoken
+from .calls import CLOSE, OPEN, calls_in, loads
 
-__all__ = ["MORE", "Dialect", "Wanted", "ends_a_call", "fates", "unread", "wanted"]
+__all__ = ["Dialect", "HasParameters", "Wanted", "ends_a_call", "unread", "wanted"]
 
 Dialect = Literal["native", "action"]
-MORE = "more"
-"""The call by which a model reads on in a result that was cut."""
 _ACTION = re.compile(
     r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<what>(?:[^ \t\n][^\n]*)?)\n", re.MULTILINE
 )
@@ -31,6 +25,16 @@ _BRACKETS = ("[]", "()")
 _KEYWORD = re.compile(r"[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*")
 _LONGEST = 200_000
 """Characters of a turn in which calls are looked for while it is written."""
+
+
+class HasParameters(Protocol):
+    """A tool, as far as its calls are read: `ToolSpec` and `Function` are."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parameters(self) -> dict[str, JsonValue]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Wanted:
         return self.id
 
 
-def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[ToolSpec]) -> list[Wanted]:
+def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[Wanted]:
     """Return the calls of a turn, in the order in which they stand. `first` is the number of the first one. Those that
     cannot be read have no id."""
     if dialect == "action":
@@ -91,38 +95,10 @@ def ends_a_call(text: str, delta: str, dialect: Dialect) -> bool:
     return CLOSE in tail if dialect == "native" else "\n" in delta
 
 
-def fates(
-    calls: Iterable[Wanted],
-    tools: Sequence[ToolSpec],
-    known: Iterable[str],
-    most: int,
-    ours: Iterable[str],
-) -> list[tuple[Wanted, str]]:
-    """Return what becomes of each call: `run`; `same` as an earlier one that changes nothing, of this turn or (`known`)
-    another; `ours`: it is no tool but a function of the planner; `limit`: too many; `unread`."""
-    lasting = {spec.name for spec in tools if spec.side_effects}
-    seen, names, count = dict.fromkeys(known), frozenset(ours), 0
-    found: list[tuple[Wanted, str]] = []
-    for each in calls:
-        if each.wrong:
-            fate = "unread"
-        elif each.name not in lasting and each.key in seen:
-            fate = "same"
-        elif count >= most:
-            fate = "limit"
-        else:
-            count += 1
-            fate = "ours" if each.name in names else "run"
-            if fate == "run":
-                seen[each.key] = None
-        found.append((each, fate))
-    return found
-
-
 # -- lines `Action: …` -------------------------------------------------------------------------------------------------
 
 
-def _actions(text: str, first: int, tools: Sequence[ToolSpec]) -> list[Wanted]:
+def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[Wanted]:
     """Return the calls in lines `Action: name(a=1)`, `Action: name[text]` or `Action: name` with a line
     `Action Input: {…}` after it. Only lines that are whole count."""
     found: list[Wanted] = []
@@ -151,7 +127,7 @@ def _actions(text: str, first: int, tools: Sequence[ToolSpec]) -> list[Wanted]:
     return found
 
 
-def _arguments(name: str, text: str, tools: Sequence[ToolSpec]) -> dict[str, JsonValue] | None:
+def _arguments(name: str, text: str, tools: Sequence[HasParameters]) -> dict[str, JsonValue] | None:
     """Return arguments that are a JSON object, `key=value` pairs with values in JSON, or one value for the tool's only
     (or first) argument."""
     value = loads(text)

@@ -1,0 +1,169 @@
+"""The canonical form of a call's arguments: two calls that a tool takes for the same have equal forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import cast
+
+from pydantic import JsonValue
+
+__all__ = ["canonical", "canonical_text"]
+
+_HOPS = 16
+"""References that lead to references, at most."""
+Schema = Mapping[str, JsonValue]
+
+
+def canonical(
+    arguments: Mapping[str, JsonValue], parameters: Schema | None = None, excluded: Collection[str] = ()
+) -> dict[str, JsonValue]:
+    """Return arguments in canonical form, without those `excluded`.
+
+    With the tool's JSON schema (`parameters`): arguments left out get their default; a number written as text becomes
+    one where only a number may stand, and `"true"` a boolean; a whole number is an integer; the items of a set are
+    sorted. What does not fit the schema stays as it is.
+
+    >>> canonical({"k": "3"}, {"properties": {"k": {"type": "integer"}, "page": {"default": 1}}})
+    {'k': 3, 'page': 1}
+    """
+    value = _formed(dict(arguments), parameters or {}, parameters or {})
+    assert isinstance(value, dict)
+    return {key: value[key] for key in sorted(value) if key not in excluded}
+
+
+def canonical_text(
+    arguments: Mapping[str, JsonValue], parameters: Schema | None = None, excluded: Collection[str] = ()
+) -> str:
+    """Return the canonical form as JSON with sorted keys, to be compared.
+
+    >>> canonical_text({"b": 2.0, "a": 1})
+    '{"a": 1, "b": 2}'
+    """
+    return _json(canonical(arguments, parameters, excluded))
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _formed(value: JsonValue, schema: Schema, root: Schema) -> JsonValue:
+    schema = _resolved(schema, root)
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(choices, list):
+        schema = _chosen(value, [_resolved(each, root) for each in choices if isinstance(each, dict)]) | {
+            key: each for key, each in schema.items() if key not in ("anyOf", "oneOf")
+        }
+    match value:
+        case dict():
+            return _object(value, schema, root)
+        case list():
+            return _array(value, schema, root)
+        case str():
+            return _scalar(value, _types(schema))
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
+
+
+def _object(value: dict[str, JsonValue], schema: Schema, root: Schema) -> JsonValue:
+    fields = _schemas(schema.get("properties"))
+    other = schema.get("additionalProperties")
+    rest = other if isinstance(other, dict) else {}
+    given = {key: _formed(each, fields.get(key, rest), root) for key, each in value.items()}
+    for key, field in fields.items():
+        if key not in given and "default" in field:
+            given[key] = _formed(field["default"], field, root)
+    return given
+
+
+def _array(value: list[JsonValue], schema: Schema, root: Schema) -> JsonValue:
+    items = schema.get("items")
+    formed = [_formed(each, items if isinstance(items, dict) else {}, root) for each in value]
+    if schema.get("uniqueItems") is True:
+        by_text = {_json(each): each for each in formed}
+        return [by_text[text] for text in sorted(by_text)]
+    return formed
+
+
+def _scalar(value: str, types: Collection[str]) -> JsonValue:
+    """Read a text as the number or boolean that alone may stand there."""
+    if "string" in types or not types:
+        return value
+    said = value.strip()
+    if "boolean" in types and said.lower() in ("true", "false"):
+        return said.lower() == "true"
+    if "null" in types and said.lower() in ("null", "none"):
+        return None
+    if "integer" in types or "number" in types:
+        try:
+            number = float(said)
+            whole = int(said) if said.lstrip("+-").isdecimal() and said.isascii() else None
+        except ValueError:
+            return value
+        if whole is not None:
+            return whole
+        if number.is_integer():
+            return int(number)
+        return number if "number" in types and abs(number) < float("inf") else value
+    return value
+
+
+def _chosen(value: JsonValue, choices: list[Schema]) -> dict[str, JsonValue]:
+    """Return the schema of several that a value fits as it is; else one of no text that it may be read by."""
+    kind = _kind(value)
+    for each in choices:
+        types = _types(each)
+        if kind in types or (kind == "integer" and "number" in types) or not types:
+            return dict(each)
+    return {"type": cast("JsonValue", sorted({name for each in choices for name in _types(each)}))}
+
+
+def _kind(value: JsonValue) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def _types(schema: Schema) -> frozenset[str]:
+    said = schema.get("type")
+    if isinstance(said, str):
+        return frozenset((said,))
+    if isinstance(said, list):
+        return frozenset(each for each in said if isinstance(each, str))
+    enum = schema.get("enum")
+    if isinstance(enum, list):
+        return frozenset(map(_kind, enum))
+    return frozenset((_kind(schema["const"]),)) if "const" in schema else frozenset()
+
+
+def _resolved(schema: Schema, root: Schema) -> Schema:
+    """Return what a reference inside the schema (`#/$defs/…`) leads to."""
+    for _ in range(_HOPS):
+        target = schema.get("$ref")
+        if not isinstance(target, str) or not target.startswith("#/"):
+            return schema
+        found: JsonValue = dict(root)
+        for part in target[2:].split("/"):
+            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            return {}
+        schema = {**found, **{key: each for key, each in schema.items() if key != "$ref"}}
+    return {}
+
+
+def _schemas(value: JsonValue | None) -> dict[str, Schema]:
+    return {key: each for key, each in value.items() if isinstance(each, dict)} if isinstance(value, dict) else {}

@@ -1,0 +1,76 @@
+"""Actions as votes: what a turn of a model wants to do, in a form in which equal actions are equal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import JsonValue
+
+from plait.core.plan import Function
+from plait.core.task import Style, Task
+from plait.core.tools.canonical import canonical_text
+from plait.core.tools.turns import Dialect, wanted
+
+__all__ = ["Actions", "By"]
+
+By = Literal["name", "arguments", "hierarchical", "multiset"]
+
+
+class Actions(Task):
+    """The task to say what to do next. An answer is the calls of a turn, or where a turn makes none, the answer of the
+    request's own task in it. A turn with a call that cannot be read is none."""
+
+    inner: Task
+    by: By = "hierarchical"
+    exclude: tuple[str, ...] = ()
+    functions: tuple[Function, ...] = ()
+    dialect: Dialect = "native"
+
+    def render(self, style: Style = "serial", width: int = 8) -> str:
+        """Return the prompt of the request's own task."""
+        return self.inner.render(style, width)
+
+    def extract(self, text: str) -> JsonValue:
+        """Return `{"calls": [{"name": …, "arguments": {…}}, …]}`, `{"answer": …}` or `None`."""
+        calls = wanted(f"{text}\n", self.dialect, 1, self.functions)
+        if any(each.wrong for each in calls):
+            return None
+        if calls:
+            return {"calls": [{"name": each.name, "arguments": dict(each.arguments)} for each in calls]}
+        answer = self.inner.extract(text)
+        return None if answer is None else {"answer": answer}
+
+    def key(self, answer: JsonValue) -> str:
+        """Return the canonical form of what `extract` returned, as far as `by` looks at it."""
+        match answer:
+            case {"calls": list() as calls}:
+                said = [self._call(each) for each in calls]
+                return json.dumps(sorted(said) if self.by == "multiset" else said)
+            case {"answer": own}:
+                return f"answer {self.inner.key(own)}"
+            case _:
+                raise ValueError(f"{answer!r:.200} is no action")
+
+    def names(self, answer: JsonValue) -> str:
+        """Return the names of the tools that an action calls, in order; that of an answer for one that calls none."""
+        match answer:
+            case {"calls": list() as calls}:
+                return json.dumps([each["name"] for each in calls if isinstance(each, dict)])
+            case _:
+                return "answer"
+
+    def _call(self, call: JsonValue) -> str:
+        assert isinstance(call, dict)
+        name, arguments = call["name"], call["arguments"]
+        assert isinstance(name, str) and isinstance(arguments, dict)
+        if self.by == "name":
+            return name
+        schema = next((each.parameters for each in self.functions if each.name == name), None)
+        return f"{name} {canonical_text(arguments, schema, self._left_out(name))}"
+
+    def _left_out(self, tool: str) -> Sequence[str]:
+        """Return the arguments that do not count: given as `argument` for all tools, or as `tool.argument`."""
+        own = [each.removeprefix(f"{tool}.") for each in self.exclude if each.startswith(f"{tool}.")]
+        return [*self.exclude, *own]

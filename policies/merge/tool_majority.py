@@ -1,0 +1,163 @@
+"""Merge `tool-majority`: what most branches want to do next, of turns that call tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from pydantic import JsonValue, model_validator
+
+from plait.core.errors import PluginError
+from plait.core.interfaces import Merge, Verdict
+from plait.core.plan import Function
+from plait.core.task import Task
+from plait.core.tools.turns import Dialect
+from plait.core.view import Branch
+
+from .._actions import Actions, By
+from .._ballots import Ballot, Class, absent, classes, lead, most, nobody, read
+
+__all__ = ["ToolMajority"]
+
+
+_KEPT = 64
+"""Tasks for which the reading task is kept: what was read of a branch is remembered with it."""
+
+
+class ToolMajority(Merge):
+    """Self-consistency (Wang et al., arXiv 2203.11171) over actions: each turn that is done has one vote.
+
+    The branches are turns of one conversation, sampled several times, none of whose calls has been made yet. A turn
+    votes for its calls; one that makes none votes for answering, with the answer that the request's task takes from it.
+    A turn with a call that cannot be read does not vote. Ties go to the action whose voters' mean log-probabilities sum
+    to more, if every voter of the tied ones has one, and else to the one whose first voter comes earliest. The rules
+    that stop a vote count these votes.
+
+    Arguments count in the form in which the tool takes them for the same, where `tools` says its schema: defaults
+    filled in, `"3"` for a number is 3.
+
+    Differs from votes over sets of calls: a call that is made twice counts twice (`multiset`). Default: `hierarchical`.
+    """
+
+    votes: ClassVar[bool] = True
+
+    by: By = "hierarchical"
+    """What has to be equal. `name`: the names of the tools, in order. `arguments`: these and their arguments.
+    `hierarchical`: first a vote over the names, then over the arguments among those who won. `multiset`: names and
+    arguments, in any order."""
+    exclude: tuple[str, ...] = ()
+    """Arguments that do not count, of all tools (`comment`) or of one (`search.reason`): those of the first voter are
+    taken."""
+    tools: tuple[Function, ...] = ()
+    """The tools, for their schemas."""
+    dialect: Dialect = "native"
+    """How calls are written: tags of native calls, or lines `Action: …`."""
+    value: Literal["action", "text"] = "action"
+    """What the join's value is: `{"calls": [{"name", "arguments"}, …]}` or the answer; or the text of the turn."""
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> ToolMajority:
+        if self.exclude and self.by == "name":
+            raise ValueError("`exclude` leaves arguments out, and a vote by name looks at none: leave one of them out")
+        fields = {each.name: each.parameters.get("properties") for each in self.tools}
+        known = {name for each in fields.values() if isinstance(each, dict) for name in each}
+        for each in self.exclude if self.tools else ():
+            tool, dot, argument = each.rpartition(".")
+            of_tool = fields.get(tool)
+            if not (each in known or (dot and isinstance(of_tool, dict) and argument in of_tool)):
+                raise ValueError(f"no tool has an argument {each!r:.80}, which `exclude` names")
+        return self
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has the counts, the margin and who did not vote. Raises `PluginError` for branches
+        that are no turns of a model."""
+        odd = next((each.name for each in branches if each.result and not isinstance(each.result.value, str)), None)
+        if odd is not None:
+            raise PluginError(
+                f"tool-majority votes over turns of a model, and the value of {odd} is no text: join turns"
+            )
+        actions = self.reads(task)
+        roll = read(branches, actions)
+        if not roll.ballots:
+            return nobody(roll)
+        ballots, said = roll.ballots, ""
+        if self.by == "hierarchical":
+            named = _by_names(ballots, actions)
+            best, how = most(named)
+            second = lead(each.votes for each in named if each is not best)[0]
+            said = f"names {best.votes} of {roll.votes} votes, margin {best.votes - second}{how}; "
+            ballots = best.ballots
+        counted = classes(ballots)
+        best, how = most(counted)
+        votes = sum(each.count for each in ballots)
+        second = lead(each.votes for each in counted if each is not best)[0]
+        why = f"{said}{_told(best.first.answer)}: {best.votes} of {votes} votes, margin {best.votes - second}{how}"
+        value = self._value(best.first)
+        return Verdict(
+            value=value, why="; ".join([why, *absent(roll)]), winner=best.first.branch.name, extracted=value is not None
+        )
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether no outcome of the `outstanding` branches can change what is done: the lead exceeds their
+        votes, and where turns that vote together may differ (`name`, `exclude`), none before the first voter is out."""
+        if outstanding <= 0:
+            return True
+        actions = self.reads(task)
+        roll = read(branches, actions)
+        out = outstanding + roll.pending
+        ballots = roll.ballots
+        if self.by == "hierarchical":
+            named = _by_names(ballots, actions)
+            top, second = lead(each.votes for each in named)
+            if top - second <= out:
+                return False
+            ballots = max(named, key=lambda each: each.votes).ballots
+        counted = classes(ballots)
+        top, second = lead(each.votes for each in counted)
+        if top - second <= out:
+            return False
+        if self.by != "name" and not self.exclude:
+            return True
+        first = max(counted, key=lambda each: each.votes).first
+        return all(each.state.ended for each in branches[: first.place])
+
+    def reads(self, task: Task) -> Actions:
+        """Return the task by which the branches' answers are read: to say what to do next."""
+        known = self._read.pop(id(task), None)
+        if known is None or known.inner is not task:
+            known = Actions(
+                text=task.text, inner=task, by=self.by, exclude=self.exclude, functions=self.tools, dialect=self.dialect
+            )
+        self._read[id(task)] = known
+        if len(self._read) > _KEPT:
+            self._read.pop(next(iter(self._read)), None)
+        return known
+
+    @cached_property
+    def _read(self) -> dict[int, Actions]:
+        return {}
+
+    def _value(self, ballot: Ballot) -> JsonValue:
+        if self.value == "text":
+            return ballot.result.text
+        answer = ballot.answer
+        return answer["answer"] if isinstance(answer, dict) and "answer" in answer else answer
+
+
+def _by_names(ballots: Sequence[Ballot], actions: Actions) -> list[Class]:
+    """Return the ballots in classes of those that call the same tools."""
+    found: dict[str, Class] = {}
+    for each in ballots:
+        named = found.setdefault(actions.names(each.answer), Class(each))
+        named.ballots.append(each)
+        named.votes += each.count
+    return list(found.values())
+
+
+def _told(answer: JsonValue) -> str:
+    match answer:
+        case {"calls": list() as calls}:
+            return ", ".join(str(each["name"]) for each in calls if isinstance(each, dict))
+        case _:
+            return "answer"
