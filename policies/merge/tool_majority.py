@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -21,7 +22,7 @@ from .._ballots import Ballot, Class, absent, classes, lead, most, nobody, read
 __all__ = ["ToolMajority"]
 
 
-_KEPT = 64
+_KEPT = 16
 """Tasks for which the reading task is kept: what was read of a branch is remembered with it."""
 
 
@@ -124,19 +125,17 @@ class ToolMajority(Merge):
 
     def reads(self, task: Task) -> Actions:
         """Return the task by which the branches' answers are read: to say what to do next."""
-        known = self._read.pop(id(task), None)
-        if known is None or known.inner is not task:
+        known = next((each for each in self._read if each.inner is task), None)
+        if known is None:
             known = Actions(
                 text=task.text, inner=task, by=self.by, exclude=self.exclude, functions=self.tools, dialect=self.dialect
             )
-        self._read[id(task)] = known
-        if len(self._read) > _KEPT:
-            self._read.pop(next(iter(self._read)), None)
+            self._read.append(known)
         return known
 
     @cached_property
-    def _read(self) -> dict[int, Actions]:
-        return {}
+    def _read(self) -> deque[Actions]:
+        return deque(maxlen=_KEPT)
 
     def _value(self, ballot: Ballot) -> JsonValue:
         if self.value == "text":
