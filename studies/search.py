@@ -121,12 +121,30 @@ class _Measured(Tree):
     """Keeps the growth of its last run."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        growth = Growth(self, ctx, question)
+        growth = _Growth(self, ctx, question)
         _LAST[:] = [growth]
         return await growth.answer()
 
 
-_LAST: list[Growth] = []
+class _Growth(Growth):
+    """Measures the resident tokens (the unique ones of live paths) at each node's end."""
+
+    def __init__(self, options: Tree, ctx: Context, question: str) -> None:
+        super().__init__(options, ctx, question)
+        self._now = ctx.now
+        self._measured = (0.0, 0)
+        self.kv = 0.0
+        """Resident tokens integrated over time, in token seconds."""
+
+    def done(self, node: Node) -> None:
+        super().done(node)
+        at, resident = self._measured
+        now = self._now()
+        self.kv += max(0.0, now - at) * resident
+        self._measured = (now, self.tree.resident())
+
+
+_LAST: list[_Growth] = []
 
 
 def puzzles(numbers: int, count: int, seed: int) -> list[str]:

@@ -95,13 +95,22 @@ class SearchTree:
         """Most nodes being written or scored at a time."""
         self.pending: dict[Node, None] = {}
         """Nodes that are being written or scored."""
+        self._known = (0.0, 0)
+        """Sum and number of the scores that were told."""
+
+    def scored(self, node: Node, score: float | None) -> None:
+        """Set a node's score, once a node."""
+        node.score = score
+        if score is not None:
+            total, count = self._known
+            self._known = (total + score, count + 1)
 
     def prior(self, node: Node) -> float:
         """Return a node's score, or for an unknown one the mean of the known scores (0.5 without any)."""
         if node.score is not None:
             return node.score
-        known = [each.score for each in self.nodes[1:] if each.score is not None]
-        return sum(known) / len(known) if known else 0.5
+        total, count = self._known
+        return total / count if count else 0.5
 
     def prune(self, node: Node) -> None:
         """Give up a node and all below it that is open or pending."""

@@ -36,17 +36,16 @@ class Growth:
         self._began = 0
         self._changed: Awaited[None] = Awaited(ctx.host)
         self._over = ""
+        self.answers: list[Node] = []
+        """Those found, in the order in which they came."""
         self.counts = {"unknown": 0, "merged": 0, "dead": 0, "failed": 0}
-        self.kv = 0.0
-        """Resident tokens integrated over time, in token seconds."""
-        self._measured = (0.0, 0)
+        self._good = 0
+        """Answers that score at least the threshold."""
 
     async def answer(self) -> Answerable:
         """Grow until the search, a limit or the budget ends it; return the vote of the answers."""
         await self._ctx.race(self._work() for _ in range(self._options.width))
-        self._measure()
-        found = [node for node in self.tree.nodes if node.outcome == "answer"]
-        choice = choose(found, self._task, self._options.weight)
+        choice = choose(self.answers, self._task, self._options.weight)
         if choice is None:
             raise PlannerError(f"the search found no answer in {self._told()}: give it more nodes, depth or budget")
         return self._ctx.answer(choice.value, f"{choice.why}; {self._told()}")
@@ -166,7 +165,7 @@ class Growth:
         except StepFailed as failed:
             await self._failed(node, failed)
             return
-        self._done(node)
+        self.done(node)
         await self._frontier.learn(self._ctx, self._question, node)
 
     async def _settle(self, node: Node, finished: bool) -> None:
@@ -175,7 +174,8 @@ class Growth:
         known = self._states.get(node.key)
         if known is not None and known is not node:
             known.weight += 1
-            node.outcome, node.score = "merged", known.score
+            node.outcome = "merged"
+            self.tree.scored(node, known.score)
             return
         self._states[node.key] = node
         if self._calls is not None and not finished:
@@ -189,7 +189,7 @@ class Growth:
             if node.answer is None:
                 node.outcome = "dead"
                 return
-        node.score = await self._score(node)
+        self.tree.scored(node, await self._score(node))
         if node.answer is not None and node.outcome == "open":
             node.outcome = "answer"
 
@@ -214,21 +214,22 @@ class Growth:
         if node.outcome == "open":
             node.outcome = "dead"
             self.counts["failed"] += 1
-        self._done(node)
+        self.done(node)
 
     def _spent(self, failed: StepFailed) -> None:
         if failed.failure.kind == "BudgetExceeded":
             self._over = "the budget is used up"
 
-    def _done(self, node: Node) -> None:
-        """Tell the search of a node."""
+    def done(self, node: Node) -> None:
+        """Tell the search of a node that has ended."""
         self.tree.pending.pop(node, None)
-        self._measure()
         if node.outcome in ("merged", "dead"):
             self.counts[node.outcome] += 1
+        if node.outcome == "answer":
+            self.answers.append(node)
+            self._good += (node.score or 0.0) >= self._options.threshold
         self._frontier.ended(node)
-        enough = [each for each in self.tree.nodes if each.outcome == "answer"] if self._enough else []
-        if self._enough and sum((each.score or 0.0) >= self._options.threshold for each in enough) >= self._enough:
+        if self._enough and self._good >= self._enough:
             self._over = f"{self._enough} answer{'s are' if self._enough > 1 else ' is'} enough"
 
     def _drop(self) -> None:
@@ -236,13 +237,6 @@ class Growth:
         for node in self.tree.pending:
             if node.outcome == "pruned" and node.line is not None and not node.line.ended:
                 self._ctx.cancel(node.line, "pruned by the search")
-
-    def _measure(self) -> None:
-        at, resident = self._measured
-        now = self._ctx.now()
-        if now > at:
-            self.kv += (now - at) * resident
-        self._measured = (now, self.tree.resident())
 
 
 def _has(step: str, text: str) -> bool:

@@ -46,12 +46,19 @@ class Ets(Search):
 class _Pruning(Strides):
     def __init__(self, tree: SearchTree, options: Ets) -> None:
         self._options = options
+        self._most = 0
+        """No more tokens than so many are resident: what was counted last, and all that came since."""
         super().__init__(tree, options.branch, options.temperature)
 
     def ended(self, node: Node) -> None:
         super().ended(node)
-        if self.tree.resident() > self._options.limit:
+        self._most += node.tokens
+        if self._most <= self._options.limit:
+            return
+        self._most = self.tree.resident()
+        if self._most > self._options.limit:
             self._prune()
+            self._most = self.tree.resident()
 
     def _prune(self) -> None:
         leaves = [each for each in self.tree.nodes if each.outcome == "open" and each not in self.tree.pending]

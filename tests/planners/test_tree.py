@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.plan import Plugin, Request, Text, Think
 from plait.core.result import Result, Usage
-from plait.core.search import Node, Scorer
+from plait.core.search import Node, Scorer, SearchTree
 from plait.planners.tree import Tree
 from plait.planners.tree.vote import choose
 from plait.runtime.simulation.latency import Host
@@ -252,6 +253,32 @@ def test_votes_over_answers(rule: Any) -> None:
     assert choose([], task, rule) is None
     alone = choose([answer("d", [None], "z")], task, rule)
     assert alone is not None and alone.value == "z"
+
+
+def test_a_run_looks_through_its_nodes_a_fixed_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = {100: 0, 800: 0}
+
+    class Counted(list[Node]):
+        def __iter__(self) -> Iterator[Node]:
+            passes[nodes] += 1
+            return super().__iter__()
+
+    def counted(self: SearchTree, random: Any, width: int) -> None:
+        start(self, random, width)
+        self.nodes = Counted(self.nodes)
+
+    start = SearchTree.__init__
+    monkeypatch.setattr(SearchTree, "__init__", counted)
+
+    def step(job: Job, random: Random) -> Result:
+        return Result(value=f"{job.step} takes a step\n", usage=Usage(completion=20))
+
+    for nodes in passes:
+        search = Plugin(name="stride", options={"branch": 40})
+        planner = Tree(search=search, nodes=nodes, width=16, scorer=_Raising(), depth=2, answers=nodes)
+        done = simulate(Request(text="What?"), planner=planner, hosts=[Host("h", slots=16)], outcome=step)
+        assert done.status == "done" and f"{nodes} nodes" in done.result.why, done.failure
+    assert passes[800] == passes[100] <= 2
 
 
 def test_a_thousand_nodes_compute_little_more_than_what_is_new() -> None:

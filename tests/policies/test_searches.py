@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -47,7 +49,7 @@ class Play:
         return child
 
     def end(self, node: Node, score: float | None, outcome: str = "open") -> None:
-        node.score = score
+        self.tree.scored(node, score)
         if node.outcome == "open":
             node.outcome = outcome  # type: ignore[assignment]
         self.tree.pending.pop(node)
@@ -221,6 +223,58 @@ def test_whatever_becomes_of_nodes_a_search_goes_on_or_ends(search: Search, seed
         else:
             break
     assert len(play.tree.nodes) > 1
+
+
+class _Counted(list[Node]):
+    """Counts how often all of it is looked at."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Node]:
+        self.passes += 1
+        return super().__iter__()
+
+    def __getitem__(self, at: Any) -> Any:
+        self.passes += isinstance(at, slice)
+        return super().__getitem__(at)
+
+
+GROWING = [BestFirst(), Stride(), Beam(barrier=False, keep=400), Dvts(subtrees=300), Mcts(), Dfs(branch=3, parallel=8)]
+GROWING += [Ets(branch=4, limit=100_000), Particle(particles=400), Rebase(budget=400)]
+
+
+@pytest.mark.parametrize("search", GROWING, ids=lambda search: type(search).__name__)
+def test_five_thousand_nodes_are_not_looked_through_for_each(search: Search) -> None:
+    random = Random(1)
+    play = Play(search)
+    nodes = play.tree.nodes = _Counted(play.tree.nodes)
+    while len(nodes) < 5_000:
+        child = play.take() if len(play.tree.pending) < 16 else None
+        if child is not None:
+            child.outcome = "dead" if child.depth > 14 else "open"
+        elif play.tree.pending:
+            score = None if random.random() < 0.3 else random.random()  # unknown ones count as the mean
+            play.end(next(iter(play.tree.pending)), score)
+        else:
+            break
+    assert len(nodes) >= 4_000, "the search ended before"
+    assert nodes.passes <= 30
+
+
+def test_a_search_that_prunes_counts_what_is_resident_only_when_it_may_be_too_much() -> None:
+    play = Play(Ets(branch=4, limit=2_000))
+    nodes = play.tree.nodes = _Counted(play.tree.nodes)
+    random = Random(2)
+    most = 0
+    while len(nodes) < 5_000:
+        child = play.take() if len(play.tree.pending) < 16 else None
+        if child is None:
+            play.end(next(iter(play.tree.pending)), random.random())
+            passes = nodes.passes
+            most = max(most, play.tree.resident())
+            nodes.passes = passes
+    assert most <= 2_000 + 16 * 5  # those in flight have their tokens already, here
+    assert nodes.passes < 1_000
 
 
 def test_searches_and_scorers_are_found_by_name_and_options_are_checked() -> None:
