@@ -49,6 +49,7 @@ class Asked(TypedDict, total=False):
     logprobs: int
     window: int
     structured: Structured | None
+    labels: Sequence[str]
     before: str
     chat: bool
     """By default as the request's task has it. For a line that goes on: the prompt is the next message of the
@@ -305,6 +306,11 @@ class Line(Made["Line"]):
     def logprob(self) -> float | None:
         """Mean log-probability (nats) of the last call's tokens, if asked for."""
         return self.result.logprob
+
+    @property
+    def labels(self) -> dict[str, float]:
+        """Log-probabilities (nats) of the labels that the last call was asked about."""
+        return self.result.labels
 
     @property
     def tokens(self) -> int:

@@ -275,6 +275,8 @@ class Context:
         if stop:
             sampling["stop"] = (stop,) if isinstance(stop, str) else stop
             sampling.setdefault("keep_stop", True)
+        if sampling.get("labels"):
+            sampling.setdefault("max_tokens", 1)
         if sampling.get("temperature"):
             sampling.setdefault("seed", derive(self.brief.request.seed, self._planner, str(name)))
         chat = options.pop("chat", self.brief.task.chat() if after is None else bool(options.get("messages")))

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from .chat import Message, transcript
 from .errors import FieldError
@@ -175,6 +185,20 @@ class Sampling(Frozen):
     """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
     structured: Structured | None = None
     """The form that the text must have."""
+    labels: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), max_length=64, exclude_if=lambda labels: not labels
+    )
+    """Texts of one token each, with `max_tokens=1`: the likeliest of them is generated, and `Result.labels` says how
+    likely the model finds each of them there."""
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_fit(cls, labels: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if labels and (info.data.get("max_tokens") != 1 or info.data.get("structured") is not None):
+            raise ValueError("are of one token: give max_tokens=1, and no form")
+        if len(set(labels)) < len(labels):
+            raise ValueError("has a label twice: name each once")
+        return labels
 
 
 _SAMPLING = Sampling()

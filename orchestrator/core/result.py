@@ -104,6 +104,8 @@ class Result(Frozen):
     """Mean log-probability (nats) of the generated tokens, if asked for."""
     signals: Signals | None = None
     """Statistics of the token distributions, if `Sampling.logprobs` asked for more than one token."""
+    labels: dict[str, float] = Field(default_factory=dict, exclude_if=lambda labels: not labels)
+    """Log-probabilities (nats) of `Sampling.labels`. A server may leave out some that it finds unlikely."""
     why: str = ""
     """For a join: why the merge chose this value."""
     reasoning: str = Field(default="", exclude_if=lambda reasoning: not reasoning)

@@ -18,7 +18,7 @@ class Tree(TreeOptions):
     |---|---|---|
     | who grows next | `search` | `best-first`, `stride`, `ets`, `mcts`, `lats`, `dfs`: no depth waits for another |
     | | | `beam`, `dvts`, `rebase`, `tot`, `particle`: rounds |
-    | how promising | `scorer` | `function`, `logprob`, `tool`, `reward-model`, `judge` |
+    | how promising | `scorer` | `function`, `model`, `logprob`, `tool`, `reward-model`, `judge` |
 
     A node continues its parent token for token, so that the prefix is computed once. Nodes in equal states
     (`Task.state_key`) are merged. The seed of a child is made of its path, not of the order in which nodes end. When

@@ -36,6 +36,8 @@ class Growth:
         self._began = 0
         self._changed: Awaited[None] = Awaited(ctx.host)
         self._over = ""
+        self._trouble = ""
+        """Why the first unknown score is unknown, where that was said."""
         self.answers: list[Node] = []
         """Those found, in the order in which they came."""
         self.counts = {"unknown": 0, "merged": 0, "dead": 0, "failed": 0}
@@ -55,7 +57,8 @@ class Growth:
         kinds = [f"{count} {kind}" for kind, count in self.counts.items() if count]
         deepest = max(node.depth for node in self.tree.nodes)
         listed = f" ({', '.join(kinds)})" if kinds else ""
-        return f"{nodes} nodes{listed}, {deepest} deep; {self._over}"
+        trouble = f"; a scorer's call failed: {self._trouble}" if self._trouble else ""
+        return f"{nodes} nodes{listed}, {deepest} deep; {self._over}{trouble}"
 
     async def _work(self) -> None:
         """Take one node after another. Returns when the search is over, which ends the others."""
@@ -203,6 +206,7 @@ class Growth:
                 score = min(max(float(said), 0.0), 1.0)
         except StepFailed as failed:
             self._spent(failed)
+            self._trouble = self._trouble or failed.failure.message
         except Exception:  # whatever a third party's scorer does: the node's score is unknown
             score = None
         self.counts["unknown"] += score is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from plait import Budget, Orchestrator, tool
+from plait.core.errors import FieldError
 from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.plan import Plugin, Request, Text, Think
@@ -17,6 +18,7 @@ from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer, SearchTree
 from plait.planners.tree import Tree
 from plait.planners.tree.vote import choose
+from plait.policies.score.model import Model
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 from plait.tasks.countdown import Countdown
@@ -156,6 +158,40 @@ def test_a_scorer_that_cannot_tell_leaves_the_score_unknown_and_is_counted(how: 
     assert re.search(r"\d+ unknown", answer.why)
 
 
+def test_a_model_scores_by_the_expectation_of_its_marks() -> None:
+    marks = {"0": 0.2, "1": 0.2, "2": 0.4}
+    model = Scripted(
+        [
+            Reply(when=r"good[^\0]*How promising", labels=marks),
+            Reply(when="How promising", labels={"0": 0.8, "1": 0.1}),
+            *two_steps().script.replies,
+        ]
+    )
+    scored: list[float] = []
+
+    class Kept(Model):
+        async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+            score = await super().score(ctx, question, node)
+            scored.append(score or 0.0)
+            return score
+
+    answer = plain(model, scorer=Kept(labels=("0", "1", "2")), nodes=40, search="beam")
+    assert answer.answer == "good\nanswer 42", answer.failure
+    assert {round(each, 6) for each in scored} == {round((0.2 * 0.5 + 0.4) / 0.8, 6), round(0.05 / 0.9, 6)}
+
+
+def test_a_model_that_cannot_tell_probabilities_is_said_in_words() -> None:
+    answer = plain(two_steps(), scorer=Plugin(name="model"), nodes=8)
+    assert answer.status == "done" and "unknown" in answer.why
+    assert "no probability of a label" in answer.why
+
+
+@pytest.mark.parametrize("wrong", [{"labels": ("a",)}, {"labels": ("a", "b"), "values": (1.0,)}, {"values": (2.0,)}])
+def test_marks_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(FieldError):
+        Model(**wrong)
+
+
 def test_all_nodes_dead_is_a_failure_in_words() -> None:
     model = Scripted([Reply(text="and so on\n", finish="stop")])
     answer = plain(model, depth=3, nodes=20, scorer=_Good(), until="never", search="dfs", answers=0, stop=("\n",))
@@ -277,7 +313,7 @@ def test_a_run_looks_through_its_nodes_a_fixed_number_of_times(monkeypatch: pyte
         search = Plugin(name="stride", options={"branch": 40})
         planner = Tree(search=search, nodes=nodes, width=16, scorer=_Raising(), depth=2, answers=nodes)
         done = simulate(Request(text="What?"), planner=planner, hosts=[Host("h", slots=16)], outcome=step)
-        assert done.status == "done" and f"{nodes} nodes" in done.result.why, done.failure
+        assert done.result is not None and f"{nodes} nodes" in done.result.why, done.failure
     assert passes[800] == passes[100] <= 2
 
 

@@ -79,6 +79,23 @@ class Prompter:
             out += self._encode(think.begin, False)
         return Prompt(out)
 
+    def labels(self, labels: Sequence[str]) -> dict[str, int]:
+        """Return the token id of each label. Raises `EngineError` for one that is not a token of this model."""
+        found: dict[str, int] = {}
+        for label in labels:
+            ids = self._encode(label, False)
+            if len(ids) > 1:  # a tokenizer that marks the beginning of words says it of the text's, too
+                before = self._encode("\n", False)
+                both = self._encode("\n" + label, False)
+                ids = both[len(before) :] if both[: len(before)] == before else ids
+            if len(ids) != 1:
+                raise EngineError(
+                    f"the label {label!r} is {len(ids)} tokens of this model, and must be one: take single digits or "
+                    "letters as labels"
+                )
+            found[label] = ids[0]
+        return found
+
     @property
     def template(self) -> str:
         """The model's chat template; empty if it has none."""

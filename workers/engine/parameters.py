@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,17 @@ class Abilities:
         self.mutes = "detokenize" in self._fields
         self._own: dict[str, Any] = {"skip_clone": True} if "skip_clone" in self._fields else {}
 
-    def params(self, sampling: Sampling, stops: Stops, max_tokens: int, deltas: bool, mute: bool = False) -> Any:
-        """Return vLLM's form of the sampling settings; `mute`: it need not make text of the ids.
+    def params(
+        self,
+        sampling: Sampling,
+        stops: Stops,
+        max_tokens: int,
+        deltas: bool,
+        mute: bool = False,
+        labels: Sequence[int] = (),
+    ) -> Any:
+        """Return vLLM's form of the sampling settings; `mute`: it need not make text of the ids. `labels`: the token
+        ids of the step's labels.
 
         Raises `EngineError` for a setting that this vLLM does not know, and whatever vLLM raises for a value that it
         does not accept.
@@ -68,6 +77,9 @@ class Abilities:
         if sampling.logprobs:
             # 0 is how vLLM is asked for the sampled token alone
             fields["logprobs"] = 0 if sampling.logprobs == 1 else sampling.logprobs
+        if labels:
+            # The whole vocabulary's: vLLM's own `logprob_token_ids` blanks those of all other requests of its step.
+            fields |= {"logprobs": -1, "allowed_token_ids": list(labels), "temperature": 0.0}
         if sampling.structured is not None:
             form, forms = sampling.structured, self._forms or dict
             self.need(f"structured_outputs.{form.kind}", form.kind in _parameters(forms))

@@ -65,6 +65,10 @@ class EngineRequest:
     """Sum of the log-probabilities of `ids`."""
     cached: int = 0
     trace: Trace | None = None
+    labels: dict[str, int] = field(default_factory=dict[str, int])
+    """Token ids of the labels that are asked about."""
+    found: dict[str, float] = field(default_factory=dict[str, float])
+    """Their log-probabilities."""
     told: int = 0
     """Tokens that are told already, and with them the sum of their log-probabilities and the length of the text."""
     told_cumulative: float = 0.0
@@ -122,6 +126,7 @@ class EngineRequest:
             logprob=self.cumulative / count if self.sampling.logprobs and count else None,
             signals=self.trace.signals() if self.trace else None,
             anew=self.anew,
+            labels=self.found,
         )
 
 

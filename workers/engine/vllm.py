@@ -141,6 +141,8 @@ class Core:
         sampling = think.sampling
         if sampling.logprobs not in (0, 1):
             self.able.need("logprobs", self._taps)
+        if sampling.labels:
+            self.able.need("labels", self._taps)
         if think.salt:
             self.able.need("cache_salt", self._salted)
         if think.extra_body:
@@ -154,9 +156,12 @@ class Core:
         order.lora = self._loras.get(think.model) if think.model else None
         stops = self.prompter.stops(sampling.stop)
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
-        order.tells = bool(self._checkpoint) and sampling.structured is None
+        if sampling.labels:
+            order.labels = self.prompter.labels(sampling.labels)
         # A form's state cannot be taken up in its middle: that output starts from the beginning.
-        if job.generated and sampling.structured is None:
+        whole = sampling.structured is not None or bool(sampling.labels)
+        order.tells = bool(self._checkpoint) and not whole
+        if job.generated and not whole:
             take_up(order, job.generated, self.prompter, sampling.stop)
             if result := ended(order, self.prompter, (*self.ends, *stops.ids, *sampling.stop_ids), sampling.stop):
                 return result
@@ -173,7 +178,8 @@ class Core:
         order.mute = not (order.deltas or stops.texts or order.skip) and self.able.mutes
         order.mute = order.mute and self.prompter.decodes_late(order.context)
         limit = min(sampling.max_tokens - len(order.past), room)
-        order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute)
+        ids = tuple(order.labels.values())
+        order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids)
         order.trace = Trace.of(sampling)
         order.attempt, order.reports = job.attempt, job.report
         order.bare = order.tells and not (order.deltas or sampling.logprobs)
@@ -382,10 +388,14 @@ class Core:
         token's first."""
         kinds: dict[int, list[tuple[EngineRequest, Any]]] = {}
         for output in outputs:
-            logprobs, output.new_logprobs = output.new_logprobs.logprobs, None
+            taken, output.new_logprobs = output.new_logprobs, None
+            logprobs = taken.logprobs
             order = self._inner.get(output.request_id)
             if order is None:
                 continue
+            if order.labels:
+                places = {int(token): place for place, token in enumerate(taken.logprob_token_ids[0])}
+                order.found = {label: float(logprobs[0, places[token]]) for label, token in order.labels.items()}
             order.cumulative += float(logprobs[:, 0].sum())
             if order.trace is not None:
                 kinds.setdefault(order.trace.k, []).append((order, logprobs))

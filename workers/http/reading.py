@@ -45,6 +45,7 @@ class Reading:
         self._logprobs = 0.0
         self._scored = 0
         self._trace = Trace.of(think.sampling)
+        self._labels: dict[str, float] = {}
         self._usage: Usage | None = None
         self._before = Usage()
         """Of the streams before this one."""
@@ -145,6 +146,8 @@ class Reading:
                 "the server gives no log-probabilities, and this step asks for them: use a server that does (vLLM, "
                 "SGLang), or a planner and policies that do without"
             )
+        if self._sampling.labels and text and not self._labels:
+            self._labels = _labelled(self._sampling.labels, choice.get("logprobs"))
         if self._trace is not None and scores:
             self._look(self._trace, choice.get("logprobs"))
         thought = message.get("reasoning_content") or message.get("reasoning")
@@ -267,9 +270,11 @@ class Reading:
 
     def result(self, finish: Finish) -> Result:
         """Return the result of an answer that ended so."""
-        whole = self._aligned and bool(self.prompt_ids) and (bool(self.ids) or not self.text)
+        labels = self._labels
+        text = max(labels, key=lambda each: labels[each]) if labels else self.text
+        whole = self._aligned and text == self.text and bool(self.prompt_ids) and (bool(self.ids) or not self.text)
         return Result(
-            value=self.text,
+            value=text,
             prompt_ids=tuple(self.prompt_ids) if whole else (),
             token_ids=tuple(self.ids) if whole else (),
             usage=self.usage,
@@ -277,6 +282,7 @@ class Reading:
             logprob=self._logprobs / self._scored if self._sampling.logprobs and self._scored else None,
             signals=self._trace.signals() if self._trace else None,
             reasoning="".join(self._thoughts),
+            labels=labels,
         )
 
 
@@ -305,6 +311,29 @@ def _scores(logprobs: object) -> list[float]:
     if isinstance(content := logprobs.get("content"), list):
         return [float(each["logprob"]) for each in content]
     return [float(each) for each in logprobs.get("token_logprobs") or () if each is not None]
+
+
+def _labelled(labels: Sequence[str], logprobs: object) -> dict[str, float]:
+    """Return the log-probabilities of those labels that are among the likeliest tokens of the first position. Raises
+    `ServerError` if there are none."""
+    tops: object = None
+    if isinstance(logprobs, Mapping):
+        tops = logprobs.get("content") or logprobs.get("top_logprobs")
+    first: Any = tops[0] if isinstance(tops, list) and tops else None
+    if isinstance(first, Mapping) and isinstance(listed := first.get("top_logprobs"), list):
+        first = {each.get("token"): each.get("logprob") for each in listed if isinstance(each, Mapping)}
+    if not isinstance(first, Mapping) or not first:
+        raise ServerError(
+            "the server does not list the likeliest tokens, and this step asks how likely its labels are: use a server "
+            "that gives `top_logprobs` (vLLM, SGLang, OpenAI), or another scorer"
+        )
+    found = {each: float(first[each]) for each in labels if isinstance(first.get(each), int | float)}
+    if not found:
+        raise ServerError(
+            f"none of the labels ({', '.join(labels)}) is among the server's {len(first)} likeliest tokens: ask the "
+            "model more plainly for one of them"
+        )
+    return found
 
 
 def likeliest(logprobs: object) -> list[list[float]]:

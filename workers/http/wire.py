@@ -18,6 +18,9 @@ OURS = frozenset(
 )
 """Fields of a request that nobody else may set: the answer could not be read, or the budget not be kept."""
 
+MOST_LIKELY = 20
+"""Likeliest tokens that a server is asked for to find labels among them; OpenAI's and vLLM's default limit."""
+
 
 class ServerError(Exception):
     """A request that failed. The message is for people: cause and remedy, without any secret."""
@@ -101,7 +104,11 @@ def body(
         fields["seed"] = sampling.seed
     if sampling.stop and not stops_here(dialect, think):
         fields["stop"] = list(sampling.stop)
-    fields |= _logprob_fields(dialect, sampling.logprobs, chat)
+    wanted = max(sampling.logprobs, MOST_LIKELY) if sampling.labels else sampling.logprobs
+    fields |= _logprob_fields(dialect, wanted, chat)
+    if sampling.labels:
+        fields |= {"temperature": 0.0}
+        fields.pop("return_tokens_as_token_ids", None)  # labels are known by their text
     if dialect.usage:
         fields["stream_options"] = {"include_usage": True}
     if dialect.extras:

@@ -7,8 +7,9 @@ tokenizer: a token is a word with the white space before it.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -47,6 +48,8 @@ class Reply(Frozen):
     """Rate of the tokens after that; as fast as they are read by default."""
     times: int | None = Field(default=None, ge=1)
     """How often this reply is given before it is passed over; no limit by default."""
+    labels: dict[str, float] = {}
+    """Probabilities of `Sampling.labels`, of a step that asks for them; its text is the likeliest."""
     retryable: bool = False
     """Whether a `finish: "error"` says that trying again may help."""
 
@@ -165,7 +168,11 @@ class Scripted(Worker):
             message = f"the script answers with an error after {done} tokens: {_head(reply.text)}"
             yield Failure(kind="EngineError", message=message, retryable=reply.retryable)
             return
-        yield Result(value=text, usage=Usage(prompt=len(words), cached=cached, completion=done), finish=finish)
+        usage = Usage(prompt=len(words), cached=cached, completion=done)
+        if think.sampling.labels:
+            yield _labelled(reply.labels, think.sampling.labels, usage)
+            return
+        yield Result(value=text, usage=usage, finish=finish)
 
     async def cancel(self, attempt: int) -> None:
         """Stop generating; the result then has the text so far."""
@@ -217,6 +224,13 @@ class Scripted(Worker):
         used_up = " that is left" if 0 in self._left else ""
         remedy = "add one whose `when` is found in it, or a last one without `when`"
         return as_failure(EngineError(f"no reply of the script{used_up} matches the prompt {_head(prompt)}: {remedy}"))
+
+
+def _labelled(given: Mapping[str, float], labels: Sequence[str], usage: Usage) -> Result | Failure:
+    known = {each: math.log(given[each]) for each in labels if given.get(each, 0.0) > 0.0}
+    if not known:
+        return as_failure(EngineError("the script's reply has no probability of a label: give it `labels`"))
+    return Result(value=max(known, key=lambda each: known[each]), labels=known, usage=usage, finish="length")
 
 
 def _compiled(when: str) -> re.Pattern[str]:
