@@ -31,6 +31,7 @@ PROMISES = {
         "round 2: 2 changed, 2 to right, 0 to wrong",
         "one round",
     ],
+    "workflow.py": ["Guests give the first room 4 of 5", "rates.2.rate   done"],
     "react.py": ["Rome\n", "call00002  done"],
     "refine.py": ["failed    draft-1-2", "42 (round 3 of 3", "53 of 79 tokens"],
     "sampling.py": [

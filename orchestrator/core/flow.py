@@ -138,6 +138,10 @@ class Context:
         op = Call(tool=name if isinstance(name, str) else name.name, args={k: _argument(v) for k, v in args.items()})
         return self._add(Called(self, self._host, self._step("call", op, (), {})))
 
+    def called(self, op: Call, after: Iterable[Made[object]] = (), **named: Unpack[Named]) -> Called:
+        """Make a tool call as plans have it, once the steps `after` have ended in a value."""
+        return self._add(Called(self, self._host, self._step("call", op, (each.name for each in after), named)))
+
     def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> Called:
         """Put a question to a person. Awaiting it gives the answer, one of `choices` if there are any; `StepFailed` if
         nobody can be asked."""

@@ -48,6 +48,7 @@ SAYS: dict[str, str] = {
     "llmcompiler": 'Thought: two\n1. search("a")\n2. search("$1", k=2)\n3. join()\n',
     "threads": "<Parallel>\n<Outlines>\n<Outline> 1: a</Outline>\n<Outline> 2: b</Outline>\n</Outlines>",
     "react": '<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>\nand so on',
+    "workflow": '{"steps": [{"id": "a", "call": "search", "args": {"query": "a"}}], "answer": "$a"}',
     "skeleton": "1. Water\n2. Light\n3. Air\n",
     "skeleton_graph": "1. Begin (difficulty 1)\n2. End (difficulty 2, needs 1)\n",
     "decompose": '{"template": "Translate: {data}", "data": ["water", "light", "air"], "category": "x"}',

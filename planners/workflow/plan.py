@@ -1,0 +1,359 @@
+"""The plans of the planner `workflow`: what a model writes, as nodes; references; what a repair changes; and a plan
+without its values, for a library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from pydantic import JsonValue
+
+from plait.core.values import as_text
+
+__all__ = ["QUESTION", "Fault", "Node", "Ref", "Workflow", "abstracted", "every", "parse", "references", "repaired"]
+
+Kind = Literal["call", "if", "foreach", "while", "review"]
+QUESTION = "question"
+"""`$question`: the question itself."""
+MOST_NODES, DEEPEST = 200, 6
+_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+_PATH = r"([A-Za-z_][A-Za-z0-9_]{0,39})((?:\.\w{1,60}|\[\d{1,6}\]){0,12})"
+_WHOLE = re.compile(rf"\${_PATH}")
+_INSIDE = re.compile(rf"\{{\${_PATH}\}}")
+_STEP = re.compile(r"\w+")
+_KEYS: Mapping[Kind, frozenset[str]] = {
+    "call": frozenset({"id", "call", "args", "after"}),
+    "if": frozenset({"id", "if", "then", "else", "after"}),
+    "foreach": frozenset({"id", "foreach", "as", "do", "after"}),
+    "while": frozenset({"id", "while", "at_most", "do", "after"}),
+    "review": frozenset({"id", "review", "choices", "after"}),
+}
+KINDS: tuple[Kind, ...] = tuple(_KEYS)
+_BLOCKS: Mapping[Kind, tuple[str, ...]] = {"if": ("then", "else"), "foreach": ("do",), "while": ("do",)}
+OPERATORS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in", "contains"})
+
+
+class Fault(NamedTuple):
+    """Something wrong with a plan."""
+
+    node: str
+    """Id of the node; empty for the plan as a whole, `answer` for its answer."""
+    kind: str
+    """`form`, `tool`, `argument`, `missing`, `type`, `reference`, `part`, `cycle`, `unused`."""
+    message: str
+    candidates: tuple[str, ...] = ()
+    """What may have been meant."""
+
+    def __str__(self) -> str:
+        near = f" (perhaps {', '.join(self.candidates)})" if self.candidates else ""
+        return f"{self.node}: {self.message}{near}" if self.node else f"{self.message}{near}"
+
+
+class Ref(NamedTuple):
+    """A reference to a value, or to a part of it: `$flights.0.id`."""
+
+    name: str
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ".".join((f"${self.name}", *self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a plan."""
+
+    id: str
+    kind: Kind
+    tool: str = ""
+    """Of a call."""
+    args: Mapping[str, JsonValue] | None = None
+    """Of a call."""
+    over: JsonValue = None
+    """Of `foreach`: the list. Of `if` and `while`: the condition. Of `review`: what is asked."""
+    name: str = ""
+    """Of `foreach`: what an item is called in the body."""
+    most: int = 1
+    """Of `while`: how often the body may run."""
+    choices: tuple[JsonValue, ...] = ()
+    """Of a review."""
+    blocks: tuple[tuple[Node, ...], ...] = ()
+    """The bodies: of `if` what is done if it holds, and else."""
+    after: tuple[str, ...] = ()
+    """Nodes that must have ended, though no value of theirs is used."""
+
+    @property
+    def own(self) -> tuple[JsonValue, ...]:
+        """What may have references, the bodies apart."""
+        return (dict(self.args or {}), self.over)
+
+    def inner(self) -> Iterator[Node]:
+        """Yield the nodes in its bodies, however deep."""
+        for block in self.blocks:
+            yield from every(block)
+
+    def written(self) -> dict[str, JsonValue]:
+        """Return it as a model writes it."""
+        found: dict[str, JsonValue] = {"id": self.id}
+        match self.kind:
+            case "call":
+                found |= {"call": self.tool, "args": dict(self.args or {})}
+            case "review":
+                found |= {"review": self.over, "choices": list(self.choices)}
+            case _:
+                found[self.kind] = self.over
+                found |= {"as": self.name} if self.kind == "foreach" else {}
+                found |= {"at_most": self.most} if self.kind == "while" else {}
+                for key, block in zip(_BLOCKS[self.kind], self.blocks, strict=True):
+                    found[key] = [each.written() for each in block]
+        if self.after:
+            found["after"] = list(self.after)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A plan."""
+
+    nodes: tuple[Node, ...] = ()
+    answer: JsonValue = None
+    """What the answer is made of; `null`: the model is asked when all results are there."""
+    broken: tuple[Fault, ...] = ()
+    """What could not be read."""
+
+    def written(self) -> dict[str, JsonValue]:
+        """Return it as a model writes it."""
+        steps: list[JsonValue] = [each.written() for each in self.nodes]
+        return {"steps": steps, **({} if self.answer is None else {"answer": self.answer})}
+
+
+def every(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Yield nodes and all nodes inside them."""
+    for node in nodes:
+        yield node
+        yield from node.inner()
+
+
+def references(value: JsonValue) -> list[Ref]:
+    """Return the references in a value, texts with `{$name}` in them included; `$$` stands for a dollar.
+
+    >>> [str(each) for each in references(["$a.rows[0]", "the {$b.x}", "$$5"])]
+    ['$a.rows.0', '$b.x']
+    """
+    match value:
+        case str():
+            whole = _WHOLE.fullmatch(value)
+            return [_ref(found) for found in ([whole] if whole else _INSIDE.finditer(value))]
+        case list():
+            return [ref for each in value for ref in references(each)]
+        case dict():
+            return [ref for each in value.values() for ref in references(each)]
+        case _:
+            return []
+
+
+def whole(value: JsonValue) -> Ref | None:
+    """Return the reference that a value is, if it is one and nothing else."""
+    found = _WHOLE.fullmatch(value) if isinstance(value, str) else None
+    return _ref(found) if found else None
+
+
+def filled(value: JsonValue, look: Mapping[Ref, JsonValue]) -> JsonValue:
+    """Return a value with what its references stand for."""
+    match value:
+        case str():
+            ref = whole(value)
+            if ref is not None:
+                return look[ref]
+            text = _INSIDE.sub(lambda found: as_text(look[_ref(found)]), value)
+            return text.replace("$$", "$", 1) if text.startswith("$$") else text
+        case list():
+            return [filled(each, look) for each in value]
+        case dict():
+            return {key: filled(each, look) for key, each in value.items()}
+        case _:
+            return value
+
+
+def _ref(found: re.Match[str]) -> Ref:
+    return Ref(found[1], tuple(_STEP.findall(found[2])))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def parse(value: JsonValue) -> Workflow:
+    """Return the plan that an object says, with all that cannot be read of it. Never raises."""
+    if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
+        said = 'the plan is no JSON object with "steps": write {"steps": […], "answer": …}'
+        return Workflow(broken=(Fault("", "form", said),))
+    broken: list[Fault] = []
+    nodes = _block(value["steps"], broken, 0)
+    if (count := len(list(every(nodes)))) > MOST_NODES:
+        broken.append(Fault("", "form", f"the plan has {count} steps: {MOST_NODES} at most, use foreach"))
+        nodes = nodes[:0]
+    return Workflow(nodes, value.get("answer"), tuple(broken))
+
+
+def _block(value: JsonValue, broken: list[Fault], depth: int) -> tuple[Node, ...]:
+    if not isinstance(value, list):
+        broken.append(Fault("", "form", f"{_short(value)} is no list of steps"))
+        return ()
+    found = (_node(each, at, broken, depth) for at, each in enumerate(value[: MOST_NODES + 1], 1))
+    return tuple(each for each in found if each is not None)
+
+
+def _node(value: JsonValue, at: int, broken: list[Fault], depth: int) -> Node | None:
+    if not isinstance(value, dict):
+        broken.append(Fault("", "form", f"{_short(value)} is no step: write an object"))
+        return None
+    given = value.get("id")
+    node = given if isinstance(given, str) and _ID.fullmatch(given) and given != QUESTION else ""
+    kinds: list[Kind] = [each for each in KINDS if each in value]
+    wrong = [
+        *([] if node else [f"step {at} needs an `id` of letters, digits and _ that is not `{QUESTION}`"]),
+        *([] if len(kinds) == 1 else [f"a step has exactly one of {', '.join(KINDS)}, this one {len(kinds)}"]),
+        *([f"steps are nested deeper than {DEEPEST}"] if depth > DEEPEST else []),
+    ]
+    if wrong:
+        broken += [Fault(node, "form", each) for each in wrong]
+        return None
+    kind = kinds[0]
+    strange = [key for key in value if key not in _KEYS[kind]]
+    if strange:
+        said = f"a step with `{kind}` has no {', '.join(map(repr, strange[:5]))}"
+        broken.append(Fault(node, "form", said, tuple(sorted(_KEYS[kind]))))
+    blocks = tuple(_block(value.get(key, []), broken, depth + 1) for key in _BLOCKS.get(kind, ()))
+    made = Node(node, kind, after=tuple(each for each in _list(value.get("after")) if isinstance(each, str)))
+    head = value[kind]
+    fault = ""
+    match kind:
+        case "call":
+            args = value.get("args", {})
+            fault = "" if isinstance(head, str) and isinstance(args, dict) else "`call` is a name, `args` an object"
+            made = replace(made, tool=str(head), args=args if isinstance(args, dict) else {})
+        case "review":
+            fault = "" if isinstance(head, str) and head.strip() else "`review` is a question, a text"
+            made = replace(made, over=head, choices=tuple(_list(value.get("choices"))))
+        case "foreach":
+            name = value.get("as", "item")
+            fault = "" if isinstance(name, str) and _ID.fullmatch(name) else "`as` is a name"
+            fault = fault or ("" if isinstance(head, list) or whole(head) else "`foreach` is a list, or one reference")
+            made = replace(made, over=head, name=name if isinstance(name, str) else "item", blocks=blocks)
+        case "while" | "if":
+            most = value.get("at_most", 10)
+            fault = wrong_condition(head)
+            if kind == "while" and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1000):
+                fault = fault or "`at_most` is a number from 1 to 1000"
+                most = 1
+            made = replace(made, over=head, most=most if isinstance(most, int) else 1, blocks=blocks)
+    if kind in ("foreach", "while") and not any(blocks):
+        fault = fault or "`do` has no steps"
+    if fault:
+        broken.append(Fault(node, "form", fault))
+    return made
+
+
+def wrong_condition(value: JsonValue, depth: int = 0) -> str:
+    """Return what is wrong with a condition, or nothing."""
+    match value:
+        case _ if depth > DEEPEST:
+            return f"conditions are nested deeper than {DEEPEST}"
+        case bool():
+            return ""
+        case str() if whole(value):
+            return ""
+        case {"all": list() as several} | {"any": list() as several} if len(value) == 1:
+            return next(filter(None, (wrong_condition(each, depth + 1) for each in several)), "")
+        case {"not": inner} if len(value) == 1:
+            return wrong_condition(inner, depth + 1)
+        case {"left": _, "op": str() as op, "right": _} if len(value) == 3:
+            return "" if op in OPERATORS else f"{op!r} compares nothing: use one of {' '.join(sorted(OPERATORS))}"
+        case _:
+            said = '{"left": …, "op": "==", "right": …}, {"all": […]}, {"any": […]}, {"not": …} or one reference'
+            return f"{_short(value)} is no condition: write {said}"
+
+
+def _list(value: JsonValue) -> Sequence[JsonValue]:
+    return value if isinstance(value, list) else ()
+
+
+def _short(value: JsonValue) -> str:
+    text = as_text(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+# -- repairs -----------------------------------------------------------------------------------------------------------
+
+
+def repaired(plan: Workflow, said: JsonValue, faults: Sequence[Fault]) -> Workflow | None:
+    """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only nodes that have a fault
+    are replaced; one that could not be read is added. `None` if nothing was said that could be done."""
+    if not isinstance(said, dict):
+        return None
+    if isinstance(said.get("steps"), list):  # all anew
+        return parse(said) if any(not each.node and each.kind == "form" for each in faults) else None
+    given = said.get("replace", {})
+    bad = {each.node for each in faults}
+    if not isinstance(given, dict) or not (given or "answer" in said):
+        return None
+    written = plan.written()
+    there = {each.id for each in every(plan.nodes)}
+    new: dict[str, list[JsonValue]] = {
+        key: value if isinstance(value, list) else [value] for key, value in given.items() if key in bad
+    }
+    steps = _replaced(written["steps"], {key: value for key, value in new.items() if key in there})
+    added = [each for key, value in new.items() if key not in there and key not in ("", "answer") for each in value]
+    answer = said["answer"] if "answer" in said and "answer" in bad else plan.answer
+    return parse({"steps": [*steps, *added], "answer": answer})
+
+
+def _replaced(steps: JsonValue, new: Mapping[str, list[JsonValue]]) -> list[JsonValue]:
+    found: list[JsonValue] = []
+    for each in _list(steps):
+        if not isinstance(each, dict):
+            continue
+        if (name := each.get("id")) in new:
+            found += new[str(name)]
+            continue
+        inner = {key: _replaced(each[key], new) for key in ("then", "else", "do") if key in each}
+        found.append({**each, **inner})
+    return found
+
+
+def without(plan: Workflow, ids: frozenset[str]) -> Workflow:
+    """Return a plan without some nodes."""
+
+    def kept(nodes: Sequence[Node]) -> tuple[Node, ...]:
+        stay = (each for each in nodes if each.id not in ids)
+        return tuple(replace(each, blocks=tuple(map(kept, each.blocks))) for each in stay)
+
+    return replace(plan, nodes=kept(plan.nodes))
+
+
+def abstracted(plan: Workflow) -> dict[str, JsonValue]:
+    """Return a plan without the values of its arguments: `"<city>"` in the place of a city. References stay, numbers
+    and texts in conditions too, which are part of what it does."""
+
+    def of(name: str, value: JsonValue) -> JsonValue:
+        if isinstance(value, bool) or value is None:
+            return value
+        if isinstance(value, dict):
+            return {key: of(key, each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [of(name, each) for each in value]
+        return value if references(value) else f"<{name}>"
+
+    def node(value: JsonValue) -> JsonValue:
+        if not isinstance(value, dict):
+            return value
+        inner = {key: [node(each) for each in _list(value[key])] for key in ("then", "else", "do") if key in value}
+        args = value.get("args")
+        done = {"args": {name: of(name, each) for name, each in args.items()}} if isinstance(args, dict) else {}
+        over = {"foreach": of("item", value["foreach"])} if "foreach" in value else {}
+        return {**value, **inner, **done, **over}
+
+    written = plan.written()
+    return {**written, "steps": [node(each) for each in _list(written["steps"])]}

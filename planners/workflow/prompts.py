@@ -1,0 +1,102 @@
+"""What the planner `workflow` says to its model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from plait.core.tools.more import MORE_TOOLS
+from plait.core.tools.tool import ToolSpec
+
+from .plan import Fault, Workflow
+
+__all__ = ["answer", "found", "plan", "repair", "unread"]
+
+_PLAN = """\
+Write a plan that answers the question by calling tools, as one JSON object: {{"steps": [...], "answer": ...}}
+
+Steps:
+{{"id": "a", "call": "tool", "args": {{...}}}}: calls a tool. Its value is the tool's.
+{{"id": "b", "foreach": "$a.rows", "as": "row", "do": [steps]}}: runs the steps for each item, side by side, with \
+$row. Its value is the list of the last step's values.
+{{"id": "c", "if": condition, "then": [steps], "else": [steps]}}: its value is that of the last step that ran.
+{{"id": "d", "while": condition, "at_most": 5, "do": [steps]}}: runs the steps, and again while the condition holds. \
+$d is their last value of the round before, null at first.
+{{"id": "e", "review": "Book it for {{$a.price}}?", "choices": ["yes", "no"]}}: asks a person; its value is the choice.
+A condition is {{"left": "$a.price", "op": "<", "right": 100}} (== != < <= > >= in contains), {{"all": [...]}}, \
+{{"any": [...]}}, {{"not": ...}}, or one reference.
+
+Rules:
+- Refer to a value, or a part of it, by "$id", "$id.field", "$id.0.field", and inside a text by "{{$id.field}}". \
+$question is the question. Steps in a body are seen in that body alone.
+- Steps run side by side unless one refers to another ("after": ["id"] if it must wait without using the value).
+- Every step's value is used by another step or by "answer", a text or any JSON with references. Leave "answer" out to \
+have the results told to you.
+- Use no tools but those below.{more}
+
+Tools:
+{tools}
+{examples}
+Question: {question}
+"""
+_MORE = ' If one is missing, write {{"{more}": "what it shall do"}} in place of the plan; {hidden:,} more can be found.'
+_REPAIR = """\
+The plan cannot run:
+{faults}
+{tools}Write only the steps that have a fault, as {{"replace": {{"id": step}}}}; [steps] in place of a step puts \
+several there, [] takes it out. The other steps stay as they are.{answer}"""
+
+
+def plan(question: str, tools: Sequence[ToolSpec], hidden: int, examples: Sequence[tuple[str, JsonValue]] = ()) -> str:
+    """Return the prompt for a plan. `hidden`: tools that the model is not told of. `examples`: questions with plans."""
+    shown = "".join(f"\nQuestion like it: {asked}\nIts plan: {_json(made)}\n" for asked, made in examples)
+    more = _MORE.format(more=MORE_TOOLS, hidden=hidden) if hidden else ""
+    return _PLAN.format(more=more, tools=told(tools) or "(none)", examples=shown, question=question)
+
+
+def told(tools: Sequence[ToolSpec]) -> str:
+    """Return tools as a model reads them, a line each."""
+    return "\n".join(_json(row(each)) for each in tools)
+
+
+def row(spec: ToolSpec) -> dict[str, JsonValue]:
+    """Return what a model is told of a tool."""
+    returns: dict[str, JsonValue] = {"returns": spec.returns} if spec.returns else {}
+    return {"name": spec.name, "description": spec.description, "args": spec.parameters, **returns}
+
+
+def found(tools: Sequence[ToolSpec]) -> str:
+    """Return the answer to a request for more tools."""
+    return f"These tools were found:\n{told(tools)}\n\nNow write the plan." if tools else "No tool was found. Plan."
+
+
+def repair(faults: Sequence[Fault], plan: Workflow, tools: Sequence[ToolSpec]) -> str:
+    """Return what the model is told of the faults of its plan; `tools`: candidates for those that are not there."""
+    if not plan.nodes:
+        return unread(faults)
+    listed = "\n".join(f"- {each}" for each in faults)
+    more = f"Tools that may be meant:\n{told(tools)}\n" if tools else ""
+    answers = any(each.node == "answer" for each in faults)
+    return _REPAIR.format(faults=listed, tools=more, answer=' Mend "answer" beside "replace".' if answers else "")
+
+
+def unread(faults: Sequence[Fault]) -> str:
+    """Return what the model is told of a plan that could not be read at all."""
+    said = "; ".join(map(str, faults)) or "it has no steps"
+    return f"The plan cannot be read: {said}. Write it again, whole, as one JSON object."
+
+
+def answer(results: Mapping[str, str], most: int) -> str:
+    """Return the question for an answer from results, each cut to `most` characters."""
+    listed = "\n".join(f"{name}: {_cut(text, most)}" for name, text in results.items())
+    return f"The plan has run. Results:\n{listed or '(none)'}\n\nNow answer the question, in words, without a plan."
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most * 3 // 4]} … {text[-most // 4 :]}"
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)
