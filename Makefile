@@ -10,7 +10,7 @@ ARGS ?=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports architecture format docs bench clean
+.PHONY: help setup demo test check lint types imports architecture site format docs bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -35,7 +35,7 @@ else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
 
-check: lint types imports architecture ## Run every check of the code itself
+check: lint types imports architecture site ## Run every check of the code and the documents themselves
 
 lint: $(READY)
 	@echo "── ruff"
@@ -53,6 +53,10 @@ imports: $(READY)
 architecture: $(READY)
 	@echo "── architecture tests"
 	@$(BIN)/python -m pytest tests/test_architecture.py
+
+site: $(READY) ## Build the documentation as a site, into build/site
+	@echo "── site"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix-only --quiet .
