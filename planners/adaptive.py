@@ -57,6 +57,10 @@ class Adaptive(Flow):
     stream: bool = False
     """Send the samples' text while the model writes it."""
 
+    def size(self) -> int:
+        """Return how many samples there may be."""
+        return max(self.probes, self.most)
+
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Sample the probes, ask the allocation, sample what it says, and vote over all."""
         samples = [self._sample(ctx, i, BranchSpec()) for i in range(1, min(self.probes, self.most) + 1)]

@@ -51,14 +51,19 @@ class Blackboard(Flow):
     max_tokens: int = Field(default=64, ge=1)
     """Most tokens of the answer, where no step has given it."""
 
+    def size(self) -> int:
+        """Return how many steps are under way at once: `lag` rounds are written before the first is read."""
+        return self.workers * min(self.lag + 1, self.rounds)
+
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the workers write until one of them has the answer."""
         rows: list[list[Line]] = []
         start = [question, _RULES.format(count=self.workers)]
-        for number in range(self.rounds + self.lag):
+        lag = min(self.lag, self.rounds)
+        for number in range(self.rounds + lag):
             if number < self.rounds:
                 rows.append([self._step(ctx, start, rows, worker) for worker in range(self.workers)])
-            ended = number - self.lag
+            ended = number - lag
             if ended < 0:
                 continue
             await ctx.gather(*rows[ended])

@@ -23,6 +23,9 @@ from .tools.tool import ToolSpec
 from .values import Frozen
 from .view import Branch, StepView, View
 
+MOST_STEPS = 100_000
+"""Steps that a planner's options may ask for at once, unless the run's budget says more: they are built in memory."""
+
 
 class PluginSource(Protocol):
     """What makes plugins of any kind by name."""
@@ -79,6 +82,13 @@ class Planner(Frozen):
     def start(self, brief: Brief) -> Plan:
         """Return the first plan, whose output is the run's answer."""
         raise NotImplementedError
+
+    def size(self) -> int:
+        """Return about how many steps the options ask for at once; by default what `n_option` says.
+
+        A run is refused before `start` if that is more than `MOST_STEPS` and more than its budget's `steps`."""
+        n: object = getattr(self, self.n_option) if self.n_option else None
+        return n if isinstance(n, int) else 1
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a fresh reader for a step that expands."""
@@ -221,7 +231,7 @@ class Allocator(Merge):
     """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
     branches of it. Pure, like any merge."""
 
-    most: int = Field(default=32, ge=1)
+    most: int = Field(default=32, ge=1, le=MOST_STEPS)
     """Most branches in all, the probes included."""
     tokens: int | None = Field(default=None, ge=0)
     """Most tokens of all branches together, those of the probes included; a branch is reckoned to cost what a probe

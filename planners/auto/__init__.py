@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from plait.core.errors import PluginError, TaskError
-from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.interfaces import MOST_STEPS, Brief, Planner, Reader
 from plait.core.plan import Join, Plan, Plugin, Step
 from plait.core.result import Result
 from plait.core.task import Task
@@ -52,7 +52,7 @@ class Auto(Planner):
 
     probes: int = Field(default=4, ge=2, le=16)
     """Samples before the decision."""
-    most: int = Field(default=16, ge=2)
+    most: int = Field(default=16, ge=2, le=MOST_STEPS)
     """Most samples of a vote or best-of-n, probes included."""
     tokens: int = Field(default=1024, ge=1)
     """Most tokens of a probe, sample or refinement."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, islice
 from typing import ClassVar
 
 from pydantic import Field, JsonValue
@@ -230,7 +230,7 @@ class _Search:
         groups = sorted(
             _clusters(pool, [json.dumps(each) for each in inputs]).values(), key=lambda group: -_size(group)
         )
-        pairs = list(combinations([group[0] for group in groups], 2))[: self._options.pairs]
+        pairs = list(islice(combinations([group[0] for group in groups], 2), self._options.pairs))
         lines = [
             self._ctx.think(
                 DIFFERENCE.format(question=self._question, a=a.program, b=b.program),

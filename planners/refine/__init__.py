@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from random import Random
 from typing import Annotated, Literal
 
@@ -26,7 +27,9 @@ __all__ = ["Refine"]
 def _as_rounds(value: object) -> object:
     """Take one number as so many rounds of one draft, and `8x4x1` as three rounds."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return (1,) * max(0, min(value, 1000))
+        if value > 1000:
+            raise ValueError(f"{value:,} rounds are too many: 1,000 are the most")
+        return (1,) * value
     if isinstance(value, str):
         return tuple(part.strip() for part in value.replace(",", "x").split("x"))
     return value
@@ -90,6 +93,11 @@ class Refine(Planner):
         if not rounds or min(rounds) < 1:
             raise ValueError("a round needs at least one draft: write [8,4,1], or [1,1,1] for sequential refinement")
         return rounds
+
+    def size(self) -> int:
+        """Return the drafts of the largest round, or the drafts that its largest workspaces hold if that is more."""
+        most = max(self.rounds)
+        return most * (min(self.k, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
 
     def start(self, brief: Brief) -> Plan:
         """Return the first round."""
@@ -207,7 +215,7 @@ class Refine(Planner):
         match self.distiller:
             case "per-sample-top-k":
                 own = [best[i % len(best)] for i in range(many)]
-                return [[each, *(other for other in best if other is not each)][: self.k] for each in own]
+                return [[each, *islice((other for other in best if other is not each), self.k - 1)] for each in own]
             case "random-k":
                 seeds = [derive(asker.brief.request.seed, "refine", "pick", round, i) for i in range(many)]
                 return [Random(seed).sample(drafts, min(self.k, len(drafts))) for seed in seeds]

@@ -43,7 +43,7 @@ class TreeOptions(Flow):
     propose: Literal["auto", "sample", "list"] = "auto"
     """`sample`: one call a child. `list`: one call writes several next steps, one a line. `auto`: as the search has
     it."""
-    branch: int = Field(default=5, ge=1)
+    branch: int = Field(default=5, ge=1, le=1_000)
     """With `list`: children of a node."""
     list_prompt: str = LIST
     """With `list`: asks for next steps; `{branch}` is their number."""

@@ -23,9 +23,9 @@ class Beam(Search):
     node that comes late may find the places taken.
     """
 
-    keep: int = Field(default=4, ge=1)
+    keep: int = Field(default=4, ge=1, le=10_000)
     """Nodes of a depth that go on."""
-    branch: int = Field(default=4, ge=1)
+    branch: int = Field(default=4, ge=1, le=1_000)
     """Children of each of them."""
     barrier: bool = True
     """Wait for the whole depth."""

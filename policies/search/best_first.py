@@ -19,7 +19,7 @@ class BestFirst(Search):
     As in HF search-and-learn, without its barrier: a node is offered as soon as it is scored.
     """
 
-    branch: int = Field(default=3, ge=1)
+    branch: int = Field(default=3, ge=1, le=1_000)
     """Children of a node."""
     along: Literal["last", "min", "mean"] = "last"
     """A node's worth: its own score, or the least or the mean along its path."""

@@ -23,11 +23,11 @@ class Dfs(Search):
 
     answers: ClassVar[int] = 1
 
-    branch: int = Field(default=2, ge=1)
+    branch: int = Field(default=2, ge=1, le=1_000)
     """Children of a node."""
-    parallel: int = Field(default=2, ge=1)
+    parallel: int = Field(default=2, ge=1, le=1_000)
     """Nodes in flight."""
-    back: int = Field(default=2, ge=1)
+    back: int = Field(default=2, ge=1, le=1_000)
     """Levels to go back from a dead end: with 2 its parent gets no more children."""
     diverse: bool = True
     """Show a node that is expanded again its earlier children."""

@@ -15,9 +15,9 @@ class Dvts(Search):
     """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches side by side. Of the `branch`
     children of a subtree's node the best goes on. Subtrees do not wait for one another."""
 
-    subtrees: int = Field(default=4, ge=1)
+    subtrees: int = Field(default=4, ge=1, le=1_000)
     """Independent searches."""
-    branch: int = Field(default=4, ge=1)
+    branch: int = Field(default=4, ge=1, le=1_000)
     """Children of which the best is kept."""
 
     def frontier(self, tree: SearchTree) -> Frontier:

@@ -25,11 +25,11 @@ class Ets(Search):
     the tree without `diversity`; with it by `scipy.optimize.milp`, and without scipy as if it were 0.
     """
 
-    limit: int = Field(default=2048, ge=1)
+    limit: int = Field(default=2048, ge=1, le=10_000)
     """Tokens of live paths above which it prunes, the prompt's apart."""
     temperature: float = Field(default=0.2, gt=0)
     """How much the score counts (T_R)."""
-    branch: int | None = Field(default=None, ge=1)
+    branch: int | None = Field(default=None, ge=1, le=1_000)
     """Most children of a node; no limit by default."""
     balance: float = Field(default=1.0, ge=0)
     """Weight of the cost (lambda_b)."""

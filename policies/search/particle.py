@@ -21,7 +21,7 @@ class Particle(Search):
     as one of the particles.
     """
 
-    particles: int = Field(default=8, ge=1)
+    particles: int = Field(default=8, ge=1, le=10_000)
     """Lines at a time."""
     iterations: int = Field(default=1, ge=1)
     """Passes from the root."""

@@ -20,7 +20,7 @@ class Rebase(Search):
     `stride` gives the same shares without waiting for a depth to be whole.
     """
 
-    budget: int = Field(default=16, ge=1)
+    budget: int = Field(default=16, ge=1, le=10_000)
     """Children of a depth (W)."""
     temperature: float = Field(default=0.2, gt=0)
     """How much the score counts (T_R): small favours the best."""

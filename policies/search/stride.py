@@ -23,7 +23,7 @@ class Stride(Search):
 
     temperature: float = Field(default=0.2, gt=0)
     """How much the score counts (T_R): small favours the best."""
-    branch: int | None = Field(default=None, ge=1)
+    branch: int | None = Field(default=None, ge=1, le=1_000)
     """Most children of a node; no limit by default."""
 
     def frontier(self, tree: SearchTree) -> Frontier:

@@ -22,7 +22,7 @@ class Tot(Search):
 
     lists: ClassVar[bool] = True
 
-    keep: int = Field(default=5, ge=1)
+    keep: int = Field(default=5, ge=1, le=10_000)
     """Nodes of a depth that go on."""
 
     def frontier(self, tree: SearchTree) -> Frontier:

@@ -26,6 +26,9 @@ SECONDS = 30.0
 """To connect and list."""
 CALL_SECONDS = 300.0
 """For a call, by default: a server that never answers does not hold its run."""
+CLOSE_SECONDS = 15.0
+"""For a server to end. The package `mcp` takes up to 6.5 s to flush, wait, terminate, kill and reap its process; cut
+short, it leaves the process and its pipes behind."""
 PAGES, TOOLS = 100, 1000
 """Most pages and tools of a server's list."""
 TRUSTED = "trusted:"
@@ -127,7 +130,7 @@ class McpServer:
         task, self._task = self._task, None
         if task is not None:
             self._stop.set()
-            _, running = await asyncio.wait([task], timeout=5)
+            _, running = await asyncio.wait([task], timeout=CLOSE_SECONDS)
             if running:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

@@ -13,8 +13,8 @@ from typing import cast, get_args
 
 from pydantic import ValidationError
 
-from ...core.errors import PlannerError
-from ...core.interfaces import Progress
+from ...core.errors import PlannerError, UsageError
+from ...core.interfaces import MOST_STEPS, Brief, Planner, Progress
 from ...core.plan import Plan, Step
 from ...core.result import NO_USAGE, Failure, Finish, Result, Signals, Usage
 from ...core.values import json_value, writable
@@ -85,6 +85,18 @@ def _are_ids(given: object) -> bool:
 
 def _is_number(given: object) -> bool:
     return given is None or (type(given) in (int, float) and math.isfinite(cast("float", given)))
+
+
+def size(planner: Planner, brief: Brief) -> None:
+    """Refuse a planner whose options ask for too many steps, before it makes them. Raises `UsageError`."""
+    asked, limit = planner.size(), max(MOST_STEPS, brief.request.budget.steps or 0)
+    if asked > limit:
+        n: object = getattr(planner, planner.n_option) if planner.n_option else None
+        option = f" ({planner.n_option}={n})" if n == asked else ""
+        raise UsageError(
+            f"{type(planner).__name__} asks for {asked:,} steps{option} and {limit:,} are the most: ask for fewer, or "
+            "allow more with a budget's `steps`"
+        )
 
 
 def plan(given: object, planner: str) -> Plan:

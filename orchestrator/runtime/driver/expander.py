@@ -80,9 +80,11 @@ class Expander:
     def start(self, run: str, planner: Planner, brief: Brief, at: float) -> Submitted:
         """Ask the planner for its first plan and return the event that submits it.
 
-        Raises what the planner raised if that is a `PlaitError`, else `PlannerError`. Nothing is kept of such a run.
+        Raises `UsageError` if its options ask for too many steps, what the planner raised if that is a `PlaitError`,
+        else `PlannerError`. Nothing is kept of such a run.
         """
         try:
+            checked.size(planner, brief)
             plan = checked.plan(planner.start(brief), type(planner).__name__)
         except RAISED as error:
             raise _of_planner(planner, "start", error) from error

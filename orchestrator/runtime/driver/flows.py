@@ -24,6 +24,7 @@ from ...core.interfaces import Brief
 from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure
+from .checked import size
 from .watchdog import WATCHDOG, TooLong, Watched
 
 log = logging.getLogger("plait.flows")
@@ -371,6 +372,7 @@ for _each in (Running.begin, Running._turn, Running._close):  # pyright: ignore[
 
 def first_patch(flow: Flow, brief: Brief) -> Plan:
     """Return the steps that a flow makes before it waits for the first time. Raises what it raises."""
+    size(flow, brief)
     running = Running(flow, brief, ROOT, 0, lambda plan, brief: plan)
     said = [each for each in running.begin(0.0, 0.0) if isinstance(each, Expanded)]
     running.close()

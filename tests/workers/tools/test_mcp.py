@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -186,3 +187,19 @@ async def test_a_call_that_is_never_answered_ends() -> None:
     by_default = McpServer(server)
     assert all(each.timeout and each.timeout <= 600 for each in await by_default.open())
     await by_default.close()
+
+
+async def test_a_server_that_will_not_end_is_killed(tmp_path: Path) -> None:
+    stubborn = tmp_path / "stubborn.py"
+    here = Path(__file__).parent
+    stubborn.write_text(
+        f"import os, signal, sys, time\nsys.path.insert(0, {str(here)!r})\nfrom mcp_server import server\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "try:\n    server.run()\nfinally:\n    time.sleep(600)\n"
+    )
+    made = McpServer(f"{sys.executable} {stubborn}")
+    await made.open()
+    await made.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
