@@ -40,7 +40,8 @@ async def test_tools_are_listed_with_their_schemas_and_effects(tools: dict[str, 
     assert list(tools) == ["add", "note", "broken", "slow"]
     add, note = tools["add"].spec, tools["note"].spec
     assert add.description == "Add two numbers."
-    assert list(add.parameters["properties"]) == ["a", "b"]  # pyright: ignore[reportIndexIssue]
+    properties = add.parameters["properties"]
+    assert isinstance(properties, dict) and list(properties) == ["a", "b"]
     assert add.side_effects and add.once, "that it only reads is nothing but its own word"
     assert note.side_effects and note.once  # it says nothing, so it may change the world
 
