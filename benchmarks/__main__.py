@@ -23,6 +23,7 @@ NAMES = (
     "plan_stream",
     "react",
     "teams",
+    "speculate",
     "throughput",
     "main_job",
     "prefix_reuse",

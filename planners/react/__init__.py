@@ -23,6 +23,7 @@ from plait.core.tools.turns import Dialect, Wanted, ends_a_call, wanted
 from plait.core.values import as_text
 
 from .._shared.steps import OnePlugin
+from .._shared.told import LAST, REPAIR, instructions
 from . import prompts
 from .fates import MORE, fates
 
@@ -103,10 +104,10 @@ class React(Flow):
             if heir is not None:
                 return await heir.work(ctx, question, [*ledger.talk, *messages])
             misread = [call.wrong for call, _ in calls if call.wrong]
-            prompt = "\n".join([*misread, prompts.REPAIR[self.dialect]]) if misread else ""
+            prompt = "\n".join([*misread, REPAIR[self.dialect]]) if misread else ""
             last = number == self.turns or ledger.tired or (bool(misread) and not readable and repaired)
             repaired = repaired or bool(misread)
-            turn = await self._turn(ctx, turn, ledger, messages, prompts.LAST if last else prompt, last)
+            turn = await self._turn(ctx, turn, ledger, messages, LAST if last else prompt, last)
             if last:
                 break
         return turn
@@ -163,7 +164,7 @@ class React(Flow):
         if history and history[0].role in ("system", "developer"):
             said.append(history.pop(0).text)
         if ledger.functions:
-            said.append(prompts.instructions(ledger.functions, self.dialect))
+            said.append(instructions(ledger.functions, self.dialect))
         return [*([Message(role="system", content="\n\n".join(said))] if said else []), *history]
 
     @staticmethod

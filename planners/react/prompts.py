@@ -1,56 +1,21 @@
-"""What the planner `react` says to the model."""
+"""What the planner `react` says to the model, beside what all planners with tools do."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 from plait.core.plan import Function
-from plait.core.tools.turns import Dialect
 
 from .fates import MORE
 
 __all__ = [
-    "LAST",
-    "REPAIR",
     "TIRED",
     "agent_function",
     "cut",
-    "instructions",
     "more_function",
     "slice_of",
     "transfer_function",
 ]
 
-_NATIVE = """\
-Answer the user's question. You may call these functions, a line each:
-{functions}
-Write a call as <tool_call>{{"name": …, "arguments": {{…}}}}</tool_call>. Write all calls that do not need one \
-another's results in the same turn: they run side by side, and their results come with the next message. When you know \
-the answer, write it without any call."""
-_ACTION = """\
-Answer the user's question. You may use these functions, a line each:
-{functions}
-Write a line `Thought: …`, then a line `Action: name({{"argument": …}})` for each call; calls that do not need one \
-another's results go into the same turn. Their results come as `Observation`. When you know the answer, write a line \
-`Answer: …` and no action."""
-LAST = "No more calls can be made. Answer the question now, with what you know."
-REPAIR = {
-    "native": 'Write a call as <tool_call>{"name": …, "arguments": {…}}</tool_call>, or answer without any call.',
-    "action": 'Write a call as a line `Action: name({"argument": …})`, or answer with a line `Answer: …`.',
-}
 TIRED = "You have made this very call {count} times, and its result is the same each time: go on with it, or answer."
-
-
-def instructions(functions: Sequence[Function], dialect: Dialect) -> str:
-    """Return what a model is told of its functions and how to call them."""
-    listed = "\n".join(
-        json.dumps(
-            {"name": each.name, "description": each.description, "parameters": each.parameters}, ensure_ascii=False
-        )
-        for each in functions
-    )
-    return (_NATIVE if dialect == "native" else _ACTION).format(functions=listed)
 
 
 def more_function() -> Function:

@@ -18,9 +18,9 @@ from plait.core.plan import Budget, Call, Request, Think
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import unread, wanted
+from plait.planners._shared.told import LAST
 from plait.planners.react import React
 from plait.planners.react.fates import fates
-from plait.planners.react.prompts import LAST
 from plait.runtime.simulation.latency import Host, LatencyModel
 from plait.runtime.simulation.simulator import SimReport, simulate
 from plait.workers.scripted import Reply

@@ -1,0 +1,36 @@
+"""A small model drafts the steps of a large one. Both are scripted: the large one needs five times as long."""
+
+from __future__ import annotations
+
+from city_tools import population
+
+from plait import Orchestrator
+from plait.planners.speculate import Speculate
+from plait.workers.scripted import Reply, Scripted
+
+ROME = '<tool_call>{"name": "population", "arguments": {"city": "Rome"}}</tool_call>'
+PARIS = '<tool_call>{"name": "population", "arguments": {"city": "Paris"}}</tool_call>'
+
+
+def model(name: str, rate: float) -> Scripted:
+    """Return a model that looks up one city after the other."""
+    replies = [
+        Reply(when=r"2100000", text="Rome is larger.", tokens_per_second=rate),
+        Reply(when=r"2750000", text=f"Now Paris. {PARIS}", tokens_per_second=rate),
+        Reply(text=f"First Rome. {ROME}", tokens_per_second=rate),
+    ]
+    worker = Scripted(replies, name=name)
+    worker.models = (name,)
+    return worker
+
+
+def main() -> None:
+    for window in (1, 4):
+        with Orchestrator(workers=[model("small", 50), model("large", 10)], tools=[population]) as plait:
+            planner = Speculate(draft="small", target="large", window=window)
+            answer = plait.run("Is Rome or Paris larger?", planner=planner)
+        print(f"window {window}: {answer.answer} ({answer.report.seconds:.1f} s; {answer.why})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""A conversation with tools as a list of turns, for planners that go back to a turn or take several ways from it.
+
+Each turn is asked for with all that came before, so a turn depends on the turns before it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Unpack
+
+from plait.core.awaited import Asked, Line, StepFailed
+from plait.core.chat import FunctionCall, Message, spoken
+from plait.core.flow import Context
+from plait.core.plan import Function
+from plait.core.tools.canonical import canonical_text
+from plait.core.tools.turns import Dialect, Wanted, wanted
+from plait.core.values import as_text
+
+from .told import LAST, REPAIR, instructions
+
+__all__ = ["Talk", "Turn"]
+
+_CHARACTERS_A_TOKEN = 4
+_ERROR = "error: "
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn: what the model wrote, what it wants called, and what came of that."""
+
+    text: str
+    calls: tuple[Wanted, ...] = ()
+    results: tuple[str, ...] = ()
+    """Of its calls, in their order; empty before they are made."""
+    ended: bool = True
+    """Without calls: the model has said all. Only lines of a text that goes on are not ended."""
+
+    @property
+    def final(self) -> bool:
+        """Whether it is the answer."""
+        return self.ended and not self.calls
+
+
+@dataclass(slots=True)
+class Talk:
+    """What a planner's conversation consists of, and how its turns are asked for and read."""
+
+    ctx: Context
+    question: str
+    instructions: str = ""
+    dialect: Dialect = "native"
+    calls: int = 8
+    """Most calls of one turn; those beyond are not run, and the model is told so."""
+    observation_tokens: int = 2000
+    turns: int = 12
+    thoughts: bool = True
+    """Keep what a turn says besides its calls. Off: turns with the same calls are the same."""
+    stop: str = "\n"
+    """Where there are no tools: ends a turn, which is then a piece of one text."""
+    _memo: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What the model may call."""
+        return tuple(
+            Function(name=each.name, description=each.description, parameters=each.parameters)
+            for each in self.ctx.brief.tools
+        )
+
+    def ask(self, done: Sequence[Turn], ctx: Context | None = None, **asked: Unpack[Asked]) -> Line:
+        """Ask for the turn after `done`."""
+        ctx = ctx or self.ctx
+        if not self.functions:
+            return self._goes_on("".join(each.text for each in done), ctx, asked)
+        last = len(done) + 1 >= self.turns
+        messages, prompt = self._messages(done), LAST if last and done else ""
+        if not done and messages[-1].role == "user":
+            messages, prompt = messages[:-1], self.question
+        asked["chat"], asked["messages"] = True, messages
+        asked["tools"] = self.functions if self.dialect == "native" and not last else ()
+        asked["tool_choice"], asked["keep_stop"] = "auto", False
+        asked["stop"] = ("\nObservation",) if self.dialect == "action" else ()
+        return ctx.think(prompt or (), **asked)
+
+    def _goes_on(self, text: str, ctx: Context, asked: Asked) -> Line:
+        """Ask for the next piece of a text."""
+        asked["stop"], asked["chat"] = self.stop, (chat := ctx.brief.task.chat())
+        if chat:
+            asked["begin"] = text
+            return ctx.think(self.question, **asked)
+        return ctx.think([self.question, text] if text else self.question, **asked)
+
+    def read(self, line: Line, done: Sequence[Turn]) -> Turn:
+        """Return the turn that a line has written."""
+        if not self.functions:
+            ended = line.finished or line.result.finish == "length" or len(done) + 1 >= self.turns
+            return Turn(line.text, ended=ended)
+        if len(done) + 1 >= self.turns:
+            return Turn(line.text)
+        first = self._first + sum(len(each.calls) for each in done)
+        found = wanted(f"{line.text}\n", self.dialect, first, self.functions)
+        misread = 0
+        calls: list[Wanted] = []
+        for each in found:
+            misread += not each.id
+            calls.append(each if each.id else replace(each, name=f"unread-{misread}"))
+        return Turn(line.text, tuple(calls))
+
+    def same(self, one: Turn, other: Turn) -> bool:
+        """Whether two turns do the same: equal calls in order, or the same text where neither calls anything."""
+        if not one.calls and not other.calls and self.functions:
+            return True  # both answer, and whose answer counts is known
+        if not one.calls or not other.calls or any(each.wrong for each in (*one.calls, *other.calls)):
+            return one.text == other.text and one.ended == other.ended
+        return list(map(self._key, one.calls)) == list(map(self._key, other.calls))
+
+    def free(self, turn: Turn) -> bool:
+        """Whether the calls of a turn may be made and then thrown away: their tools change nothing and ask nobody."""
+        known = {each.name: each for each in self.ctx.brief.tools}
+        specs = [known.get(each.name) for each in turn.calls]
+        return all(spec is not None and not spec.side_effects and not spec.approve for spec in specs)
+
+    async def observed(self, turn: Turn, ctx: Context | None = None) -> Turn:
+        """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
+        one is made that may change something."""
+        ctx = ctx or self.ctx
+        free, run = self.free(turn), [each for each in turn.calls if each.id][: self.calls]
+        memo = self._memo if free else {}
+        new = {self._key(each) if free else each.id: each for each in run if self._key(each) not in memo}
+        made = [ctx.call(each.name, **each.arguments) for each in new.values()]
+        await ctx.gather(*made, return_exceptions=True)
+        said: dict[str, str] = {}
+        for key, each in zip(new, made, strict=True):
+            error = each.error
+            failed = error.failure.message if isinstance(error, StepFailed) else "the call was given up"
+            said[key] = as_text(each.value) if each.done else f"{_ERROR}{failed}"
+            if each.done:
+                memo[key] = said[key]
+        if not free:
+            self._memo.clear()
+        known = {**memo, **said}
+        results = [self._result(each, known.get(self._key(each) if free else each.id), run) for each in turn.calls]
+        return replace(turn, results=tuple(results))
+
+    def _result(self, call: Wanted, text: str | None, run: Sequence[Wanted]) -> str:
+        if not call.id:
+            return f"{_ERROR}{call.wrong}\n{REPAIR[self.dialect]}"
+        if call not in run or text is None:
+            return f"not run: a turn may make {self.calls} calls; make it again if it is needed"
+        most = self.observation_tokens * _CHARACTERS_A_TOKEN
+        if len(text) <= most:
+            return text
+        head = most * 3 // 5
+        return f"{text[:head]}\n[{len(text) - most:,} characters are left out]\n{text[head - most :]}"
+
+    def _key(self, call: Wanted) -> str:
+        return f"{call.name} {self._canonical(call)}"
+
+    def _canonical(self, call: Wanted) -> str:
+        schema = next((each.parameters for each in self.functions if each.name == call.name), None)
+        return canonical_text(call.arguments, schema)
+
+    # -- as messages ---------------------------------------------------------------------------------------------------
+
+    def _messages(self, done: Sequence[Turn]) -> list[Message]:
+        history = list(self.ctx.brief.request.messages)
+        said = [self.instructions] if self.instructions else []
+        if history and history[0].role in ("system", "developer"):
+            said.append(history.pop(0).text)
+        said.append(instructions(self.functions, self.dialect))
+        messages = [Message(role="system", content="\n\n".join(said)), *history]
+        if not history or history[-1].role != "tool":
+            messages.append(Message(role="user", content=self.question))
+        first = self._first
+        for turn in done:
+            messages += self._told(turn, first)
+            first += len(turn.calls)
+        return messages
+
+    @property
+    def _first(self) -> int:
+        """Number of the first call."""
+        return 1 + sum(len(each.tool_calls) for each in self.ctx.brief.request.messages)
+
+    def _told(self, turn: Turn, first: int) -> list[Message]:
+        pairs = list(zip(turn.calls, turn.results, strict=True))
+        misread = [result for call, result in pairs if call.wrong]
+        if self.dialect == "action":
+            whole = self.thoughts or bool(misread)
+            text = (
+                turn.text
+                if whole
+                else "".join(f"Action: {each.name}({self._canonical(each)})\n" for each in turn.calls)
+            )
+            observed = "\n".join(f"Observation of {call.name} ({call.id}): {result}" for call, result in pairs)
+            return [Message(role="assistant", content=text), Message(role="user", content=observed)]
+        said = spoken(turn.text, first)
+        if not (self.thoughts or misread):
+            made = [
+                each.model_copy(update={"function": FunctionCall(name=call.name, arguments=self._canonical(call))})
+                for each, call in zip(said.tool_calls, turn.calls, strict=True)
+            ]
+            said = Message(role="assistant", content="", tool_calls=tuple(made))
+        messages = [said]
+        messages += [
+            Message(role="tool", tool_call_id=call.id, name=call.name, content=result)
+            for call, result in pairs
+            if call.id
+        ]
+        return [*messages, Message(role="user", content="\n".join(misread))] if misread else messages

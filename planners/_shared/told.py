@@ -1,0 +1,40 @@
+"""What a model is told of its tools, and how to call them turn by turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from plait.core.plan import Function
+from plait.core.tools.turns import Dialect
+
+__all__ = ["LAST", "REPAIR", "instructions"]
+
+_NATIVE = """\
+Answer the user's question. You may call these functions, a line each:
+{functions}
+Write a call as <tool_call>{{"name": …, "arguments": {{…}}}}</tool_call>. Write all calls that do not need one \
+another's results in the same turn: they run side by side, and their results come with the next message. When you know \
+the answer, write it without any call."""
+_ACTION = """\
+Answer the user's question. You may use these functions, a line each:
+{functions}
+Write a line `Thought: …`, then a line `Action: name({{"argument": …}})` for each call; calls that do not need one \
+another's results go into the same turn. Their results come as `Observation`. When you know the answer, write a line \
+`Answer: …` and no action."""
+LAST = "No more calls can be made. Answer the question now, with what you know."
+REPAIR = {
+    "native": 'Write a call as <tool_call>{"name": …, "arguments": {…}}</tool_call>, or answer without any call.',
+    "action": 'Write a call as a line `Action: name({"argument": …})`, or answer with a line `Answer: …`.',
+}
+
+
+def instructions(functions: Sequence[Function], dialect: Dialect) -> str:
+    """Return what a model is told of its functions and how to call them."""
+    listed = "\n".join(
+        json.dumps(
+            {"name": each.name, "description": each.description, "parameters": each.parameters}, ensure_ascii=False
+        )
+        for each in functions
+    )
+    return (_NATIVE if dialect == "native" else _ACTION).format(functions=listed)
