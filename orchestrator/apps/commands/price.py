@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from statistics import mean
 from typing import Any
@@ -17,8 +16,10 @@ from ...core.plan import Plan, Think
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.config import Config
 from ...runtime.client.pricing import rates
-from ...runtime.journal.directory import default_folder, entries
+from ...runtime.journal.directory import entries
 from ...runtime.journal.journal import Journal
+from ...runtime.journal.location import Database, Location
+from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
 from ...runtime.simulation.simulator import Host, simulate
 
@@ -106,11 +107,11 @@ def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
 def lengths(config: Config, planner: str) -> dict[str, tuple[int, int]]:
     """Return the mean tokens and the number of the recorded steps of a planner, by their names without numbers. A
     journal that cannot be read is passed over."""
-    place = config.journal if isinstance(config.journal, Path) else default_folder()
-    wanted: dict[Path, set[str]] = {}
-    if config.journal != "off" and place.exists():
+    where = place(config)
+    wanted: dict[Location, set[str]] = {}
+    if config.journal != "off" and (isinstance(where, Database) or where.exists()):
         runs = 0
-        for entry in entries(place, []):
+        for entry in entries(where, []):
             if runs >= _RUNS or len(wanted) >= _FILES:
                 break
             if entry.planner == planner:
@@ -125,7 +126,7 @@ def lengths(config: Config, planner: str) -> dict[str, tuple[int, int]]:
     return {name: (round(mean(tokens)), len(tokens)) for name, tokens in found.items()}
 
 
-def _read(path: Path, runs: set[str], found: dict[str, list[int]]) -> None:
+def _read(path: Location, runs: set[str], found: dict[str, list[int]]) -> None:
     """Add the lengths of the steps of some runs."""
     steps: dict[int, str] = {}
     for row in Journal(path).rows():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from ...core.tools.context import Question
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import RunEntry
 from ...runtime.journal.inbox import leave, pending
+from ...runtime.journal.location import located
 from ...runtime.journal.sessions import place
 from ..common.options import Json
 from ..common.output import Output, opened
@@ -23,8 +23,8 @@ from ..common.terminal import safe
 __all__ = ["questions"]
 
 From = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="PATH", help="A journal, or a folder of them; the default one if left out."),
+    str | None,
+    typer.Option("--from", metavar="PATH", help="A journal, a folder or a store; the default one if left out."),
 ]
 
 
@@ -39,7 +39,7 @@ def questions(
     A call that waits to be allowed is answered with yes, no, {"args": {…}} for other arguments, or
     {"approved": false, "reason": "…"}.
     """
-    where = at if at is not None else place(Config.load())
+    where = located(at) if at is not None else place(Config.load())
     with opened(as_json) as output:
         if question is None:
             _list(pending(where), output)

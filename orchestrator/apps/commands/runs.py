@@ -22,6 +22,7 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import RunEntry, entries, find, sweep
+from ...runtime.journal.location import Location, located
 from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
 from ...runtime.journal.sessions import place, settings_of
@@ -44,8 +45,8 @@ _STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of a run, or as much of its beginning as is its alone.")]
 Place = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="PATH", help="A journal, or a folder of them; the default one if left out."),
+    str | None,
+    typer.Option("--from", metavar="PATH", help="A journal, a folder or a store; the default one if left out."),
 ]
 
 
@@ -218,10 +219,11 @@ def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
     return rebuilt.finish.status if rebuilt.finish is not None else entry.status
 
 
-def _place(given: Path | None) -> Path:
-    if given is not None and not given.exists():
+def _place(given: str | None) -> Location:
+    found = located(given) if given is not None else place(Config.load())
+    if given is not None and isinstance(found, Path) and not found.exists():
         raise UsageError(f"{given} does not exist: name a journal or a folder of journals")
-    return given or place(Config.load())
+    return found
 
 
 def _seconds(text: str) -> float:

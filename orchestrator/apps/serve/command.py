@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ...core.errors import ConfigError
+from ...runtime.journal.location import Database
 from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
 from .settings import Settings
 
@@ -53,6 +54,8 @@ def serve(
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client")):
         raise ConfigError("the server needs more packages: pip install 'plait[serve]'")
     config = common.load(planner=planner, policies=policies or None, tokens=tokens, seconds=seconds)
+    if isinstance(config.journal, Database) and config.pool is None:
+        config = config.model_copy(update={"pool": "serve"})
     settings = Settings.load(
         common.config,
         host=host,

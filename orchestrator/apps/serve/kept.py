@@ -1,19 +1,35 @@
-"""The responses that are remembered, so that they can be read, followed, cancelled and gone on from."""
+"""The responses that are remembered, so that they can be read, followed, cancelled and gone on from.
+
+Those under way here, and the newest others, are in memory. Where runs are written down, responses are too, beside them:
+they outlive the process, and every process of a store in PostgreSQL has the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core.errors import ConfigError
+from ...runtime.journal.documents import Documents
 from .errors import ApiError, not_found
 from .live import Live
 from .settings import Settings
 from .tenants import User
 
 __all__ = ["Kept", "Responses"]
+
+log = logging.getLogger("plait.serve")
+
+_OFTEN = 0.25
+"""Seconds between two looks at a response of another process, and for which its events are gathered."""
+_TRIM = 256
+"""Responses after which the oldest are looked for."""
 
 
 @dataclass(slots=True)
@@ -22,7 +38,8 @@ class Kept:
 
     response: dict[str, Any]
     user: User
-    live: Live
+    live: Live | None
+    """Its run, if that is under way here."""
     conversation: list[dict[str, Any]]
     """What was put to the model, as messages."""
     given: list[dict[str, Any]]
@@ -32,12 +49,20 @@ class Kept:
     """Server-sent events so far, of one that is streamed or runs in the background."""
     over: bool = False
     work: asyncio.Task[None] | None = None
+    steps: bool = False
+    must_call: bool = False
+    model: str = ""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def id(self) -> str:
         """Its id."""
         return self.response["id"]
+
+    @property
+    def run(self) -> str:
+        """Its run's id."""
+        return self.id.removeprefix("resp_")
 
     @property
     def size(self) -> int:
@@ -65,29 +90,90 @@ class Kept:
                 return
             await self._news.wait()
 
+    async def gathered(self) -> None:
+        """Wait until there is more, and then a moment for what follows at once."""
+        await self._news.wait()
+        await asyncio.sleep(_OFTEN)
+
+    def as_document(self) -> bytes:
+        """Return what is written down of it."""
+        names = ("response", "conversation", "given", "background", "over", "steps", "must_call", "model")
+        return json.dumps({name: getattr(self, name) for name in names}).encode()
+
 
 class Responses:
-    """All that are kept, the oldest of which go when there are too many. In memory: a restart forgets them."""
+    """All that are kept, the oldest of which go when there are too many."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, documents: Documents | None) -> None:
         self._settings = settings
+        self._documents = documents
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._total = 0
+        self._since_trim = _TRIM
+        self._thread = ThreadPoolExecutor(1, "plait-responses") if documents is not None else None
+        """Writes, in order."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, kept: Kept) -> None:
-        """Take a response that has begun."""
+    def close(self) -> None:
+        """Wait for what is being written."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    async def _do(self, name: str, *arguments: Any) -> Any:
+        assert self._thread is not None
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, getattr(self._documents, name), *arguments
+        )
+
+    def _later(self, name: str, *arguments: Any) -> None:
+        """Write something; nobody waits for it. An error is logged."""
+        if self._thread is None:
+            return
+
+        def done(future: Any) -> None:
+            if (error := future.exception()) is not None:
+                log.warning("a response cannot be written down: %s", error)
+
+        self._thread.submit(getattr(self._documents, name), *arguments).add_done_callback(done)
+
+    async def keep(self, kept: Kept) -> None:
+        """Take a response that has begun. One in the background is written down before this returns."""
         self._kept[kept.id] = kept
+        if self._documents is not None and kept.background:
+            await self._do("put", kept.id, kept.user.name, kept.as_document())
+
+    async def write_events(self, kept: Kept) -> None:
+        """Write the events of a response in the background as they come, for followers in other processes."""
+        if self._documents is None or not self._documents.shared:
+            return
+        written, events = 0, kept.events
+        while True:
+            if len(events) > written:
+                self._later("add", kept.id, written, events[written:])
+                written = len(events)
+            elif kept.over:
+                return
+            else:
+                await kept.gathered()
 
     def settle(self, kept: Kept) -> None:
         """Take note that a response is over, and make room."""
         if kept.id not in self._kept:
             return
+        if self._documents is not None:
+            if kept.background and self._documents.shared:
+                self._later("add", kept.id, 0, list(kept.events))
+            self._later("put", kept.id, kept.user.name, kept.as_document())
+            self._since_trim += 1
+            if self._since_trim >= _TRIM:
+                self._since_trim = 0
+                self._later("trim", self._settings.store_responses)
         if not kept.background:
             kept.events = []
+        kept.live = None
         self._sizes[kept.id] = kept.size
         self._total += self._sizes[kept.id]
         for name in list(self._kept):
@@ -97,20 +183,59 @@ class Responses:
             if name in self._sizes:
                 self._drop(name)
 
-    def find(self, name: str, user: User, param: str | None = None) -> Kept:
+    async def find(self, name: str, user: User, param: str | None = None) -> Kept:
         """Return a response of the tenant's. Raises `ApiError`: another tenant's is not there."""
         kept = self._kept.get(name)
+        if kept is None:
+            kept = await self.load(name, user)
         if kept is None or kept.user is not user:
-            raise not_found(f"there is no response {name!r} here (they are kept in memory, and the oldest go)", param,
-                            "response_not_found")  # fmt: skip
+            raise not_found(f"there is no response {name!r} here (the oldest go)", param, "response_not_found")
         return kept
 
-    def forget(self, name: str, user: User) -> None:
+    async def load(self, name: str, user: User) -> Kept | None:
+        """Return a response of the tenant's that is written down."""
+        if self._documents is None or len(name) > 100:
+            return None
+        found = await self._do("get", name)
+        if found is None or found[0] != user.name:
+            return None
+        return Kept(user=user, live=None, **json.loads(found[1]))
+
+    async def pieces(self, kept: Kept, first: int) -> list[bytes]:
+        """Return the events of a response of another process, from one on."""
+        return [] if self._documents is None else await self._do("pieces", kept.id, first)
+
+    async def follow(self, kept: Kept, first: int) -> AsyncIterator[bytes]:
+        """Yield the events of a response that is not in memory, from one on."""
+        while True:
+            now = await self.load(kept.id, kept.user)
+            for piece in await self.pieces(kept, first):
+                yield piece
+                first += 1
+            if now is None or now.over:
+                return
+            await asyncio.sleep(_OFTEN)
+
+    async def settled(self, kept: Kept, seconds: float) -> Kept:
+        """Wait until a response of another process is over, at most so long, and return it."""
+        until = asyncio.get_running_loop().time() + seconds
+        while not kept.over and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(_OFTEN)
+            kept = await self.load(kept.id, kept.user) or kept
+        return kept
+
+    async def forget(self, name: str, user: User) -> None:
         """Drop a response. Raises `ApiError`."""
-        kept = self.find(name, user)
+        kept = await self.find(name, user)
         if not kept.over:
             raise ApiError(409, f"response {name} is under way: cancel it first")
-        self._drop(name)
+        if name in self._kept:
+            self._drop(name)
+        if self._documents is not None:
+            try:
+                await self._do("delete", name)
+            except ConfigError as error:
+                raise ApiError(503, str(error), retry=True) from None
 
     def _drop(self, name: str) -> None:
         self._total -= self._sizes.pop(name, 0)

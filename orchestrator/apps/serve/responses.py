@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -25,6 +26,8 @@ from .tenants import User
 __all__ = ["ResponsesApi"]
 
 _GONE = "the client went away"
+_PATIENCE = 20.0
+"""Seconds for which a cancelled run of another process may go on before it is told as it is."""
 
 
 class ResponsesApi:
@@ -34,12 +37,13 @@ class ResponsesApi:
         self._service = service
         self._kept = service.responses
         self._work: set[asyncio.Task[None]] = set()
+        service.on_taken = self.taken
 
     async def create(self, request: Request, user: User) -> Response | EventStream:
         """Answer `POST /v1/responses`."""
         body = await read(request, ResponseBody, self._service.settings)
         body.check()
-        conversation, given = self._conversation(body, user)
+        conversation, given = await self._conversation(body, user)
         wishes = Wishes(
             max_tokens=body.max_output_tokens,
             schema=body.schema_of,
@@ -51,22 +55,21 @@ class ResponsesApi:
         told = bool(body.stream or body.background)
         live = await self._service.submit(made, body.plait, user, watch=told)
         request.scope["plait.run"] = live.handle.run
-        kept = Kept(_response(live, body), user, live, conversation, given, bool(body.background))
+        kept = Kept(_response(live, body), user, live, conversation, given, bool(body.background),
+                    steps=made.steps, must_call=made.must_call, model=made.model)  # fmt: skip
         stored = body.store is not False
         if stored:
-            self._kept.keep(kept)
+            await self._kept.keep(kept)
         if not told:
-            return await self._whole(request, kept)
-        kept.work = work = asyncio.create_task(self._produce(kept))
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
+            return await self._whole(request, kept, live)
+        self._begin(kept, live)
         if body.stream:
             return EventStream(_followed(kept, 0), lambda: None if kept.background else live.handle.cancel(_GONE))
         return JSONResponse(kept.response)
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""
-        kept = self._kept.find(request.path_params["id"], user)
+        kept = await self._current(request.path_params["id"], user)
         if request.query_params.get("stream") != "true":
             return JSONResponse(kept.response)
         after = request.query_params.get("starting_after", "-1")
@@ -74,11 +77,13 @@ class ResponsesApi:
             raise invalid(f"starting_after={after[:20]!r} is no number of an event", "starting_after")
         if not kept.background:
             raise invalid("only a response in the background can be followed again", "stream")
-        return EventStream(_followed(kept, max(0, int(after) + 1)), lambda: None)
+        first = max(0, int(after) + 1)
+        here = kept.events or kept.live is not None
+        return EventStream(_followed(kept, first) if here else self._elsewhere(kept, first), lambda: None)
 
     async def items(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/responses/ID/input_items`."""
-        kept = self._kept.find(request.path_params["id"], user)
+        kept = await self._kept.find(request.path_params["id"], user)
         data = [{"id": f"{kept.id}-{place}", **item} for place, item in enumerate(kept.given)][::-1]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
         return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
@@ -86,26 +91,75 @@ class ResponsesApi:
     async def delete(self, request: Request, user: User) -> Response:
         """Answer `DELETE /v1/responses/ID`."""
         name = request.path_params["id"]
-        self._kept.forget(name, user)
+        await self._kept.forget(name, user)
         return JSONResponse({"id": name, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request, user: User) -> Response:
         """Answer `POST /v1/responses/ID/cancel`. One that is over is returned as it is."""
-        kept = self._kept.find(request.path_params["id"], user)
+        kept = await self._current(request.path_params["id"], user)
         if not kept.background:
             raise invalid("only a response in the background can be cancelled: close the connection of any other")
-        if not kept.over and kept.work is not None:
+        if not kept.over and kept.work is not None and kept.live is not None:
             kept.live.handle.cancel("cancelled by the client")
             await asyncio.wait([kept.work])
+        elif not kept.over:
+            await self._service.order(kept.run, "cancel", value="cancelled by the client")
+            kept = await self._kept.settled(kept, _PATIENCE)
         return JSONResponse(kept.response)
 
-    def _conversation(self, body: ResponseBody, user: User) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    async def _current(self, name: str, user: User) -> Kept:
+        """Return a response as it is now. One whose process ended between its run's end and its own is ended here."""
+        kept = await self._kept.find(name, user)
+        if kept.over or kept.live is not None or kept.work is not None:
+            return kept
+        status = await self._service.status(kept.run)
+        if status in ("running", None):
+            return kept
+        if status == "interrupted":
+            if not self._service.pooled:
+                message = f"its process ended: `plait runs resume {kept.run}` finishes the run"
+                kept.response.update(status="failed", error={"code": "server_error", "message": message})
+            return kept
+        answer = await self._service.orchestrator.resume(kept.run)
+        Assembly(kept.response, kept.must_call).end(answer, kept.steps)
+        await self._kept.keep(kept)
+        self._over(kept)
+        return kept
+
+    async def _elsewhere(self, kept: Kept, first: int) -> AsyncGenerator[bytes, None]:
+        async for event in self._kept.follow(kept, first):
+            yield event
+
+    async def taken(self, live: Live) -> None:
+        """Go on with the response of a run that was taken over from another process, if it has one. Its events begin
+        anew."""
+        kept = await self._kept.load(f"resp_{live.handle.run}", live.user)
+        if kept is None or kept.over:
+            return
+        kept.live = live
+        kept.response.update(output=[], status="in_progress")
+        live.asked = replace(live.asked, steps=kept.steps, must_call=kept.must_call, model=kept.model)
+        await self._kept.keep(kept)
+        self._begin(kept, live)
+
+    def _begin(self, kept: Kept, live: Live) -> None:
+        """Follow a run in the background."""
+        kept.work = work = asyncio.create_task(self._produce(kept, live))
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+        if kept.background:
+            writing = asyncio.create_task(self._kept.write_events(kept))
+            self._work.add(writing)
+            writing.add_done_callback(self._work.discard)
+
+    async def _conversation(self, body: ResponseBody, user: User) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return all messages, and the items that are new."""
         given = body.input if isinstance(body.input, list) else messages_of(body.input)
         new = messages_of(body.input)
         if body.previous_response_id is None:
             return new, [{"type": "message", **each} if "type" not in each else each for each in given]
-        before = self._kept.find(body.previous_response_id, user, "previous_response_id")
+        before = await self._kept.find(body.previous_response_id, user, "previous_response_id")
+        before = before if before.over else await self._current(before.id, user)
         if not before.over or before.response["status"] not in ("completed", "incomplete"):
             raise invalid(f"response {before.id} is {before.response['status']}: there is nothing to go on from",
                           "previous_response_id")  # fmt: skip
@@ -114,26 +168,26 @@ class ResponsesApi:
             {"type": "message", **each} if "type" not in each else each for each in given
         ]
 
-    async def _whole(self, request: Request, kept: Kept) -> Response:
-        handle = kept.live.handle
+    async def _whole(self, request: Request, kept: Kept, live: Live) -> Response:
+        handle = live.handle
         try:
             answer = await unless_gone(request.receive, handle.finished, lambda: handle.cancel(_GONE))
             if answer is None:
                 kept.response["status"] = "cancelled"
                 return Response(status_code=499)
-            Assembly(kept.response, kept.live.asked.must_call).end(answer, kept.live.asked.steps)
-            gave_nothing(answer, kept.live.asked.must_call)
+            Assembly(kept.response, kept.must_call).end(answer, kept.steps)
+            gave_nothing(answer, kept.must_call)
             return JSONResponse(kept.response)
         finally:
             self._over(kept)
 
-    async def _produce(self, kept: Kept) -> None:
+    async def _produce(self, kept: Kept, live: Live) -> None:
         """Follow a run to its end, whoever else does."""
-        assembly = Assembly(kept.response, kept.live.asked.must_call)
+        assembly = Assembly(kept.response, kept.must_call)
         try:
             for event in assembly.begin():
                 kept.add(event)
-            async for news in tell(kept.live.handle, kept.live.asked.steps):
+            async for news in tell(live.handle, kept.steps):
                 for event in assembly.take(news):
                     kept.add(event)
         except Exception as error:  # the driver broke down

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -15,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Plugins as PluginsLike
 from ...runtime.journal.directory import RunEntry, entries, find
+from ...runtime.journal.location import Location
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
 from ..control.verbs import Control
@@ -131,7 +131,7 @@ class RunsApi:
 
     # -- the journal ---------------------------------------------------------------------------------------------------
 
-    def _place(self) -> Path:
+    def _place(self) -> Location:
         config = self._service.orchestrator.config
         if config.journal == "off":
             raise not_found("this server writes no journal, so there are no pictures: leave journal=off out")

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 from starlette.requests import Request
 
+from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Worker, offer
 from ...core.plan import Budget
-from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.client import AsyncOrchestrator, Handle
+from ...runtime.journal import store
+from ...runtime.journal.directory import find
+from ...runtime.journal.documents import Documents
+from ...runtime.journal.location import Database
+from ...runtime.journal.sessions import place
 from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import untrusted
 from .asked import Asked, Wishes, asked
@@ -44,10 +50,18 @@ class Service:
         self.settings = settings
         self.workers = tuple(workers)
         self.tenants = Tenants(settings)
-        self.responses = Responses(settings)
+        config = orchestrator.config
+        self.store = config.journal if isinstance(config.journal, Database) else None
+        """What is shared with other processes."""
+        self.pooled = self.store is not None and config.pool is not None
+        """Whether runs of processes that died go on elsewhere."""
+        self.responses = Responses(settings, None if config.journal == "off" else Documents(place(config), "response"))
         self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers)
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
+        orchestrator.on_taken = self._taken
+        self.on_taken: Callable[[Live], Awaitable[None]] | None = None
+        self._work: set[asyncio.Task[None]] = set()
         self.live: dict[str, Live] = {}
         self._owners: OrderedDict[str, str] = OrderedDict()
         self.ready = False
@@ -63,6 +77,7 @@ class Service:
         await self.drain()
         self.ready = False
         await self.orchestrator.close()
+        await asyncio.to_thread(self.responses.close)
         self.audit.close()
 
     def answered(self, endpoint: str, request: Request, user: User | None, status: int, seconds: float) -> None:
@@ -122,17 +137,49 @@ class Service:
         with user.admitted(), untrusted():
             options = user.shared(asked.options)
             handle = await self.orchestrator.submit(plan=field.plan, watch=watch, **options)
-        live = self.live[handle.run] = Live(handle, user, asked)
+        live = Live(handle, user, asked)
+        self._began(live)
+        return live
+
+    def _began(self, live: Live) -> None:
+        handle, user = live.handle, live.user
+        self.live[handle.run] = live
         user.began(handle.run)
         self._owners[handle.run] = user.name
         if len(self._owners) > _OWNERS:
             self._owners.popitem(last=False)
         handle.finished.add_done_callback(lambda done: self._ended(live, done))
-        return live
 
-    def owns(self, user: User, run: str) -> bool:
-        """Whether a tenant may see a run, under way or past. Whose runs are is known since the server started."""
-        return user.tenant.admin or self._owners.get(run) == user.name
+    def _taken(self, handle: Handle) -> None:
+        """Take note of a run of another process that goes on here."""
+        user = self.tenants.everybody or self.tenants.users.get(handle.request.share)
+        if user is None:  # the tenant is gone: the run ends, and nobody asks for it
+            return
+        live = Live(handle, user, Asked({}, "", handle.request.planner, steps=False))
+        self._began(live)
+        if self.on_taken is not None:
+            task = asyncio.ensure_future(_logged(self.on_taken(live)))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+
+    async def order(self, run: str, verb: str, about: str = "", value: JsonValue = None) -> None:
+        """Tell the process that has a run what a client wants of it. Raises `UsageError` for a run that is over."""
+        if self.store is not None:
+            await asyncio.to_thread(store.order, self.store, run, verb, about, value)
+
+    async def status(self, run: str) -> str | None:
+        """Return how a run stands that is not under way here: `running`, `interrupted`, or how it ended; `None` for one
+        that is written nowhere."""
+        try:
+            entry = await asyncio.to_thread(find, place(self.orchestrator.config), run)
+        except (UsageError, ConfigError):
+            return None
+        return entry.status
+
+    def owns(self, user: User, run: str, share: str | None = None) -> bool:
+        """Whether a tenant may see a run, under way or past. A store says whose runs are (`share`); of runs in files it
+        is known since the server started."""
+        return user.tenant.admin or share == user.name or (share is None and self._owners.get(run) == user.name)
 
     def _ended(self, live: Live, done: asyncio.Future) -> None:
         self.live.pop(live.handle.run, None)
@@ -157,3 +204,10 @@ class Service:
             await asyncio.wait(waiting, timeout=self.settings.drain_seconds)
         for live in list(self.live.values()):
             live.handle.cancel("the server was stopped")
+
+
+async def _logged(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception as error:
+        log.error("the response of a run that was taken over: %s", error)

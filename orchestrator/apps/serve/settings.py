@@ -132,6 +132,8 @@ class Settings(Frozen):
     """Responses that are kept in memory for `previous_response_id` and `GET /v1/responses/ID`; the oldest go first."""
     keep_bytes: int = Field(default=64 << 20, ge=0)
     """Bytes of them, about."""
+    store_responses: int = Field(default=100_000, ge=0)
+    """Responses that are kept beside the journals, where runs are written down; the oldest go first."""
     drain_seconds: float = Field(default=30.0, gt=0)
     """Most seconds that runs under way get to end when the server is told to stop."""
 

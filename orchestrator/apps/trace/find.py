@@ -6,12 +6,14 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ...runtime.client.config import Config
-from ...runtime.journal.directory import default_folder, entries, find as find_run
+from ...runtime.journal.directory import entries, find as find_run
+from ...runtime.journal.location import Location
+from ...runtime.journal.sessions import place
 
 __all__ = ["find"]
 
 
-def find(run: str, config: Config, only: str | None = None) -> tuple[Path, str | None]:
+def find(run: str, config: Config, only: str | None = None) -> tuple[Location, str | None]:
     """Return a journal, and which run of it is meant (`None`: the last).
 
     `run` is a file, or the id of a run (or how it begins) in the folder of journals; empty, the newest run there.
@@ -22,14 +24,14 @@ def find(run: str, config: Config, only: str | None = None) -> tuple[Path, str |
         return path, only
     if only is not None:
         raise UsageError(f"--run {only} chooses a run of a journal, but {run or 'nothing'} is no file")
-    place = config.journal if isinstance(config.journal, Path) else default_folder()
+    where = place(config)
     if not run:
-        newest = next(entries(place), None)
+        newest = next(entries(where), None)
         if newest is None:
-            raise UsageError(f"there is no run in {place}: name a run or the file of a journal")
+            raise UsageError(f"there is no run in {where}: name a run or the file of a journal")
         return newest.path, newest.run
     try:
-        entry = find_run(place, run)
+        entry = find_run(where, run)
     except UsageError as error:
         raise UsageError(f"{error}; or name the file of a journal") from None
     return entry.path, entry.run

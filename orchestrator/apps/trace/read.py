@@ -5,7 +5,6 @@ No worker starts. Where the file and this version of the machine disagree, the t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from ...core.events import Action, Event, Finish
 from ...core.interfaces import Plugins
 from ...machine import Machine
 from ...runtime.journal.journal import Journal
+from ...runtime.journal.location import Location
 from ...runtime.journal.replay import history
 from ...runtime.journal.tables import Header
 from ...runtime.telemetry import model_name
@@ -27,7 +27,7 @@ Watch = Callable[[Event, Machine, Sequence[Action]], None]
 """What is shown each event, the machine after it and what followed, as a driver's watchers are."""
 
 
-def runs_in(path: str | os.PathLike[str]) -> list[str]:
+def runs_in(path: Location | str) -> list[str]:
     """Return the ids of a journal's runs, in the order of their submission. Raises `ConfigError`."""
     journal = Journal(path)
     indexed = [line.run for line in journal.runs()]
@@ -40,7 +40,7 @@ def runs_in(path: str | os.PathLike[str]) -> list[str]:
     return list(runs)
 
 
-def read_trace(path: str | os.PathLike[str], plugins: Plugins, run: str | None = None) -> Trace:
+def read_trace(path: Location | str, plugins: Plugins, run: str | None = None) -> Trace:
     """Return the trace of a run (the last one that was submitted, if `run` is not given).
 
     Raises `ConfigError` for a file that cannot be read and for a run that is not in it.

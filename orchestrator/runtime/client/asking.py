@@ -12,10 +12,11 @@ from ...core.form import ADAPTERS, Form
 from ...core.plan import Asking, Function
 from ...core.result import as_failure
 from ...core.tools.tool import ToolSpec, is_name
-from ...core.values import json_value
+from ...core.values import json_value, writable
 from ..driver.forms import check_schema
 from . import kinds
 from .answer import Answer
+from .options import Options
 
 _MAPPINGS = ("logit_bias", "chat_template_kwargs", "extra_body")
 
@@ -134,3 +135,17 @@ def _clean(name: object, value: object) -> Any:
         return json_value(value)
     except ValueError as error:
         raise UsageError(f"functions: {name}: {error}") from None
+
+
+def checked(text: object, options: Mapping[str, object]) -> str:
+    """Return the text of a request as it may be written down. Raises `UsageError` for options that are not known."""
+    if not isinstance(text, str):
+        raise UsageError(
+            f"a request is a text, and this is a {type(text).__name__}: give a conversation as messages=[…]"
+        )
+    kinds.known("a request", options, Options.__annotations__)
+    if (policies := options.get("policies")) is not None:
+        kinds.iterable("policies", policies, f"policies=[{policies if isinstance(policies, str) else 'fifo'!r}]")
+    if (tools := options.get("tools")) is not None:
+        kinds.iterable("tools", tools, "tools=[function]")
+    return writable(text)

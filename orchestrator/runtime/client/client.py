@@ -26,7 +26,6 @@ from ...core.interfaces import Brief, Merge, Planner, Worker
 from ...core.plan import Budget, Join, Plan, Plugin, Request
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
-from ...core.values import writable
 from ...machine import Machine
 from .. import telemetry
 from ..driver import silence
@@ -35,6 +34,7 @@ from ..driver.driver import LARGE, SLICE, Driver, Watcher
 from ..driver.effects import revised
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
+from ..journal.location import Database, Location, located
 from ..journal.resume import OnUnknown
 from ..journal.sessions import Records, Resumer, RunEntry
 from ..journal.writer import Recorder
@@ -43,12 +43,13 @@ from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
 from . import kinds
 from .answer import Answer, Mode, News
-from .asking import approvals, asked, asking, form_of
+from .asking import approvals, asked, asking, checked, form_of
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
 from .options import Name, Options, Own, ToolLike
 from .place import Place, employ
+from .pool import Pool
 from .pricing import demand, limits, priced
 from .questions import Asker, OnAsk
 from .streaming import check_plan, check_planner
@@ -141,6 +142,9 @@ class AsyncOrchestrator:
         self._place = Place()
         self._watchers: list[Watcher] = []
         self._handles: dict[str, Handle] = {}
+        self._pool: Pool | None = None
+        self.on_taken: Callable[[Handle], object] | None = None
+        """Called with each run that was taken over from another process of the pool, when it goes on here."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -205,6 +209,9 @@ class AsyncOrchestrator:
         if self.config.lease is None:
             driver.jobs.spawn(silence.watch(driver, silence.SILENCE))
         self._driver = driver
+        if isinstance(self.config.journal, Database):
+            self._pool = Pool(self.config.journal, self.config, self._handles, self.reopen, lambda: self.on_taken)
+            await self._pool.open()
 
     async def close(self) -> None:
         """Give up what still runs and free workers and journal. May be called twice, and by a tool of its own."""
@@ -232,6 +239,8 @@ class AsyncOrchestrator:
         driver, self._driver = self._driver, None
         if driver is not None:
             await driver.close()
+        if self._pool is not None:
+            await self._pool.close()
         self._place.leave()
         if self._cache is not None:
             self._cache.close()
@@ -368,7 +377,7 @@ class AsyncOrchestrator:
         *,
         on_unknown: OnUnknown | None = None,
         tools: Iterable[ToolLike] = (),
-        path: str | Path | None = None,
+        path: str | Location | None = None,
     ) -> Answer:
         """Finish a run whose process ended before it did, and return its answer; one that has finished is only read.
 
@@ -380,7 +389,7 @@ class AsyncOrchestrator:
             on_unknown: what becomes of a call with side effects whose outcome is unknown: `fail`, `ask` a person, or
                 `retry`; the configuration's by default. A tool that says it is idempotent is called again anyway.
             tools: functions that its steps may call, besides the orchestrator's own.
-            path: its journal, or the folder to look in; the configuration's by default.
+            path: its journal, or the folder or store to look in; the configuration's by default.
 
         Raises `UsageError` for a run that is not there, `ConfigError` for one that another process is running or whose
         journal this version cannot go on from.
@@ -394,7 +403,7 @@ class AsyncOrchestrator:
         watch: bool | Collection[Mode] = False,
         on_unknown: OnUnknown | None = None,
         tools: Iterable[ToolLike] = (),
-        path: str | Path | None = None,
+        path: str | Location | None = None,
     ) -> Handle:
         """Do what `resume` does and return a handle at once; with `watch` it keeps news."""
         return await self._reopen(run, watch, on_unknown, tools, path, answerable=True)
@@ -405,14 +414,14 @@ class AsyncOrchestrator:
         watch: bool | Collection[Mode],
         on_unknown: OnUnknown | None,
         tools: Iterable[ToolLike],
-        path: str | Path | None,
+        path: str | Location | None,
         answerable: bool,
     ) -> Handle:
         kinds.instance("run", run, str, "its id, as `plait runs list` shows it")
         if path is not None:
-            kinds.instance("path", path, str | Path, "the path of a journal or a folder")
+            kinds.instance("path", path, str | Path | Database, "the path of a journal or a folder")
         tools = kinds.tools(tools)
-        entry: RunEntry = self._resumer.find(run, Path(path) if path is not None else None)
+        entry: RunEntry = self._resumer.find(run, located(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
         told = questions.told if answerable else None
@@ -486,7 +495,7 @@ class AsyncOrchestrator:
         request would raise.
         """
         config = self.config
-        text, messages = asked(_checked(text, options), options.get("messages"))
+        text, messages = asked(checked(text, options), options.get("messages"))
         planner = self._spec("planner", options.get("planner") or config.planner)
         trust(planner)
         made: Planner | None = None
@@ -584,17 +593,3 @@ class AsyncOrchestrator:
 
 def _first(given: T | None, default: T | None) -> T | None:
     return default if given is None else given
-
-
-def _checked(text: object, options: Mapping[str, object]) -> str:
-    """Return the text of a request as it may be written down. Raises `UsageError` for options that are not known."""
-    if not isinstance(text, str):
-        raise UsageError(
-            f"a request is a text, and this is a {type(text).__name__}: give a conversation as messages=[…]"
-        )
-    kinds.known("a request", options, Options.__annotations__)
-    if (policies := options.get("policies")) is not None:
-        kinds.iterable("policies", policies, f"policies=[{policies if isinstance(policies, str) else 'fifo'!r}]")
-    if (tools := options.get("tools")) is not None:
-        kinds.iterable("tools", tools, "tools=[function]")
-    return writable(text)

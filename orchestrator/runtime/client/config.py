@@ -27,6 +27,7 @@ from ...core.errors import ConfigError, FieldError, PluginError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.plan import Budget, Plugin
 from ...core.prices import Price
+from ..journal.location import SCHEMES, Database, located
 from ..plugins.spec import parse_plugin
 
 __all__ = ["BUNDLED_MODEL", "Config", "table"]
@@ -87,6 +88,8 @@ def _off(value: object) -> object:
     """Take the words for no in place of a path."""
     if value is False or (isinstance(value, str) and value.lower() in _OFF):
         return "off"
+    if isinstance(value, str) and value.startswith(SCHEMES):
+        return located(value)
     return None if value is True or (isinstance(value, str) and value.lower() in _ON) else value
 
 
@@ -171,10 +174,16 @@ class Config(BaseSettings):
     """Memory for the key-value cache of one engine, in MiB; what its slots need by default."""
     max_model_len: int | None = Field(default=None, ge=1)
     """Most tokens of a prompt and its output together; what the model allows by default."""
-    journal: Annotated[Literal["off"] | File | None, BeforeValidator(_off)] = None
+    journal: Annotated[Literal["off"] | Database | File | None, BeforeValidator(_off)] = None
     """Where runs are written, so that they can be shown and resumed: one file for all, however large it grows; a folder
-    with a file for each session, and another after 64 MiB; or `off`. By default the folder `plait/runs` under
-    `XDG_STATE_HOME` (`~/.local/state`)."""
+    with a file for each session, and another after 64 MiB; a store for many processes,
+    `postgresql://user@host/database`; or `off`. By default the folder `plait/runs` under `XDG_STATE_HOME`
+    (`~/.local/state`)."""
+    pool: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = None
+    """Processes that share a store and name the same pool take over one another's runs: a run whose process has died is
+    finished by another. They need the same workers and tools."""
+    pool_lease: float = Field(default=10.0, ge=0.5, allow_inf_nan=False)
+    """Seconds for which a process of a store may say nothing before it counts as dead."""
     cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = None
     """Where results of the model are kept, to be used again for the same model, prompt, sampling and sample: a file, or
     `on` for `plait/results.sqlite` under `XDG_CACHE_HOME` (`~/.cache`); off by default."""
@@ -341,7 +350,7 @@ def _from_file(given: str | Path | None) -> _Source:
     values = {key.replace("-", "_"): value for key, value in table.items()}
     for key in _PATHS:
         value: object = values.get(key)
-        if isinstance(value, str) and not value.startswith("~") and value.lower() not in (*_OFF, *_ON):
+        if isinstance(value, str) and not value.startswith(("~", *SCHEMES)) and value.lower() not in (*_OFF, *_ON):
             beside = path.absolute().parent / value
             if key != "model" or beside.exists():  # a model may also be an id on a hub
                 values[key] = str(beside)

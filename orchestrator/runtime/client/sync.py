@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -17,6 +16,7 @@ from pydantic import JsonValue
 
 from ...core.errors import UsageError
 from ...core.plan import Plan
+from ..journal.location import Location
 from ..journal.resume import OnUnknown
 from . import kinds
 from .answer import Answer, Mode, News
@@ -96,7 +96,7 @@ class Orchestrator:
         *,
         on_unknown: OnUnknown | None = None,
         tools: Iterable[ToolLike] = (),
-        path: str | Path | None = None,
+        path: str | Location | None = None,
     ) -> Answer:
         """Finish a run whose process ended before it did; arguments as for `AsyncOrchestrator.resume`."""
         return self._do(self._inner.resume(run, on_unknown=on_unknown, tools=tools, path=path))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple, assert_never
 
-from ...core.errors import RAISED, UsageError, WorkerError
+from ...core.errors import RAISED, ConfigError, UsageError, WorkerError
 from ...core.events import (
     Action,
     Cancel,
@@ -41,6 +41,7 @@ from ...core.events import (
     WorkerUp,
 )
 from ...core.interfaces import Worker, offer
+from ...core.result import as_failure
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
 from .collector import Collector, uncollected
@@ -413,8 +414,10 @@ class Driver:
             case Dispatch():
                 job = action.job
                 node = self.machine.nodes.get(job.step)
-                if node is not None and node.step.side_effects:
-                    self.recorder.intent(job)
+                if node is not None and node.step.side_effects and not self.recorder.intent(job):
+                    error = ConfigError("the call was not made: that it would be could not be written down")
+                    self._inbox.append(Failed(at=self.now(), attempt=job.attempt, failure=as_failure(error)))
+                    return
                 if job.run in self._aloud and job.op.kind == "think" and not job.op.stream:
                     job = replace(job, op=job.op.model_copy(update={"stream": True}))
                 self._runs[job.attempt] = job.run

@@ -1,7 +1,7 @@
-"""The folder of journals: where runs are written by default, which are there, and what may be thrown away.
+"""The runs that were written down, in a folder of journals or a store: which are there, and what may be thrown away.
 
-A session has a file of its own, named by when it began. Whether a run is over is read from a file's index; whether
-somebody works on it, from the claim on the file. What happened in a run is not known here.
+In a folder a session has a file of its own, named by when it began. Whether a run is over is read from a file's index;
+whether somebody works on it, from the claim on the file. What happened in a run is not known here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Literal
 from ...core.errors import ConfigError, UsageError
 from ...core.messages import counted
 from .journal import Journal
+from .location import Database, Location
 from .sqlite import claimed
 from .tables import RunLine
 
@@ -38,7 +39,7 @@ class RunEntry:
     """One run of a journal."""
 
     run: str
-    path: Path
+    path: Location
     """Its journal."""
     created: datetime
     """When it was submitted (UTC)."""
@@ -48,6 +49,8 @@ class RunEntry:
     tokens: int
     text: str
     """The beginning of what was asked."""
+    share: str | None = None
+    """Whose it is (`Request.share`); `None` in a file, whose index does not say."""
 
 
 def default_folder() -> Path:
@@ -77,9 +80,16 @@ def journals(place: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 
-def entries(place: Path, unread: list[str] | None = None) -> Iterator[RunEntry]:
-    """Yield the runs of a folder or a file, the newest first. Files that cannot be read are passed over, and the reason
-    is added to `unread`. Empty files in a folder, to which nothing was ever written, are passed over in silence."""
+def entries(place: Location, unread: list[str] | None = None, like: str = "") -> Iterator[RunEntry]:
+    """Yield the runs of a folder, a file or a store, the newest first. A store yields only those whose ids begin with
+    `like`. Files that cannot be read are passed over, and the reason is added to `unread`. Empty files in a folder, to
+    which nothing was ever written, are passed over in silence."""
+    if isinstance(place, Database):
+        from . import store
+
+        for line, journal, alive, share in store.lines(place, like):
+            yield _entry(journal, line, alive, share)
+        return
     for path in journals(place):
         try:
             found = _entries_of(path)
@@ -90,11 +100,11 @@ def entries(place: Path, unread: list[str] | None = None) -> Iterator[RunEntry]:
         yield from reversed(found)
 
 
-def find(place: Path, run: str) -> RunEntry:
+def find(place: Location, run: str) -> RunEntry:
     """Return the run whose id is `run`, else the only run whose id begins with it. Raises `UsageError` if there is none
     or several."""
     found: list[RunEntry] = []
-    for entry in entries(place):
+    for entry in entries(place, like=run):
         if entry.run == run:
             return entry
         if run and entry.run.startswith(run):
@@ -112,15 +122,21 @@ def find(place: Path, run: str) -> RunEntry:
 
 
 def sweep(
-    folder: Path, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
-) -> tuple[list[Path], int]:
+    folder: Location, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
+) -> tuple[list[Location], int]:
     """Delete journals that no process is writing: all but the newest `keep` files, and files that nobody has written to
     for `older_than` seconds. A journal with an interrupted run is kept unless `interrupted`; empty ones always go.
 
-    Return the files deleted and the bytes freed.
+    In a store these are runs that are over, and age counts from their end. Return the journals deleted and the bytes
+    freed.
     """
+    gone: list[Location] = []
+    if isinstance(folder, Database):
+        from . import store
+
+        gone_there, freed = store.sweep(folder, keep=keep, older_than=older_than, interrupted=interrupted)
+        return [*gone, *gone_there], freed
     now = datetime.now(UTC).timestamp()
-    gone: list[Path] = []
     freed = 0
     for place, path in enumerate(journals(folder)):
         many = keep is not None and place >= keep
@@ -150,13 +166,13 @@ def _entries_of(path: Path) -> list[RunEntry]:
     return [_entry(path, line, busy) for line in lines]
 
 
-def _entry(path: Path, line: RunLine, busy: bool) -> RunEntry:
+def _entry(path: Location, line: RunLine, busy: bool, share: str | None = None) -> RunEntry:
     status = line.status or ("running" if busy else "interrupted")
     try:
         created = datetime.fromisoformat(line.created)
     except (TypeError, ValueError):
         raise ConfigError(f"{path} is damaged: its index has no date for run {line.run!r}") from None
-    return RunEntry(line.run, path, created, status, line.planner, line.tokens, line.text)
+    return RunEntry(line.run, path, created, status, line.planner, line.tokens, line.text, share)
 
 
 def _written(path: Path) -> float:

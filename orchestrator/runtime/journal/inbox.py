@@ -1,4 +1,4 @@
-"""Answers to questions from another process: small files in a folder beside the journal.
+"""Answers to questions from another process: small files in a folder beside the journal, or lines in its store.
 
 A journal has one writer. So whoever answers a run of another process, or one whose process has ended, leaves the answer
 here; it is written into the journal when it is taken.
@@ -20,12 +20,13 @@ from ...core.tools.context import Question
 from ...core.values import json_value
 from .directory import RunEntry, entries
 from .journal import Journal
+from .location import Database, Location
 
 LARGEST = 1_000_000
 """Bytes of an answer."""
 
 
-def pending(path: Path) -> list[tuple[RunEntry, Question]]:
+def pending(path: Location) -> list[tuple[RunEntry, Question]]:
     """Return the questions that nobody has answered yet, of all runs that have not ended in a journal or a folder of
     journals, with their runs. Raises `ConfigError`."""
     found: list[tuple[RunEntry, Question]] = []
@@ -39,11 +40,11 @@ def pending(path: Path) -> list[tuple[RunEntry, Question]]:
                     asked[note.step] = Question.model_validate(note.note)
             elif note.kind == "answered":
                 asked.pop(note.step, None)
-        found += [(entry, each) for each in asked.values() if not _file(entry.path, each.id).exists()]
+        found += [(entry, each) for each in asked.values() if not _left(entry, each.id)]
     return found
 
 
-def leave(path: Path, question: str, value: JsonValue) -> Question:
+def leave(path: Location, question: str, value: JsonValue) -> Question:
     """Leave an answer to a question that is open in a journal or a folder of journals; return the question. Raises
     `UsageError` for one that is not open, `Unanswered` for an answer that makes no sense."""
     there = pending(path)
@@ -52,7 +53,13 @@ def leave(path: Path, question: str, value: JsonValue) -> Question:
         known = f"open are {', '.join(each.id for _, each in there)}" if there else "none is open"
         raise UsageError(f"there is no open question {question!r:.200}: {known}")
     entry, asked = found
-    text = json.dumps(asked.check(json_value(value)), allow_nan=False)
+    said = asked.check(json_value(value))
+    text = json.dumps(said, allow_nan=False)
+    if isinstance(entry.path, Database):
+        from . import store
+
+        store.leave_answer(entry.path, entry.run, question, said)
+        return asked
     file = _file(entry.path, question)
     try:
         file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -66,9 +73,25 @@ def leave(path: Path, question: str, value: JsonValue) -> Question:
     return asked
 
 
-def take(path: Path, question: Question) -> JsonValue | None:
+def take(path: Location, question: Question) -> JsonValue | None:
     """Return the answer that was left to a question, if there is one, and take it away. One that cannot be read, or
     makes no sense, counts as none."""
+    data = _taken(path, question)
+    if data is None or len(data) > LARGEST:
+        return None
+    try:
+        said = json_value(json.loads(data))
+        json.dumps(said, allow_nan=False)  # a number beyond all others is no JSON
+        return question.check(said)
+    except Exception:  # no JSON, too deep, or none of the choices
+        return None
+
+
+def _taken(path: Location, question: Question) -> str | bytes | None:
+    if isinstance(path, Database):
+        from . import store
+
+        return store.take_answer(path, question.run, question.id)
     file = _file(path, question.id)
     try:
         with file.open("rb") as opened:
@@ -78,14 +101,16 @@ def take(path: Path, question: Question) -> JsonValue | None:
             file.parent.rmdir()  # if it is empty now
     except OSError:
         return None
-    if len(data) > LARGEST:
-        return None
-    try:
-        said = json_value(json.loads(data))
-        json.dumps(said, allow_nan=False)  # a number beyond all others is no JSON
-        return question.check(said)
-    except Exception:  # no JSON, too deep, or none of the choices
-        return None
+    return data
+
+
+def _left(entry: RunEntry, question: str) -> bool:
+    """Whether an answer waits to be taken."""
+    if isinstance(entry.path, Database):
+        from . import store
+
+        return store.answered(entry.path, entry.run, question)
+    return _file(entry.path, question).exists()
 
 
 def _file(path: Path, question: str) -> Path:

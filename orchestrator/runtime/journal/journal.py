@@ -1,33 +1,32 @@
-"""The journal: every event and the actions that followed, in one SQLite file that only grows.
+"""The journal: every event and the actions that followed, in one file of SQLite, or in PostgreSQL; it only grows.
 
 Events determine the machine's state. Actions stand beside them, with long texts abridged. A replay compares them. In a
-file that holds only some of a machine's runs (`Header.told`), a replay follows the attempts that the actions name.
+journal that holds only some of a machine's runs (`Header.told`), a replay follows the attempts that the actions name.
 Notes serve resuming alone: calls with side effects that were about to be made, questions to people, their answers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import os
 import re
 import reprlib
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, Pruned, Submitted
 from ...machine import Refused
+from .location import Database, Location, located
 from .recorded import as_json, dump, event_json
-from .sqlite import check_format, claim, connect, explained, packed, prepare, unpacked
-from .tables import HEAD, Header, Note, Row, RunLine, is_run_line
+from .sqlite import SqliteFile, packed, unpacked
+from .tables import HEAD, Batch, Header, Note, Row, RunLine, Storage, is_run_line
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
 _MOST = 512
@@ -35,57 +34,53 @@ _MOST = 512
 
 
 class Journal:
-    """One file, written by one process at a time and read by any number.
+    """One journal, written by one process at a time and read by any number: a file, or one of a PostgreSQL store.
 
-    Nothing happens to the file before `open` (or the first `append`, which opens with a machine's default options).
+    Nothing happens to it before `open` (or the first `append`, which opens with a machine's default options).
     `synchronous="normal"` survives the end of the process, "full" also that of the machine (one fsync a batch).
-    No text of `secrets` is written to the file.
+    No text of `secrets` is written to it.
 
-    All methods raise `ConfigError`, with the cause, for a file that cannot be used.
+    All methods raise `ConfigError`, with the cause, for a journal that cannot be used.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Database,
         *,
         synchronous: Literal["normal", "full"] = "normal",
         secrets: Iterable[str] = (),
     ) -> None:
-        self.path = Path(path)
-        self._synchronous = synchronous
+        self._storage = storage(located(path), synchronous)
         self._secrets = [json.dumps(secret)[1:-1] for secret in secrets if secret]
-        self._db: sqlite3.Connection | None = None
-        self._lock: int | None = None
         self._next = 1
-        self._lines: list[tuple[int, float, str | None, str, str | bytes]] = []
-        self._acted: list[tuple[int, str | bytes]] = []
-        self._index: list[tuple[str, tuple[object, ...]]] = []
+        self._batch = Batch()
         self._runs: dict[int, str] = {}
         self._resumes: str | None = None
 
     def __enter__(self) -> Self:
-        return self if self._db is not None else self.open()
+        return self if self._storage.is_open else self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
+    @property
+    def path(self) -> Location:
+        """Where it is. A new journal of a store has its number from `open` on."""
+        return self._storage.location
+
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def hold(self) -> None:
-        """Claim the file, so that nobody else writes to it until `close`."""
-        if self._lock is None:
-            self._lock = claim(self.path)
+    def hold(self, run: str | None = None) -> None:
+        """Claim the journal, so that nobody else writes to it until `close`; with `run`, to go on with that run. In a
+        store only this run is claimed, and `path` is then another journal, which begins with all of this one."""
+        self._storage.hold(run)
 
     @property
     def size(self) -> int:
-        """Bytes written so far, including those that SQLite keeps beside the file while it is open."""
-        if self._db is None:
-            return 0
-        with explained(self.path):
-            pages = self._db.execute("PRAGMA page_count").fetchone()[0]
-            return pages * self._db.execute("PRAGMA page_size").fetchone()[0]
+        """Bytes written so far, about."""
+        return self._storage.size
 
     def open(
         self,
@@ -100,20 +95,12 @@ class Journal:
         """Start a session. The events appended to it are for a new machine with these options; with `resumes` and
         `base` they are for the machine that resumes this run, as it stood after event `base`. `told` as in `Header`.
 
-        A file that exists keeps its sessions; the new one follows them.
+        A journal that exists keeps its sessions; the new one follows them.
         """
-        if self._db is not None:
+        if self._storage.is_open:
             raise ConfigError(f"{self.path} is open already")
-        self.hold()
         try:
-            self._db = connect(self.path, write=True)
-            with explained(self.path):
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
-                prepare(self._db)
-            check_format(self._db, self.path)
-            with explained(self.path):
-                self._next = self._db.execute("SELECT coalesce(max(seq), 0) + 1 FROM events").fetchone()[0]
+            self._next = self._storage.open()
             self._resumes = resumes
             self._begin(
                 Header(
@@ -128,12 +115,12 @@ class Journal:
                 )
             )
         except BaseException:
-            self._release()
+            self._storage.close()
             raise
         return self
 
     def told(self, *, grace: float, lease: float | None, meta: Mapping[str, JsonValue], goes_on: bool = True) -> None:
-        """Start a session in which the machine has runs that this file does not hold. With `goes_on` its machine is
+        """Start a session in which the machine has runs that this journal does not hold. With `goes_on` its machine is
         that of the last event, else a new one."""
         self.flush()
         base = self._next - 1 if goes_on and self._next > 1 else None
@@ -143,11 +130,7 @@ class Journal:
         )
 
     def _begin(self, header: Header) -> None:
-        """Write a session's header. A session without events is replaced: it starts at the same event."""
-        assert self._db is not None
-        with explained(self.path):
-            line = (self._next, self._hidden(header.model_dump_json()))
-            self._db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", line)
+        self._storage.begin(self._next, self._hidden(header.model_dump_json()))
 
     def append(self, events: Sequence[Event], *, sync: bool = False, commit: bool = True) -> int:
         """Write events, in one transaction, and return the number of the first; the others follow it.
@@ -155,19 +138,18 @@ class Journal:
         With `sync` they are on the disk when this returns, and survive the end of the machine too. Without `commit`
         they are kept until the next `flush`: a process that is killed before loses them.
         """
-        if self._db is None:
+        if not self._storage.is_open:
             self.open()
         first = self._next
         for seq, event in enumerate(events, first):
             text = packed(self._hidden(event_json(event)))
-            self._lines.append((seq, event.at, self._run_of(event), event.kind, text))
+            self._batch.events.append((seq, event.at, self._run_of(event), event.kind, text))
             if isinstance(event, Submitted):
-                head = json.loads(self._hidden(json.dumps(" ".join(event.request.text[: 4 * HEAD].split()))))[:HEAD]
-                values = (event.run, seq, _now(), head, event.request.planner.name)
-                statement = "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)"
-                self._index.append((statement, values))
+                request = event.request
+                head = json.loads(self._hidden(json.dumps(" ".join(request.text[: 4 * HEAD].split()))))[:HEAD]
+                self._batch.begun.append((event.run, seq, _now(), head, request.planner.name, request.share))
         self._next += len(events)
-        if commit or sync or len(self._lines) >= _MOST:
+        if commit or sync or len(self._batch.events) >= _MOST:
             self._write(sync)
         return first
 
@@ -178,17 +160,15 @@ class Journal:
             if isinstance(action, Dispatch):
                 self._runs[action.job.attempt] = action.job.run
             elif isinstance(action, Finish) and self._resumes in (None, action.run):
-                values = (action.status, action.usage.completion, _now(), action.run)
-                self._index.append(("UPDATE runs SET status = ?, tokens = ?, ended = ? WHERE run = ?", values))
-        self._acted.append((seq, packed(dump(actions, refused, self._hidden))))
+                self._batch.ended.append((action.status, action.usage.completion, _now(), action.run))
+        self._batch.actions.append((seq, packed(dump(actions, refused, self._hidden))))
 
     def note(self, note: Note) -> None:
         """Write a note. The note and all events appended before it are on the disk when this returns."""
-        if self._db is None:
+        if not self._storage.is_open:
             self.open()
         text = packed(self._hidden(as_json(note.note)))
-        statement = "INSERT INTO notes (run, step, attempt, kind, note) VALUES (?, ?, ?, ?, ?)"
-        self._index.append((statement, (note.run, note.step, note.attempt, note.kind, text)))
+        self._batch.notes.append((note.run, note.step, note.attempt, note.kind, text))
         self._write(sync=True)
 
     @property
@@ -198,49 +178,24 @@ class Journal:
 
     def flush(self) -> None:
         """Write what `append`, `acted` and `note` have gathered, in one transaction."""
-        if self._lines or self._acted or self._index:
+        if self._batch:
             self._write()
 
     def close(self) -> None:
-        """Flush and close the file; SQLite leaves no second file beside it. May be called twice."""
-        if self._db is None:
-            self._release()
-            return
+        """Flush and close. May be called twice."""
         try:
-            self.flush()
-            # Without this the file could not be read where its folder cannot be written. A reader may be in the way.
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("PRAGMA journal_mode = DELETE")
+            if self._storage.is_open:
+                self.flush()
         finally:
-            self._release()
+            self._storage.close()
 
     def _write(self, sync: bool = False) -> None:
-        assert self._db is not None
-        with explained(self.path):
-            if sync and self._synchronous != "full":
-                self._db.execute("PRAGMA synchronous = full")
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._db.executemany("INSERT INTO actions VALUES (?, ?)", self._acted)
-                self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", self._lines)
-                for statement, values in self._index:
-                    self._db.execute(statement, values)
-                self._db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                self._next -= len(self._lines)
-                self._clear()
-                raise
-            finally:
-                if sync and self._synchronous != "full":
-                    self._db.execute("PRAGMA synchronous = normal")
-        self._clear()
-
-    def _clear(self) -> None:
-        self._lines.clear()
-        self._acted.clear()
-        self._index.clear()
+        batch, self._batch = self._batch, Batch()
+        try:
+            self._storage.write(batch, sync)
+        except BaseException:
+            self._next -= len(batch.events)
+            raise
 
     def _run_of(self, event: Event) -> str | None:
         match event.kind:
@@ -260,33 +215,22 @@ class Journal:
             text = text.replace(secret, "***")
         return text
 
-    def _release(self) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[Row]:
-        """Yield all rows written so far, oldest first. The file may be open for writing, here or elsewhere."""
-        if self._db is not None:
+        """Yield all rows written so far, oldest first. The journal may be open for writing, here or elsewhere."""
+        if self._storage.is_open:
             self.flush()
-        with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):
-            check_format(db, self.path)
-            expected = 1
-            lines = db.execute("SELECT seq, at, run, kind, event, actions FROM rows ORDER BY seq")
-            for seq, at, run, kind, event, actions in lines:
-                try:
-                    row = Row(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
-                except (ValueError, TypeError) as error:
-                    raise ConfigError(f"{self.path} is damaged: event {seq} cannot be read ({error})") from None
-                if row.seq != expected:
-                    raise ConfigError(f"{self.path} is damaged: event {expected} is missing")
-                expected += 1
-                yield row
+        expected = 1
+        for seq, at, run, kind, event, actions in self._storage.rows():
+            try:
+                row = Row(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
+            except (ValueError, TypeError) as error:
+                raise ConfigError(f"{self.path} is damaged: event {seq} cannot be read ({error})") from None
+            if row.seq != expected:
+                raise ConfigError(f"{self.path} is damaged: event {expected} is missing")
+            expected += 1
+            yield row
 
     def events(self) -> Iterator[Event]:
         """Yield all events, oldest first."""
@@ -294,15 +238,17 @@ class Journal:
 
     def notes(self, run: str) -> list[Note]:
         """Return the notes of a run, oldest first."""
-        select = "SELECT run, step, attempt, kind, note FROM notes WHERE run = ? ORDER BY id"
-        lines = self._select("notes", select, run) or ()
+        if self._storage.is_open:
+            self.flush()
+        lines = self._storage.notes(run)
         return [Note(run, step, attempt, kind, json.loads(unpacked(note))) for run, step, attempt, kind, note in lines]
 
     def runs(self) -> list[RunLine]:
         """Return the index of the runs, in the order of their submission. Raises `ConfigError` for a file of format 1,
         which has none."""
-        select = "SELECT run, first, created, text, planner, status, tokens, ended FROM runs ORDER BY first"
-        lines = self._select("runs", select)
+        if self._storage.is_open:
+            self.flush()
+        lines = self._storage.runs()
         if lines is None:
             raise ConfigError(
                 f"{self.path} has journal format 1, which has no index of its runs: `plait replay` reads it"
@@ -312,21 +258,9 @@ class Journal:
                 raise ConfigError(f"{self.path} is damaged: its index of runs holds {reprlib.repr(line)}")
         return [RunLine(*line) for line in lines]
 
-    def _select(self, table: str, select: str, *values: object) -> list[tuple[Any, ...]] | None:
-        """Read a table; return `None` for a file of format 1, which does not have it."""
-        if self._db is not None:
-            self.flush()
-        with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):
-            check_format(db, self.path)
-            if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]:
-                return None
-            return db.execute(select, values).fetchall()
-
     def sessions(self) -> list[tuple[int, Header]]:
         """Return the number of each session's first event, and its header."""
-        with contextlib.closing(connect(self.path, write=False)) as db, explained(self.path):
-            check_format(db, self.path)
-            lines = db.execute("SELECT first, header FROM sessions ORDER BY first").fetchall()
+        lines = self._storage.sessions()
         if not all(type(first) is int for first, _ in lines):
             raise ConfigError(f"{self.path} is damaged: a session of it begins nowhere")
         try:
@@ -335,6 +269,15 @@ class Journal:
             raise ConfigError(
                 f"{self.path} is damaged: its header cannot be read ({error.errors()[0]['msg']})"
             ) from None
+
+
+def storage(location: Location, synchronous: str) -> Storage:
+    """Return what holds the journal there. Raises `ConfigError` where the packages for it are missing."""
+    if isinstance(location, Path):
+        return SqliteFile(location, synchronous)
+    from .postgres import PostgresPart  # psycopg is an extra
+
+    return PostgresPart(location, synchronous)
 
 
 def _run_in(event: Expanded | Pruned | Counted) -> str:

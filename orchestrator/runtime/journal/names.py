@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ...core.events import Expanded, Submitted
 from ..plugins.trust import refuse
 from .journal import Journal
+from .location import Location
 
 __all__ = ["refuse_names"]
 
 
-def refuse_names(path: Path, run: str | None = None) -> None:
+def refuse_names(path: Location, run: str | None = None) -> None:
     """Raise `PluginError` for a name `pkg.mod:name` that is not allowed, in any run of a journal or in one of them."""
     for row in Journal(path).rows():
         if row.kind not in ("submitted", "expanded") or run not in (None, row.run):

@@ -9,7 +9,6 @@ this file does not hold (`Header.told`), the machine follows the recorded attemp
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from ...core.events import Action, Event, Finish
 from ...core.interfaces import Plugins
 from ...machine import Machine, check as check_invariants
 from .journal import Journal
+from .location import Location
 from .recorded import dump, ordered, orders
 from .tables import Header, Row
 from .writer import of_runs
@@ -58,9 +58,7 @@ class ReplayReport:
     divergence: Divergence | None = None
 
 
-def replay(
-    path: str | os.PathLike[str], plugins: Plugins, *, until: int | None = None, check: bool = False
-) -> ReplayReport:
+def replay(path: Location | str, plugins: Plugins, *, until: int | None = None, check: bool = False) -> ReplayReport:
     """Replay a journal and compare, up to and with event `until` if given.
 
     `check` tests the machine's invariants after every event (slow). Raises `ConfigError` for a file that cannot be
@@ -110,7 +108,7 @@ class Moment:
     """The actions now are not those recorded."""
 
 
-def history(path: str | os.PathLike[str], plugins: Plugins, run: str) -> Iterator[Moment]:
+def history(path: Location | str, plugins: Plugins, run: str) -> Iterator[Moment]:
     """Yield a run's history: the events of the session in which it was submitted, then of the sessions that resumed it.
     Events of other runs of the same sessions stand in between.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from pydantic import JsonValue
@@ -40,6 +39,7 @@ from ..driver.driver import arrival
 from ..driver.expander import Expander, heard_at
 from ..driver.flows import Heard
 from .journal import Journal
+from .location import Location
 from .recorded import ordered
 from .replay import Moment, history
 from .tables import Header, Note
@@ -56,7 +56,7 @@ class Rebuilt:
     """A run as its journal leaves it."""
 
     run: str
-    path: Path
+    path: Location
     machine: Machine
     header: Header
     submitted: Submitted
@@ -101,7 +101,7 @@ class Rebuilt:
         return record.nodes if record is not None else ()
 
 
-def rebuild(path: Path, run: str, plugins: Plugins) -> Rebuilt:
+def rebuild(path: Location, run: str, plugins: Plugins) -> Rebuilt:
     """Rebuild a run from its journal.
 
     Raises `ConfigError` for a file or run that cannot be read, and for a journal after whose events this machine acts

@@ -26,6 +26,7 @@ from ..driver.driver import Driver
 from ..plugins.loader import Plugins
 from .directory import RunEntry, default_folder, find, new_file, tidy
 from .journal import Journal
+from .location import Database, Location
 from .resume import OnUnknown, Rebuilt, rebuild, rule, settle
 from .writer import Recorder, of_runs
 
@@ -37,9 +38,9 @@ ROTATE_BYTES = 64 << 20
 """Size from which on new runs go to another file."""
 
 
-def place(config: Config) -> Path:
-    """Return the folder (or file) that runs are written to and looked for in."""
-    return config.journal if isinstance(config.journal, Path) else default_folder()
+def place(config: Config) -> Location:
+    """Return the folder (or file, or store) that runs are written to and looked for in."""
+    return config.journal if isinstance(config.journal, Path | Database) else default_folder()
 
 
 class Records:
@@ -56,6 +57,7 @@ class Records:
 
     @property
     def _in_folder(self) -> bool:
+        """Whether there is room for another journal beside the first."""
         return not isinstance(self._config.journal, Path) or self._config.journal.is_dir()
 
     def check(self, recorder: Recorder) -> None:
@@ -66,6 +68,8 @@ class Records:
         if recorder.current is None and isinstance(self._config.journal, Path) and not self._in_folder:
             with Journal(self._config.journal):
                 pass
+        if isinstance(self._config.journal, Database):
+            Journal(self._config.journal).sessions()
 
     def open(self, recorder: Recorder) -> None:
         """Open the journal for a first run. Raises `ConfigError` if it was named; an error of the default one is only
@@ -75,14 +79,14 @@ class Records:
         try:
             recorder.use(self._opened())
         except ConfigError as error:
-            if isinstance(self._config.journal, Path):
+            if isinstance(self._config.journal, Path | Database):
                 raise
             log.warning("runs are not written down: %s", error)
             self._off = True
 
     def _opened(self) -> Journal:
         chosen = place(self._config)
-        if not self._in_folder:
+        if isinstance(chosen, Database) or not self._in_folder:
             return Journal(chosen).open(meta=self.meta(), lease=self._config.lease)
         path = new_file(chosen)
         if not isinstance(self._config.journal, Path) and not self._tidied:
@@ -128,7 +132,7 @@ class Resumer:
         self._records = records
         self._taken: set[str] = set()
 
-    def find(self, run: str, path: Path | None = None) -> RunEntry:
+    def find(self, run: str, path: Location | None = None) -> RunEntry:
         """Return the run with this id, or the only one whose id begins so. Raises `UsageError`."""
         return find(path or place(self._config), run)
 
@@ -150,11 +154,11 @@ class Resumer:
         if run in self._taken:
             raise UsageError(f"run {run} is being resumed already")
         journal = Journal(entry.path)
-        journal.hold()
+        journal.hold(run)
         self._taken.add(run)
         recorder = driver.recorder
         try:
-            rebuilt = await asyncio.to_thread(rebuild, entry.path, run, self._plugins)
+            rebuilt = await asyncio.to_thread(rebuild, journal.path, run, self._plugins)
             if rebuilt.finish is not None:
                 journal.close()
                 return self._read(rebuilt)

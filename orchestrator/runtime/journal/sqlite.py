@@ -1,4 +1,4 @@
-"""The SQLite file of a journal: opens it, claims it for one writer, checks its format, and words its errors."""
+"""A journal in a file of SQLite: claimed by one writer, read by any number."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import ConfigError
+from .tables import FORMAT, Batch
 
-FORMAT = 4
 APPLICATION = 0x706C6974  # "plit", in SQLite's own header: says whose file this is
 SCHEMA = """
 CREATE TABLE sessions (first INTEGER PRIMARY KEY, header TEXT NOT NULL);
@@ -172,3 +173,133 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
             f"{path} has journal format {version}, newer than {FORMAT}, the newest that this version of plait reads: "
             "upgrade plait"
         )
+
+
+class SqliteFile:
+    """One journal, `tables.Storage`. Nothing happens to the file before `hold` or `open`."""
+
+    def __init__(self, path: Path, synchronous: str) -> None:
+        self.location = path
+        self._synchronous = synchronous
+        self._db: sqlite3.Connection | None = None
+        self._lock: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to."""
+        return self._db is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, including those that SQLite keeps beside the file while it is open."""
+        if self._db is None:
+            return 0
+        with explained(self.location):
+            pages = self._db.execute("PRAGMA page_count").fetchone()[0]
+            return pages * self._db.execute("PRAGMA page_size").fetchone()[0]
+
+    def hold(self, run: str | None) -> None:
+        """Claim the file, so that nobody else writes to it until `close`."""
+        if self._lock is None:
+            self._lock = claim(self.location)
+
+    def open(self) -> int:
+        """Open it for writing; return the number of the next event."""
+        self.hold(None)
+        try:
+            self._db = connect(self.location, write=True)
+            with explained(self.location):
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+                prepare(self._db)
+            check_format(self._db, self.location)
+            with explained(self.location):
+                return self._db.execute("SELECT coalesce(max(seq), 0) + 1 FROM events").fetchone()[0]
+        except BaseException:
+            self._release()
+            raise
+
+    def begin(self, first: int, header: str) -> None:
+        """Write a session's header."""
+        assert self._db is not None
+        with explained(self.location):
+            self._db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", (first, header))
+
+    def write(self, batch: Batch, sync: bool) -> None:
+        """Write a batch in one transaction."""
+        assert self._db is not None
+        with explained(self.location):
+            if sync and self._synchronous != "full":
+                self._db.execute("PRAGMA synchronous = full")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.executemany("INSERT INTO actions VALUES (?, ?)", batch.actions)
+                self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", batch.events)
+                begun = [line[:5] for line in batch.begun]
+                self._db.executemany(
+                    "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)", begun
+                )
+                self._db.executemany("UPDATE runs SET status = ?, tokens = ?, ended = ? WHERE run = ?", batch.ended)
+                self._db.executemany(
+                    "INSERT INTO notes (run, step, attempt, kind, note) VALUES (?, ?, ?, ?, ?)", batch.notes
+                )
+                self._db.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+            finally:
+                if sync and self._synchronous != "full":
+                    self._db.execute("PRAGMA synchronous = normal")
+
+    def close(self) -> None:
+        """Close the file; SQLite leaves no second file beside it."""
+        if self._db is not None:
+            # Without this the file could not be read where its folder cannot be written. A reader may be in the way.
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA journal_mode = DELETE")
+        self._release()
+
+    def _release(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield number, time, run, kind, event and actions."""
+        with self._reading() as db:
+            yield from db.execute("SELECT seq, at, run, kind, event, actions FROM rows ORDER BY seq")
+
+    def notes(self, run: str) -> list[tuple[Any, ...]]:
+        """Return the notes of a run."""
+        return (
+            self._select("notes", "SELECT run, step, attempt, kind, note FROM notes WHERE run = ? ORDER BY id", run)
+            or []
+        )
+
+    def runs(self) -> list[tuple[Any, ...]] | None:
+        """Return the index of the runs."""
+        return self._select(
+            "runs", "SELECT run, first, created, text, planner, status, tokens, ended FROM runs ORDER BY first"
+        )
+
+    def sessions(self) -> list[tuple[int, str]]:
+        """Return the first event and the header of each session."""
+        with self._reading() as db:
+            return db.execute("SELECT first, header FROM sessions ORDER BY first").fetchall()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection]:
+        with contextlib.closing(connect(self.location, write=False)) as db, explained(self.location):
+            check_format(db, self.location)
+            yield db
+
+    def _select(self, table: str, select: str, *values: object) -> list[tuple[Any, ...]] | None:
+        """Read a table; return `None` for a file of format 1, which does not have it."""
+        with self._reading() as db:
+            if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]:
+                return None
+            return db.execute(select, values).fetchall()

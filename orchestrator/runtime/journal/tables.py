@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Event, event_adapter
 from ...core.values import Frozen
-from .sqlite import FORMAT
+from .location import Location
 
+FORMAT = 4
+"""Of events, actions and headers; the same in every store."""
 HEAD = 200
 """Characters of a request that the index of runs holds."""
 
@@ -96,6 +100,82 @@ class RunLine:
     tokens: int
     """Generated, once it has ended."""
     ended: str | None
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is written in one transaction."""
+
+    events: list[tuple[int, float, str | None, str, str | bytes]] = field(default_factory=list[Any])
+    """Number, time, run, kind, event."""
+    actions: list[tuple[int, str | bytes]] = field(default_factory=list[Any])
+    begun: list[tuple[str, int, str, str, str, str]] = field(default_factory=list[Any])
+    """Runs that were submitted: run, first, created, text, planner, share."""
+    ended: list[tuple[str, int, str, str]] = field(default_factory=list[Any])
+    """Runs that are over: status, tokens, ended, run."""
+    notes: list[tuple[str, str, int | None, str, str | bytes]] = field(default_factory=list[Any])
+    """Run, step, attempt, kind, note."""
+
+    def __bool__(self) -> bool:
+        return bool(self.events or self.actions or self.begun or self.ended or self.notes)
+
+
+class Storage(Protocol):
+    """What holds one journal: a file of SQLite, or a part of a PostgreSQL database. Texts are `packed`.
+
+    All methods raise `ConfigError`, with the cause, for what cannot be used.
+    """
+
+    @property
+    def location(self) -> Location:
+        """Where it is."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes written, about; 0 if it is not open."""
+        ...
+
+    def hold(self, run: str | None) -> None:
+        """Claim it for writing; with `run`, to go on with that run."""
+        ...
+
+    def open(self) -> int:
+        """Open it for writing, claiming and making it if need be; return the number of the next event."""
+        ...
+
+    def begin(self, first: int, header: str) -> None:
+        """Write a session's header, in place of one that starts at the same event."""
+        ...
+
+    def write(self, batch: Batch, sync: bool) -> None:
+        """Write a batch, all of it or nothing; with `sync` it survives the end of the machine."""
+        ...
+
+    def close(self) -> None:
+        """Close it and give the claim up. May be called twice."""
+        ...
+
+    def rows(self) -> Iterator[tuple[int, float, str | None, str, str | bytes, str | bytes | None]]:
+        """Yield number, time, run, kind, event and actions, oldest first."""
+        ...
+
+    def notes(self, run: str) -> list[tuple[str, str, int | None, str, str | bytes]]:
+        """Return the notes of a run, oldest first."""
+        ...
+
+    def runs(self) -> list[tuple[Any, ...]] | None:
+        """Return the lines of the index, by their first events; `None` for a format without one."""
+        ...
+
+    def sessions(self) -> list[tuple[int, str]]:
+        """Return the first event and the header of each session."""
+        ...
 
 
 def is_run_line(line: tuple[object, ...]) -> bool:

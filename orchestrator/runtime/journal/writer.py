@@ -17,7 +17,6 @@ import functools
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from threading import RLock
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -43,6 +42,7 @@ from ...core.events import (
 )
 from ...machine import Machine, Refused
 from .journal import Journal
+from .location import Location
 from .tables import Note
 
 log = logging.getLogger("plait.journal")
@@ -296,16 +296,19 @@ class Recorder:
                 self._acted(entry)
 
     @_locked
-    def intent(self, job: Job) -> None:
-        """Have it on the disk that a call with side effects is about to be made."""
+    def intent(self, job: Job) -> bool:
+        """Have it on the disk that a call with side effects is about to be made. Return `False` if it cannot be written
+        where it should: then the call must not be made."""
         file = self._of.get(job.run)
-        if file is not None:
-            self._intents.add(job.attempt)
-            note = Note(job.run, job.step, job.attempt, "intent", job.op.model_dump(mode="json"))
-            self._guarded(file, job.run, file.journal.note, note)
+        if file is None:
+            return True
+        self._intents.add(job.attempt)
+        note = Note(job.run, job.step, job.attempt, "intent", job.op.model_dump(mode="json"))
+        self._guarded(file, job.run, file.journal.note, note)
+        return job.run in self._of
 
     @_locked
-    def path(self, run: str) -> Path | None:
+    def path(self, run: str) -> Location | None:
         """Return the journal of a run that is written down."""
         file = self._of.get(run)
         return None if file is None else file.journal.path

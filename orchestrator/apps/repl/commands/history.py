@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ....core.errors import UsageError
 from ....core.messages import counted
+from ....runtime.journal.location import Location
 from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
 from ....runtime.plugins.trust import refuse
@@ -51,7 +52,7 @@ async def _trace(repl: Repl, rest: str) -> None:
         webbrowser.open(out.absolute().as_uri())
 
 
-def _recorded(repl: Repl, turn: Turn) -> tuple[Path, str]:
+def _recorded(repl: Repl, turn: Turn) -> tuple[Location, str]:
     """Return the journal that holds a turn's run. Raises `UsageError`."""
     if repl.session.config.journal == "off":
         raise UsageError("nothing of this session is written down (journal=off): start it with --journal FILE")
@@ -65,7 +66,7 @@ def _recorded(repl: Repl, turn: Turn) -> tuple[Path, str]:
 @command("replay", "[FILE]", "Feed the journal to a new machine and compare what it does.", "file")
 async def _replay(repl: Repl, rest: str) -> None:
     path = path_of(rest) if rest else _recorded(repl, repl.turn_of(""))[0]
-    if not path.is_file():
+    if isinstance(path, Path) and not path.is_file():
         raise UsageError(f"there is no journal {path}: give a file, or nothing for this session's own")
     report = await asyncio.to_thread(replay, path, Plugins())
     for line in told(report):

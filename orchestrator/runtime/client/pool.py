@@ -1,0 +1,111 @@
+"""What an orchestrator does for the processes that share its store: it obeys their orders about its runs, and takes
+over the runs of those of its pool that have died."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from ...core.errors import PlaitError
+from ..journal.location import Database
+from ..journal.members import Member, Order, acquire, release
+from .config import Config
+from .handle import Handle
+
+__all__ = ["Pool"]
+
+log = logging.getLogger("plait.pool")
+
+
+class Pool:
+    """The membership of one orchestrator.
+
+    Args:
+        database: the store.
+        config: says which pool, and how long a process may be silent.
+        runs: the runs under way, by their ids.
+        reopen: takes a run up.
+        taken: returns who is told of runs that were taken over.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        config: Config,
+        runs: Mapping[str, Handle],
+        reopen: Callable[..., Awaitable[Handle]],
+        taken: Callable[[], Callable[[Handle], object] | None],
+    ) -> None:
+        self._database, self._config, self._runs, self._reopen = database, config, runs, reopen
+        self._taken = taken
+        self._member: Member | None = None
+        self._orphans: asyncio.Queue[str] = asyncio.Queue()
+        self._known: set[str] = set()
+        """Orphans that are being taken over, or that cannot be."""
+        self._work: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Join. Raises `ConfigError` for a store that cannot be reached."""
+        config, loop = self._config, asyncio.get_running_loop()
+        self._member = await asyncio.to_thread(acquire, self._database, config.pool or "", config.pool_lease)
+
+        def told(function: Callable[..., None], *arguments: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
+                loop.call_soon_threadsafe(function, *arguments)
+
+        self._member.on_order = lambda order: told(self._obey, order)
+        if config.pool is not None:
+            self._member.on_orphans = lambda runs: told(self._found, runs)
+            self._work = asyncio.ensure_future(self._take_over())
+
+    async def close(self) -> None:
+        """Leave."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+        member, self._member = self._member, None
+        if member is not None:
+            member.on_order = member.on_orphans = None
+            await asyncio.to_thread(release, member)
+
+    def _obey(self, order: Order) -> None:
+        handle = self._runs.get(order.run)
+        if handle is None:
+            return
+        reason = order.value if isinstance(order.value, str) and order.value else "by another process"
+        match order.verb:
+            case "cancel":
+                handle.cancel(reason)
+            case "prune":
+                steps = {name: each.step for each in handle.steps for name in (each.path, each.step)}
+                if order.about in steps:
+                    handle.prune(steps[order.about], reason)
+            case "pause":
+                handle.pause()
+            case "resume":
+                handle.resume()
+            case _:
+                log.warning("run %s: an order %r is not known", order.run, order.verb)
+
+    def _found(self, runs: list[str]) -> None:
+        for run in runs:
+            if run not in self._known and run not in self._runs:
+                self._known.add(run)
+                self._orphans.put_nowait(run)
+
+    async def _take_over(self) -> None:
+        while True:
+            run = await self._orphans.get()
+            try:
+                told = self._taken()
+                handle = await self._reopen(run, watch=told is not None)
+                if told is not None:
+                    told(handle)
+                log.info("run %s was taken over: its process had died", run)
+            except PlaitError as error:  # another process was faster, or it cannot be gone on with
+                log.info("run %s was not taken over: %s", run, error)
+                if "another process" not in str(error):
+                    continue
+            self._known.discard(run)

@@ -1,0 +1,79 @@
+"""Connections to a store in PostgreSQL: opened, with the tables brought up to date, and their errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import ConfigError
+from .location import Database
+from .migrations import MIGRATIONS
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["connected", "explained", "open_connection"]
+
+_prepared: set[str] = set()
+"""Addresses whose tables are up to date."""
+
+
+@contextlib.contextmanager
+def explained(where: Database) -> Generator[None]:
+    """Turn what psycopg raises into a `ConfigError` that says what to do."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.errors.RaiseException:
+        raise ConfigError(
+            f"{where}: this process had said nothing for too long, so its runs were given to another process"
+        ) from None
+    except psycopg.OperationalError as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigError(f"{where} cannot be reached: {said}; check the address, and that the server runs") from None
+    except psycopg.Error as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigError(f"{where} cannot be used: {said}") from None
+
+
+def open_connection(where: Database) -> psycopg.Connection[Any]:
+    """Open a connection; the tables are made, or brought up to date, by the first of a process. Raises
+    `ConfigError`."""
+    try:
+        import psycopg
+    except ImportError:
+        raise ConfigError("a store in PostgreSQL needs more packages: pip install 'plait[postgres]'") from None
+    with explained(where):
+        db = psycopg.connect(where.url, autocommit=True, connect_timeout=10, application_name="plait")
+        try:
+            if where.url not in _prepared:
+                _migrate(db, where)
+                _prepared.add(where.url)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+@contextlib.contextmanager
+def connected(where: Database) -> Generator[psycopg.Connection[Any]]:
+    """Lend a connection for a moment; what goes wrong is a `ConfigError`."""
+    with contextlib.closing(open_connection(where)) as db, explained(where):
+        yield db
+
+
+def _migrate(db: psycopg.Connection[Any], where: Database) -> None:
+    """Bring the tables up to date, one process at a time. Raises `ConfigError` for those of a newer version."""
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(7811950)")
+        db.execute("CREATE SCHEMA IF NOT EXISTS plait")
+        db.execute("CREATE TABLE IF NOT EXISTS plait.migrations (version int PRIMARY KEY, at timestamptz NOT NULL)")
+        row = db.execute("SELECT coalesce(max(version), 0) FROM plait.migrations").fetchone()
+        version = row[0] if row is not None else 0
+        if version > len(MIGRATIONS):
+            raise ConfigError(f"the tables of {where} are of a newer version of plait: upgrade plait")
+        for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+            db.execute(statements)
+            db.execute("INSERT INTO plait.migrations VALUES (%s, now())", (number,))

@@ -1,0 +1,67 @@
+"""Where journals are: a file, a folder of files, or a store in PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from ...core.errors import ConfigError
+
+__all__ = ["Database", "Location", "located"]
+
+SCHEMES = ("postgresql://", "postgres://")
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A store in PostgreSQL: all journals in it, or the one numbered `journal`."""
+
+    url: str = field(repr=False)
+    """As libpq takes it; it may hold a password, which is never shown."""
+    journal: int | None = None
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Leave objects as they are in models; in JSON, an address without its password."""
+        return core_schema.is_instance_schema(
+            cls, serialization=core_schema.to_string_ser_schema(when_used="json-unless-none")
+        )
+
+    def __str__(self) -> str:
+        said = urlsplit(self.url)
+        where = said.hostname or ""
+        where += f":{said.port}" if said.port else ""
+        return f"postgresql://{where}{said.path}" + (f"#{self.journal}" if self.journal is not None else "")
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return str(self)
+
+    def numbered(self, journal: int) -> Database:
+        """Return one journal of the store."""
+        return Database(self.url, journal)
+
+
+Location = Path | Database
+
+
+def located(given: str | os.PathLike[str] | Database) -> Location:
+    """Return the place that a path or an address means. Raises `ConfigError` for an address that is none."""
+    if isinstance(given, Database):
+        return given
+    if not isinstance(given, str) or not given.startswith(SCHEMES):
+        return Path(given)
+    address, _, number = given.partition("#")
+    try:
+        urlsplit(address).port  # noqa: B018
+    except ValueError:
+        raise ConfigError("this is no address of a store: write postgresql://user@host:5432/database") from None
+    if number and not number.isdigit():
+        raise ConfigError(f"#{number:.20} is no number of a journal: `plait runs list` shows them")
+    return Database(address, int(number) if number else None)

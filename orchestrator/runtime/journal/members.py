@@ -1,0 +1,179 @@
+"""This process as a member of a store: it says that it is alive, hears what others want of its runs, and finds the runs
+of processes that have died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue
+
+from ...core.errors import ConfigError
+from .connection import open_connection
+from .location import Database
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["CHANNEL", "LEASE", "Member", "Order", "acquire", "release"]
+
+log = logging.getLogger("plait.journal")
+
+LEASE = 10.0
+"""Seconds of silence after which a process counts as dead, unless it says otherwise."""
+CHANNEL = "plait_orders"
+_LOOK = 0.5
+"""Most seconds between two looks for orders, should a notification be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody wants of a run."""
+
+    run: str
+    verb: str
+    """`cancel`, `prune`, `pause`, `resume`."""
+    about: str
+    """Name of a step, where the verb needs one."""
+    value: JsonValue
+
+
+class Member:
+    """The row of this process, kept alive on a thread of its own.
+
+    A process that said nothing for too long is over and never comes back: it is given another row, and its journals of
+    before cannot be written any more.
+    """
+
+    def __init__(self, database: Database, pool: str, lease: float) -> None:
+        self.database = Database(database.url)
+        self.pool, self.lease = pool, lease
+        self.id = ""
+        self.users = 0
+        self.on_order: Callable[[Order], None] | None = None
+        """Called on the thread, for orders about runs of this process."""
+        self.on_orphans: Callable[[list[str]], None] | None = None
+        """Called on the thread, with runs of the pool whose process is over."""
+        self._end = threading.Event()
+        self._register()
+        self._thread = threading.Thread(target=self._live, name="plait-member", daemon=True)
+        self._thread.start()
+
+    def _open(self) -> psycopg.Connection[Any]:
+        return open_connection(self.database)
+
+    def _register(self) -> None:
+        """Take a new row."""
+        made = secrets.token_hex(12)
+        with contextlib.closing(self._open()) as db:
+            db.execute(
+                "INSERT INTO plait.processes (id, host, pid, lease) VALUES (%s, %s, %s, make_interval(secs => %s))",
+                (made, socket.gethostname(), os.getpid(), self.lease),
+            )
+        self.id = made
+
+    def close(self) -> None:
+        """End the thread, and say that this process is over."""
+        self._end.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        db: psycopg.Connection[Any] | None = None
+        due = looked = 0.0
+        while not self._end.is_set():
+            try:
+                if db is None or db.closed:
+                    db = self._open()
+                    db.execute(f"LISTEN {CHANNEL}")  # pyright: ignore[reportArgumentType, reportCallIssue]
+                now = time.monotonic()
+                if now >= due:
+                    due = now + self.lease / 5
+                    if not self._beat(db):
+                        log.warning("this process had said nothing for %g s: its runs may go on elsewhere", self.lease)
+                        self._register()
+                self._orders(db)
+                if self.on_orphans is not None and now >= looked:
+                    looked = now + self.lease / 4
+                    if found := self._orphans(db):
+                        self.on_orphans(found)
+                for _ in db.notifies(timeout=min(_LOOK, self.lease / 5), stop_after=1):
+                    pass
+            except Exception as error:
+                log.warning("the store %s: %s", self.database, str(error).partition("\n")[0])
+                with contextlib.suppress(Exception):
+                    if db is not None:
+                        db.close()
+                db = None
+                self._end.wait(0.5)
+        with contextlib.suppress(Exception):
+            db = db or self._open()
+            db.execute("UPDATE plait.processes SET over = true WHERE id = %s", (self.id,))
+        with contextlib.suppress(Exception):
+            if db is not None:
+                db.close()
+
+    def _beat(self, db: psycopg.Connection[Any]) -> bool:
+        update = "UPDATE plait.processes SET beat = now() WHERE id = %s AND NOT over RETURNING id"
+        return db.execute(update, (self.id,)).fetchone() is not None
+
+    def _orders(self, db: psycopg.Connection[Any]) -> None:
+        if self.on_order is None:
+            return
+        found = db.execute(
+            "DELETE FROM plait.orders o USING plait.runs r, plait.journals j WHERE r.run = o.run AND j.id = r.journal "
+            "AND j.process = %s AND o.verb <> 'answer' RETURNING o.id, o.run, o.verb, o.about, o.value",
+            (self.id,),
+        ).fetchall()
+        for _, run, verb, about, value in sorted(found):
+            self.on_order(Order(run, verb, about, json.loads(value)))
+
+    def _orphans(self, db: psycopg.Connection[Any]) -> list[str]:
+        found = db.execute(
+            "SELECT r.run FROM plait.runs r JOIN plait.journals j ON j.id = r.journal "
+            "LEFT JOIN plait.processes p ON p.id = j.process "
+            "WHERE r.status IS NULL AND j.pool = %s AND (p.id IS NULL OR p.over OR p.beat + p.lease < now()) "
+            "ORDER BY r.number",
+            (self.pool,),
+        ).fetchall()
+        return [run for (run,) in found]
+
+
+_members: dict[tuple[int, str], Member] = {}
+_lock = threading.Lock()
+
+
+def acquire(database: Database, pool: str = "", lease: float = LEASE) -> Member:
+    """Return this process's membership of a store, beginning it if need be. Raises `ConfigError`."""
+    with _lock:
+        key = (os.getpid(), database.url)
+        if key not in _members:
+            _members[key] = Member(database, pool, lease)
+        member = _members[key]
+        if pool and member.pool != pool:
+            if member.pool:
+                raise ConfigError(f"this process is of the pool {member.pool!r} already: give all the same `pool`")
+            member.pool = pool
+        member.users += 1
+        return member
+
+
+def release(member: Member) -> None:
+    """Give it back; the last to do so ends it."""
+    with _lock:
+        member.users -= 1
+        if member.users:
+            return
+        _members.pop((os.getpid(), member.database.url), None)
+    member.close()

@@ -1,0 +1,273 @@
+"""A store of journals in PostgreSQL, for many processes: each journal has one writer, and every process reads all.
+
+A process has a row in `processes` and says every moment that it is alive (`members.py`). Its journals are its own until
+it has said nothing for as long as its lease; then another process may take its runs over, one at a time. That one first
+marks the silent process as over. From then on nothing more can be written by it (`plait.fence`), even if it was only
+slow: so what the other reads is all there is.
+
+A run that is taken over goes to a journal of its own, which begins with all of the former journal (`parent`, `base`).
+Nothing is copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import ConfigError
+from .connection import connected, explained, open_connection
+from .location import Database, Location
+from .members import Member, acquire, release
+from .tables import Batch
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["PostgresPart"]
+
+_PATIENCE = 5.0
+"""Seconds for which a lost connection is made anew before the journal counts as broken."""
+_CHAIN = """
+WITH RECURSIVE chain(id, parent, base, upto) AS (
+    SELECT id, parent, base, 9223372036854775807 FROM plait.journals WHERE id = %s
+    UNION ALL
+    SELECT j.id, j.parent, j.base, least(chain.upto, chain.base)
+    FROM plait.journals j JOIN chain ON j.id = chain.parent
+)
+"""
+"""The journal and those that it begins with, each with the last event that counts."""
+
+
+def _plain(text: str) -> str:
+    """Return a text as PostgreSQL takes it: it knows no character 0, and no half of a pair."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def kept(text: str | bytes) -> bytes:
+    """Return a packed text as it is kept. Compressed ones begin with an `x`, with which no JSON begins."""
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+
+
+def given(data: bytes) -> str | bytes:
+    """Return what was `kept`."""
+    return data if data[:1] == b"x" else data.decode("utf-8", "surrogatepass")
+
+
+class PostgresPart:
+    """One journal of a store, `tables.Storage`. Nothing happens before `hold` or `open`."""
+
+    def __init__(self, database: Database, synchronous: str) -> None:
+        self.location: Location = database
+        self._where = database
+        self._full = synchronous == "full"
+        self._db: psycopg.Connection[Any] | None = None
+        self._member: Member | None = None
+        self._process = ""
+        self._written = 0
+        self._unused = False
+        """It was made, and no session was begun in it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to."""
+        return self._db is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes written by this object."""
+        return self._written
+
+    def _at(self, number: int) -> None:
+        self.location = self._where = self._where.numbered(number)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def hold(self, run: str | None) -> None:
+        """Make a journal of this process: a new one, or one that goes on with a run of this one. Raises `ConfigError`
+        for a run that a living process has, or that another has just taken."""
+        if self._member is not None:
+            return
+        member = acquire(self._where)
+        try:
+            self._process = member.id
+            with connected(self._where) as db, db.transaction():
+                if run is not None:
+                    self._take(db, run, member)
+                elif self._where.journal is None:
+                    self._make(db, None, None, member.pool)
+                else:
+                    raise ConfigError(f"{self._where} has been written by another process: name the store without #")
+        except BaseException:
+            release(member)
+            raise
+        self._member = member
+
+    def _make(self, db: psycopg.Connection[Any], parent: int | None, base: int | None, pool: str) -> int:
+        row = db.execute(
+            "INSERT INTO plait.journals (process, pool, parent, base) VALUES (%s, %s, %s, %s) RETURNING id",
+            (self._process, pool, parent, base),
+        ).fetchone()
+        assert row is not None
+        self._at(row[0])
+        self._unused = True
+        return row[0]
+
+    def _take(self, db: psycopg.Connection[Any], run: str, member: Member) -> None:
+        """Take a run whose process is over."""
+        row = db.execute(
+            "SELECT j.id, j.process, j.pool, j.parent, j.base, r.status FROM plait.runs r "
+            "JOIN plait.journals j ON j.id = r.journal WHERE r.run = %s",
+            (run,),
+        ).fetchone()
+        if row is None:
+            raise ConfigError(f"{self._where} holds no run {run!r}")
+        number, process, pool, parent, base, status = row
+        if status is not None:  # it is only read
+            return
+        if process is not None:
+            # This waits for what that process is just writing.
+            over = db.execute(
+                "UPDATE plait.processes SET over = true WHERE id = %s AND (over OR beat + lease < now()) RETURNING id",
+                (process,),
+            ).fetchone()
+            if over is None:
+                raise ConfigError(f"run {run} is being run by another process, which is alive")
+        locked = db.execute("SELECT journal, status FROM plait.runs WHERE run = %s FOR UPDATE", (run,)).fetchone()
+        if locked != (number, None):
+            raise ConfigError(f"run {run} was just taken over by another process, or has ended")
+        last = db.execute("SELECT max(seq) FROM plait.events WHERE journal = %s", (number,)).fetchone()
+        if last is not None and last[0] is not None:
+            parent, base = number, last[0]
+        made = self._make(db, parent, base, pool or member.pool)
+        db.execute("UPDATE plait.runs SET journal = %s WHERE run = %s", (made, run))
+
+    def open(self) -> int:
+        """Open it for writing; return the number of the next event."""
+        self.hold(None)
+        try:
+            self._db = open_connection(self._where)
+            with explained(self._where):
+                select = f"{_CHAIN} SELECT max(least(seq, upto)) FROM plait.events e JOIN chain ON e.journal = chain.id"
+                row = self._db.execute(f"{select} WHERE e.seq <= chain.upto", (self._where.journal,)).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
+            return (row[0] or 0) + 1 if row is not None else 1
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, first: int, header: str) -> None:
+        """Write a session's header."""
+        self._transact(
+            [
+                (
+                    "INSERT INTO plait.sessions VALUES (%s, %s, %s) "
+                    "ON CONFLICT (journal, first) DO UPDATE SET header = excluded.header",
+                    [(self._where.journal, first, kept(header))],
+                )
+            ],
+            sync=True,
+        )
+        self._unused = False
+
+    def write(self, batch: Batch, sync: bool) -> None:
+        """Write a batch in one transaction. A line that is there already was written by this, before a connection was
+        lost."""
+        number = self._where.journal
+        events = [(number, *line[:4], kept(line[4])) for line in batch.events]
+        actions = [(number, seq, kept(text)) for seq, text in batch.actions]
+        begun = [(run, number, *rest, _plain(text), planner, share)
+                 for run, *rest, text, planner, share in batch.begun]  # fmt: skip
+        notes = [(*note[:4], kept(note[4])) for note in batch.notes]
+        self._transact(
+            [
+                ("INSERT INTO plait.events VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING", events),
+                ("INSERT INTO plait.actions VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", actions),
+                (
+                    "INSERT INTO plait.runs (run, journal, first, created, text, planner, share) "
+                    "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                    begun,
+                ),
+                ("UPDATE plait.runs SET status = %s, tokens = %s, ended = %s WHERE run = %s", batch.ended),
+                ("INSERT INTO plait.notes (run, step, attempt, kind, note) VALUES (%s, %s, %s, %s, %s)", notes),
+            ],
+            sync or self._full,
+        )
+        self._written += sum(len(line[-1]) + 60 for line in (*events, *actions, *notes))
+
+    def _transact(self, statements: list[tuple[str, list[Any]]], sync: bool) -> None:
+        """Do all, or nothing. A connection that is lost is made anew for a moment."""
+        import psycopg
+
+        until = time.monotonic() + _PATIENCE
+        with explained(self._where):
+            while True:
+                try:
+                    if self._db is None or self._db.closed:
+                        self._db = open_connection(self._where)
+                    with self._db.pipeline(), self._db.transaction():
+                        if not sync:
+                            self._db.execute("SET LOCAL synchronous_commit = off")
+                        self._db.execute("SELECT plait.fence(%s)", (self._process,))
+                        cursor = self._db.cursor()
+                        for statement, lines in statements:
+                            if lines:
+                                cursor.executemany(statement, lines)  # pyright: ignore[reportArgumentType]
+                    return
+                except (psycopg.OperationalError, ConfigError):
+                    if self._db is not None and not self._db.closed and not self._db.broken:
+                        raise
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.05)
+
+    def close(self) -> None:
+        """Close it. A journal that was made to go on with a run, and in which nothing was begun, is nobody's."""
+        member, self._member = self._member, None
+        if member is not None and self._unused:
+            with contextlib.suppress(ConfigError), connected(self._where) as db:
+                db.execute("UPDATE plait.journals SET process = NULL WHERE id = %s", (self._where.journal,))
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if member is not None:
+            release(member)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield number, time, run, kind, event and actions."""
+        select = (
+            f"{_CHAIN} SELECT e.seq, e.at, e.run, e.kind, e.event, a.actions FROM plait.events e "
+            "JOIN chain ON e.journal = chain.id AND e.seq <= chain.upto "
+            "LEFT JOIN plait.actions a ON a.journal = e.journal AND a.seq = e.seq ORDER BY e.seq"
+        )
+        with connected(self._where) as db, db.transaction(), db.cursor("rows") as cursor:
+            cursor.itersize = 1000
+            for seq, at, run, kind, event, actions in cursor.execute(select, (self._where.journal,)):  # pyright: ignore[reportArgumentType, reportCallIssue]
+                yield seq, at, run, kind, given(event), None if actions is None else given(actions)
+
+    def notes(self, run: str) -> list[tuple[Any, ...]]:
+        """Return the notes of a run."""
+        with connected(self._where) as db:
+            select = "SELECT run, step, attempt, kind, note FROM plait.notes WHERE run = %s ORDER BY id"
+            return [(*line[:4], given(line[4])) for line in db.execute(select, (run,)).fetchall()]
+
+    def runs(self) -> list[tuple[Any, ...]]:
+        """Return the index of the runs that are in this journal now."""
+        with connected(self._where) as db:
+            return db.execute(
+                "SELECT run, first, created, text, planner, status, tokens, ended FROM plait.runs WHERE journal = %s "
+                "ORDER BY first",
+                (self._where.journal,),
+            ).fetchall()
+
+    def sessions(self) -> list[tuple[int, str]]:
+        """Return the first event and the header of each session."""
+        select = (
+            f"{_CHAIN} SELECT s.first, s.header FROM plait.sessions s "
+            "JOIN chain ON s.journal = chain.id AND s.first <= chain.upto ORDER BY s.first"
+        )
+        with connected(self._where) as db:
+            lines = db.execute(select, (self._where.journal,)).fetchall()  # pyright: ignore[reportArgumentType, reportCallIssue]
+            return [(first, header.decode()) for first, header in lines]
