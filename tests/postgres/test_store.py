@@ -22,10 +22,14 @@ from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 
 
-def orchestrator(store: str, *replies: Reply, tools: Any = (), **settings: Any) -> AsyncOrchestrator:
+def orchestrator(store: str, *replies: Reply, tools: Any = (), **settings: Any) -> Any:
     return AsyncOrchestrator(
         workers=[Scripted(replies or [Reply(text="answer: 4")])], journal=store, tools=tools, **settings
     )
+
+
+def at(store: str) -> Any:
+    return located(store)
 
 
 def connection(store: str) -> Any:
@@ -38,11 +42,12 @@ async def test_a_run_is_written_listed_and_replayed(store: str) -> None:
     async with orchestrator(store) as plait:
         answer = await plait.run("2 + 2? \0", planner="sample:n=3")
         assert answer.answer == "4"
-    (entry,) = entries(located(store))
+    entry: Any
+    (entry,) = entries(at(store))
     assert (entry.run, entry.status, entry.planner) == (answer.run, "done", "sample") and entry.text.startswith(
         "2 + 2?"
     )
-    assert find(located(store), answer.run[:6]) == entry
+    assert find(at(store), answer.run[:6]) == entry
     report = replay(entry.path, Plugins())
     assert report.divergence is None and report.events > 5 and report.recomputed == 0
     assert replay(str(store) + f"#{entry.path.journal}", Plugins()).events == report.events
@@ -69,7 +74,7 @@ def test_what_is_written_is_read_back(store: str) -> None:
         journal.flush()
         rows = list(journal.rows())
         assert [row.seq for row in rows] == [1, 2] and rows[0].actions == "[]" and rows[1].actions is None
-        assert rows[1].load().text == strange and rows[1].at == 1.5
+        assert (told := rows[1].load()).kind == "progressed" and told.text == strange and rows[1].at == 1.5
         assert journal.notes("r")[0].note == {"a": [1, strange]}
     with pytest.raises(ConfigError, match="name the store without #"), Journal(journal.path) as again:
         again.append([Tick(at=0.0)])
@@ -142,7 +147,7 @@ async def until(found: Any) -> Any:
 async def test_another_process_answers_and_cancels(store: str) -> None:
     async with orchestrator(store, Reply(text="word " * 500, tokens_per_second=50), tools=Pay().tools) as plait:
         asked = await plait.submit("x", plan=CONFIRM)
-        where = located(store)
+        where = at(store)
         ((entry, question),) = await until(lambda: pending(where))
         assert entry.status == "running" and entry.run == asked.run
         leave(where, question.id, "yes")
@@ -161,9 +166,9 @@ async def test_another_process_answers_and_cancels(store: str) -> None:
 async def test_a_run_of_a_living_process_is_left_to_it(store: str) -> None:
     async with orchestrator(store, tools=Pay().tools) as plait:
         handle = await plait.submit("x", plan=CONFIRM)
-        await until(lambda: list(entries(located(store))))
+        await until(lambda: list(entries(at(store))))
         with pytest.raises(ConfigError, match="being run by another process, which is alive"):
-            Journal(find(located(store), handle.run).path).hold(handle.run)
+            Journal(find(at(store), handle.run).path).hold(handle.run)
         handle.cancel()
         await handle
 
@@ -175,7 +180,7 @@ async def test_a_dead_processs_run_is_taken_over_once_and_nothing_twice(store: s
     first = orchestrator(store, tools=pay.tools)
     handle = await first.submit("x", plan=plan)
     pay.go.set()
-    where = located(store)
+    where = at(store)
     ((_, question),) = await until(lambda: pending(where))
     taken: list[Any] = []
     # The second orchestrator is another process, as far as the store can tell.
@@ -206,7 +211,7 @@ async def test_a_dead_processs_run_is_taken_over_once_and_nothing_twice(store: s
 async def test_old_runs_are_swept(store: str) -> None:
     async with orchestrator(store) as plait:
         runs = [(await plait.run(str(each))).run for each in range(3)]
-    where = located(store)
+    where = at(store)
     assert sweep(where, keep=2) == ([], 0)
     assert [each.run for each in entries(where)] == runs[:0:-1]
     gone, freed = sweep(where, keep=0)

