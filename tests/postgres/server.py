@@ -56,7 +56,7 @@ def running() -> Iterator[str]:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
+def _wait(url: str, server: subprocess.Popen[Any]) -> None:
     import psycopg
 
     until = time.monotonic() + 60
@@ -75,5 +75,5 @@ def new_database(url: str, name: str) -> str:
     import psycopg
 
     with contextlib.closing(psycopg.connect(url, autocommit=True)) as db:
-        db.execute(f'CREATE DATABASE "{name}"')
+        db.execute(f'CREATE DATABASE "{name}"')  # pyright: ignore[reportArgumentType, reportCallIssue]
     return url.replace("/postgres?", f"/{name}?")
