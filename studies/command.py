@@ -37,12 +37,16 @@ if TYPE_CHECKING:
 __all__ = ["study"]
 
 NAMES = {"apr": "Apr", "backtrack-or-not": "BacktrackOrNot", "votes": "Votes", "width": "Width"}
+_OTHERS = ("search", "tools", "tools-at-scale")
+"""Studies without the countdown models."""
 _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
 
 
 @common_options
 def study(
-    name: Annotated[str, typer.Argument(help=f"Which one: {', '.join((*NAMES, 'search', 'tools'))}.")],
+    name: Annotated[
+        str, typer.Argument(help=f"Which one: {', '.join((*NAMES, 'search', 'tools', 'tools-at-scale'))}.")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where tables, plots and numbers go.")] = Path("results"),
     records: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs are kept, to resume; OUT/records if left out.")
@@ -76,6 +80,12 @@ def study(
 
         with opened(False) as output:
             output.people.print(run(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
+        return
+    if name == "tools-at-scale":  # the model is a rule: no engine either
+        from .tools_at_scale.study import run as at_scale
+
+        with opened(False) as output:
+            output.people.print(at_scale(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
         return
     if name == "tools":
         from .tools import ask_all, page_of, rows_of
