@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def recall(sizes: Sequence[int], questions: int, seed: int, seen: bool = False) 
 
 def _among(request: Request, names: Sequence[str]) -> float:
     needed = {each.tool for each in request.things}
-    return len(needed & set(names)) / len(needed)
+    return round(len(needed & set(names)) / len(needed), 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +145,24 @@ def _depth(steps: dict[str, StepRecord]) -> int:
 
 def run(out: Path, questions: int, seed: int, report: bool = False, sizes: Sequence[int] = SIZES) -> str:
     """Measure, write the rows and the page, and return the page; `report`: only write the page again."""
-    rows = out / "tools-at-scale.json"
+    folder = out / "tools-at-scale"
+    rows = folder / "rows.json"
     if not report:
         found: dict[str, Any] = {"questions": questions, "seed": seed}
-        found["recall"] = [asdict(each) for each in recall(sizes, questions, seed)]
+        found["recall"] = [astuple(each) for each in recall(sizes, questions, seed)]
         made: list[Plan] = []
         for errors in ERRORS:
             for repairs in REPAIRS if errors else (0,):
                 made += asyncio.run(plans(sizes[0], questions, seed, errors, repairs))
         for size in sizes[1:]:
             made += asyncio.run(plans(size, questions, seed, 0.1, 2))
-        found["plans"] = [asdict(each) for each in made]
-        out.mkdir(parents=True, exist_ok=True)
+        found["plans"] = [astuple(each) for each in made]
+        folder.mkdir(parents=True, exist_ok=True)
         rows.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
     said = json.loads(rows.read_text(encoding="utf-8"))
-    recalls = [Recall(**{**each, "shares": tuple(each["shares"])}) for each in said["recall"]]
-    text = page(recalls, [Plan(**each) for each in said["plans"]], said["questions"], said["seed"])
-    (out / "tools-at-scale.md").write_text(text, encoding="utf-8")
+    recalls = [Recall(*each) for each in said["recall"]]
+    text = page(recalls, [Plan(*each) for each in said["plans"]], said["questions"], said["seed"])
+    (folder / "README.md").write_text(text, encoding="utf-8")
     return text
 
 

@@ -47,4 +47,4 @@ def test_the_page_is_made_of_the_rows(tmp_path: Path) -> None:
         patch.setattr(study, "REPAIRS", (0, 1))
         page = run(tmp_path, 6, 1, sizes=(300,))
     assert page.count("| 300 | 20% |") == 2
-    assert run(tmp_path, 0, 0, report=True) == page == (tmp_path / "tools-at-scale.md").read_text()
+    assert run(tmp_path, 0, 0, report=True) == page == (tmp_path / "tools-at-scale" / "README.md").read_text()
