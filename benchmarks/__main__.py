@@ -20,6 +20,7 @@ NAMES = (
     "machine_rate",
     "signals",
     "placement",
+    "shared_prefix",
     "plan_stream",
     "react",
     "teams",

@@ -117,12 +117,17 @@ class Place:
 class Hold:
     """A policy's wish that a step which could start waits in our queue. It is asked about again when something of its
     run has ended or an attempt has told its first tokens, and starts all the same when nothing of its run is under way
-    any more."""
+    any more.
+
+    One that waits for a `worker` is asked about again when that worker has given a slot back, whichever run had it, or
+    has gone away. If that worker runs nothing, it is an ordinary hold."""
 
     reason: str
     behind: str = ""
     """What it waits behind (any name, the join's say). Of the steps behind one name the next is asked about only when
     the one before it was not held again, so that thousands that wait cost little."""
+    worker: str = ""
+    """The worker whose slots are taken."""
 
 
 @dataclass(frozen=True, slots=True)

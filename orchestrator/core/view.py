@@ -360,6 +360,11 @@ class View(Protocol):
         """Return how many workers serve a step's kind and model, free slot or not."""
         ...
 
+    def cached(self, step: StepView) -> Mapping[str, int]:
+        """Return about how many tokens of a step's prompt, from its start, each worker has cached, whichever run sent
+        them there; workers without any are left out. Empty for a step that continues another (`StepView.home`)."""
+        ...
+
     def peers(self, step: StepView) -> Sequence[Ended]:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have
         policies, the oldest first: thinks of the same model, limit of tokens and place (at the beginning of a context

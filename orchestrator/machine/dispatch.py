@@ -96,6 +96,10 @@ class Dispatcher:
             if run.placers:
                 place = self._place(node, worker)
                 if isinstance(place, Hold):
+                    busy = self._records.workers.get(place.worker)
+                    if busy is not None and busy.up and busy.running:
+                        self._block(node, "policy", busy.held, "", place.reason)
+                        return
                     self._block(node, "policy", run.held, place.behind, place.reason)
                     self.holding[run.id] = run
                     return

@@ -77,6 +77,10 @@ def _check_queue(machine: Machine) -> None:
         _demand(run.paused or not run.set_aside, run.id, "is not paused and has steps set aside")
         places.update(name for name, node in run.counting.items() if node.state is State.READY)
         places.update(node.id for backlog in (run.held, run.set_aside) for node in backlog.nodes())
+    for worker in machine.workers.values():
+        kept = worker.held.nodes()
+        places.update(node.id for node in kept)
+        _demand(not kept or (worker.up and worker.running > 0), worker.name, "keeps steps waiting and runs nothing")
     places.update(_check_held_by_budgets(machine, places))
     for node in machine.nodes.values():
         where = places[node.id]

@@ -181,6 +181,8 @@ class Machine:
                 self._on_tick(event)
             case WorkerUp():
                 self.queue.worker_up(event)
+                self._records.prefixes.limit(event.worker, event.cache_tokens)
+                self._slots.let_go(self.workers[event.worker])
             case WorkerDown():
                 self._on_worker_down(event)
             case Cancelled():
@@ -417,6 +419,8 @@ class Machine:
 
     def _on_worker_down(self, event: WorkerDown) -> None:
         self.queue.worker_down(event.worker, event.returning)
+        self._records.prefixes.forget(event.worker)
+        self._slots.let_go(self.workers[event.worker])
         message = f"worker {event.worker} went away while it ran this step"
         lost = [each for each in self.attempts.values() if each.worker.name == event.worker]
         live = [each for each in lost if each.state == "live"]

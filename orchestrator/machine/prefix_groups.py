@@ -1,4 +1,7 @@
-"""Which steps share a context, where they were sent, and how long contexts are. Policies place steps by this.
+"""Which steps share a context, where they were sent, how long contexts are, and who has them cached.
+
+Policies place steps by this. The steps of one run that share a context are a group; of all runs together, the prefix
+index says which workers hold the beginning of a group's context.
 
 Kept only for runs that have policies. Lengths are estimates until an engine has counted: a token for four characters.
 """
@@ -8,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from ..core.plan import Ref, Text, Think, Tokens
+from ..core.prefix_index import BYTES_A_TOKEN, PrefixIndex
+from ..core.result import Usage
 from ..core.values import as_text
 from .assemble import context_step
 from .records import Attempt, Node, PrefixGroup
@@ -16,7 +21,7 @@ CHARACTERS_A_TOKEN = 4
 """Of English text under the common vocabularies, roughly."""
 
 
-def begun(group: PrefixGroup, attempt: Attempt) -> None:
+def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
     """Count a new attempt, and the context that it needs room for on its worker."""
     host, node = attempt.worker, attempt.node
     worker = host.name
@@ -27,13 +32,19 @@ def begun(group: PrefixGroup, attempt: Attempt) -> None:
             group.shared[worker] = shared
             host.context += shared
         host.context += attempt.context
+        root, content = context_of(node)
+        if content:
+            attempt.expected = index.sent(worker, root, content)
     group.sent[worker] = group.sent.get(worker, 0) + 1
     group.live[worker] = group.live.get(worker, 0) + 1
 
 
-def gone(group: PrefixGroup, attempt: Attempt) -> None:
+def gone(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixIndex) -> None:
     """Count an attempt as over, and give its room back."""
     host = attempt.worker
+    if attempt.node.step.op.kind == "think":
+        _, content = context_of(attempt.node)
+        index.ended(host.name, len(content), attempt.expected, usage.prompt, usage.cached, usage.completion)
     host.context -= attempt.context
     group.live[host.name] -= 1
     if not group.live[host.name]:
@@ -71,6 +82,33 @@ def _own_from(op: Think) -> int:
     references that is the last of several parts: planners write what siblings have in common apart from their own."""
     first = next((i for i, part in enumerate(op.parts) if isinstance(part, Ref)), None)
     return first if first is not None else max(1, len(op.parts) - 1)
+
+
+def cached(node: Node, index: PrefixIndex) -> dict[str, int]:
+    """Return about how many tokens of a step's prompt, from its start, each worker has cached."""
+    root, content = context_of(node)
+    if not content:
+        return {}
+    return {worker: size // BYTES_A_TOKEN for worker, size in index.held(root, content).items()}
+
+
+def context_of(node: Node) -> tuple[Hashable, bytes]:
+    """Return what a think step's prompt begins with, as the prefix index knows it: its root, and the bytes of its parts
+    up to the first reference. Empty for a step that continues another: the worker of that one has its context."""
+    group, op = node.prefix_group, node.step.op
+    if group is None or op.kind != "think" or node.after is not None:
+        return None, b""
+    if group.content is None:
+        parts: list[bytes] = [each.model_dump_json().encode(errors="replace") for each in op.messages]
+        for part in op.parts[: _own_from(op)]:
+            assert not isinstance(part, Ref)
+            if isinstance(part, Text):
+                parts.append(part.text.encode(errors="replace"))
+            else:
+                parts += (each.to_bytes(4, "little", signed=True) for each in part.ids)
+        tools = tuple(each.name for each in op.tools)
+        group.content = (op.model, op.salt, op.chat, tools), b"".join(parts)
+    return group.content
 
 
 def prompt_tokens(node: Node) -> int:

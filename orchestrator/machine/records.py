@@ -15,6 +15,7 @@ from ..core.errors import InvalidTransition
 from ..core.events import Action
 from ..core.interfaces import Merge, Policy
 from ..core.plan import Budget, Kind, Op, Request, Step, Text, Think, Tokens
+from ..core.prefix_index import PrefixIndex
 from ..core.prices import Price
 from ..core.record import Change
 from ..core.result import Failure, Result, Usage
@@ -248,9 +249,9 @@ class Blocked:
     by: Literal["budget", "policy", "pause"]
     since: float
     backlog: Backlog
-    """Where it waits: in the backlog of an account, or of its run."""
+    """Where it waits: in the backlog of an account, of its run, or of a worker."""
     key: str
-    """In that backlog: its lane for a budget, `Hold.behind` for a policy."""
+    """In that backlog: its lane for a budget, `Hold.behind` for a policy, nothing for a worker."""
     reason: str = ""
 
 
@@ -310,6 +311,8 @@ class Attempt:
     """Units that its share is still expected to be charged for it (`shares.py`)."""
     context: int = 0
     """Tokens of context that it alone may come to hold on its worker, in a run with policies."""
+    expected: int = 0
+    """Bytes of its context that its worker was expected to have cached, in a run with policies."""
     counted: bool = False
     """Budgets are charged what it reports, as it comes, and it is cut when they are used up."""
     likely: int = 0
@@ -476,6 +479,8 @@ class WorkerState:
     """Tokens that its attempts may still generate."""
     context: int = 0
     """Tokens of context that they may come to hold; shared ones count once; of runs with policies."""
+    held: Backlog = field(default_factory=Backlog)
+    """Ready steps that policies keep for it until it has a free slot."""
     listed: int = -1
     """`running` in its entry in the heap of free workers; -1 without an entry."""
 
@@ -566,6 +571,8 @@ class PrefixGroup:
     """Attempts that ended in a value, the first first."""
     shared: dict[str, int] = field(default_factory=dict[str, int])
     """Tokens of the shared context, by worker with a live attempt."""
+    content: tuple[Hashable, bytes] | None = None
+    """That context as the prefix index knows it, once it was asked for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -579,6 +586,8 @@ class Records:
     """Attempts that are not gone."""
     workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
     latencies: LatencyStats = field(default_factory=LatencyStats)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    """Who has what cached, of all runs that have policies."""
     last_attempt: int = 0
     now: float = 0.0
     """Time of the event being handled."""

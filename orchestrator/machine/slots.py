@@ -64,7 +64,7 @@ class Slots:
         worker.running += 1
         self._queue.begun(attempt)
         if node.prefix_group is not None:
-            prefix_groups.begun(node.prefix_group, attempt)
+            prefix_groups.begun(node.prefix_group, attempt, records.prefixes)
         if self.lease is not None:
             self.timers.add(records.now + self.lease, "lease", attempt)
         generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
@@ -132,7 +132,7 @@ class Slots:
         if not 0 <= worker.listed <= worker.running:
             self._queue.offer(worker)
         if node.prefix_group is not None:
-            prefix_groups.gone(node.prefix_group, attempt)
+            prefix_groups.gone(node.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:
             charge = max(usage.completion, least)
             if node.account.prompts and known is not None and node.step.op.kind == "think":
@@ -140,6 +140,8 @@ class Slots:
             for account in budgets.settle(node.account, attempt, charge, known, self._records.now):
                 for lane in list(account.held.heaps):
                     self.ask_next(account.held, lane)
+        if worker.held.heaps and worker.free > 0:
+            self.ask_next(worker.held, "")
         if run.held.heaps:
             self.stirred[run.id] = run
         if run.live == 0:
@@ -165,6 +167,13 @@ class Slots:
             node.prefix_group.finished.append(ended)
             self._records.latencies.add(node.step, ended)
         return result
+
+    def let_go(self, worker: WorkerState) -> None:
+        """Ask again about all steps that wait for a worker, which has gone away or has other slots now."""
+        nodes, worker.held = worker.held.nodes(), Backlog()
+        for node in nodes:
+            node.blocked = None
+            self._queue.push(node)
 
     # -- blocked steps -------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ..core.states import WAITING, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
-from .prefix_groups import prompt_tokens, shared_tokens
+from .prefix_groups import cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
 from .records import Node, PrefixGroup, Records, lane_of
 
@@ -314,6 +314,12 @@ class View:
     def serving(self, step: AnyStep) -> int:
         """Return how many workers serve a step's kind and model, free slot or not."""
         return self._queue.serving(lane_of(step.plan.op))
+
+    def cached(self, step: AnyStep) -> Mapping[str, int]:
+        """Return about how many tokens of a step's prompt, from its start, each worker has cached, whichever run sent
+        them there; workers without any are left out. Empty for a step that continues another (`StepView.home`)."""
+        node = self._records.nodes.get(step.id)
+        return {} if node is None else cached(node, self._records.prefixes)
 
     def peers(self, step: AnyStep) -> Sequence[Ended]:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have

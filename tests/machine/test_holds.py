@@ -299,3 +299,48 @@ def test_a_blocked_step_says_by_what_since_when_and_behind_which_key() -> None:
     world.now = 5.0
     world.pause(on=False, run="narrow")
     assert world.node("narrow:b2").blocked is None and world.state("narrow:b2").value == "running"
+
+
+class Only(Policy):
+    """On one worker; waits for it when it is full."""
+
+    worker: str
+
+    def place(self, step: StepView, view: View) -> Place | Hold:
+        worker = view.worker(self.worker)
+        if worker is not None and worker.free > 0:
+            return Place(self.worker)
+        return Hold(f"waits for {self.worker}", worker=self.worker)
+
+
+def test_a_step_waits_for_a_worker_that_another_run_fills() -> None:
+    world = World(slots=1, policies={"only": Only(worker="w")})
+    world.up("v", 4)
+    world.submit(call("a"), run="one", policies=["only"])
+    world.submit(call("b"), run="two", policies=["only"])
+    world.submit(call("c"), run="three", policies=["only"])
+    assert world.running() == ["one:a"]
+    world.succeed("one:a")
+    assert world.running() == ["two:b"]
+    assert StepView(world.node("three:c")).held == "waits for w"
+    world.succeed("two:b")
+    assert world.running() == ["three:c"]
+
+
+def test_a_step_waits_no_longer_for_a_worker_that_is_gone() -> None:
+    world = World(slots=1, policies={"only": Only(worker="w")})
+    world.up("v", 4)
+    world.submit(call("a"), run="one", policies=["only"])
+    world.submit(call("b"), run="two", policies=["only"])
+    world.down("w")
+    assert sorted(world.running()) == ["one:a", "two:b"]
+    assert {world.node(name).attempt.worker.name for name in ("one:a", "two:b")} == {"v"}
+
+
+def test_a_step_that_waits_for_a_worker_can_be_given_up() -> None:
+    world = World(slots=1, policies={"only": Only(worker="w")})
+    world.submit(call("a"), run="one", policies=["only"])
+    world.submit(call("b"), run="two", policies=["only"])
+    world.cancel("two")
+    world.succeed("one:a")
+    assert world.running() == []

@@ -25,6 +25,7 @@ from plait.runtime.simulation.simulator import (
     varied,
     whole,
 )
+from plait.runtime.simulation.workload import simulate_workload
 
 PLACING = (
     "affinity", "gang", "trie-order", "waves", "breadth-first", "hedge", "random", "round-robin", "least-loaded",
@@ -160,7 +161,7 @@ def test_affinity_leaves_a_worker_that_is_overloaded_by_the_stated_factor() -> N
 def test_affinity_waits_for_a_full_worker_or_does_not_as_it_is_told() -> None:
     hosts = cluster(2, slots=4)
     plan = votes("aa", width=6)
-    waiting = run(plan, "affinity", hosts=hosts)
+    waiting = run(plan, option("affinity", slack=4), hosts=hosts)
     assert set(where(waiting).values()) == {"e0000"}
     assert waiting.wait_max > 0
     going = run(plan, option("affinity", wait=False), hosts=hosts)
@@ -506,3 +507,31 @@ def test_hedge_looks_rarely_at_a_run_whose_steps_take_long() -> None:
     report = run(votes("p", width=8, tokens=4000), "hedge", watch=count, check=False)
     assert report.makespan > 10
     assert ticks <= 40 + 2 * report.makespan, f"{ticks} looks in {report.makespan:.0f} s"
+
+
+HEADER = "You are an assistant that answers shortly. " * 40
+
+
+def requests(headers: int, runs: int, policy: str) -> list[Request]:
+    texts = [f"{i % headers}{HEADER}{i}?" for i in range(runs)]
+    return [Request(text=each, policies=(Plugin(name=policy),)) for each in texts]
+
+
+def test_runs_with_a_common_header_share_a_worker_until_it_is_overloaded() -> None:
+    hosts = cluster(4, cache_tokens=200_000)
+    few = simulate_workload(requests(1, 8, "affinity"), [0.0] * 8, hosts=hosts, check=True)
+    assert few.prompt_computed < 1.3 * few.prompt_unique
+    assert few.idlest == 0.0
+    many = simulate_workload(requests(1, 100, "affinity"), [0.0] * 100, hosts=hosts, check=True)
+    assert many.idlest > 0.5 * many.busiest, "the header that all want is replicated"
+
+
+def test_headers_are_read_once_however_runs_are_mixed_and_wait_for_the_worker_that_has_theirs() -> None:
+    hosts = cluster(4, slots=4, cache_tokens=2_000)
+    ours, blind = (
+        simulate_workload(requests(9, 63, policy), [0.0] * 63, hosts=hosts, check=True)
+        for policy in ("affinity", "least-loaded")
+    )
+    assert ours.prompt_computed < 1.3 * ours.prompt_unique
+    assert blind.prompt_computed > 2 * ours.prompt_computed
+    assert ours.makespan < 1.1 * blind.makespan

@@ -125,7 +125,10 @@ class Common:
         typer.Option(metavar="FILE", help="Replies of the scripted worker, JSON.", rich_help_panel=_WHERE),
     ] = None
     base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server of the worker http.", rich_help_panel=_WHERE)
+        str | None,
+        typer.Option(
+            metavar="URL", help="Server of the worker http; several with commas between.", rich_help_panel=_WHERE
+        ),
     ] = None
     api_key_env: Annotated[
         str | None,

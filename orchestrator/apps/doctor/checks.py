@@ -52,7 +52,8 @@ def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     yield media(quick)
     if worker == "http" and config.base_url is not None:
         named = model if "model" in config.model_fields_set else None
-        yield server(config.base_url, config.api_key_env, named)
+        for url in config.base_urls:
+            yield server(url, config.api_key_env, named)
     else:
         yield model_folder(model)
     yield memory(engines)

@@ -504,6 +504,7 @@ class AsyncOrchestrator:
             planner = Plugin(name=planner.name, options={**planner.options, **general})
             made = self.plugins.planner(planner)
         policies = options.get("policies")
+        standing = config.policies_with(sum("think" in each.serves for each in self._given or ()) or 1)
         form = form_of(options.get("output_type"))
         task_spec = self._task(options)
         if form is not None and task_spec == Plugin(name="plain"):
@@ -513,7 +514,7 @@ class AsyncOrchestrator:
             task=task_spec,
             planner=planner,
             policies=tuple(
-                self._spec("policy", each) for each in (config.standing_policies if policies is None else policies)
+                self._spec("policy", each) for each in (standing if policies is None else policies)
             ),
             budget=limits(options, config),
             seed=_first(options.get("seed"), config.seed) or 0,

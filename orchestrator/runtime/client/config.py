@@ -129,7 +129,8 @@ class Config(BaseSettings):
     """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of your own),
     `scripted`, `pkg.mod:Class`."""
     base_url: str | None = None
-    """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`."""
+    """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`. Several, with
+    commas between them, are servers of one model that share the work."""
     api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
     """Name of the environment variable that holds that server's key, never the key itself; OPENAI_API_KEY by
     default."""
@@ -194,7 +195,7 @@ class Config(BaseSettings):
     """How work is split: a planner, with options as in `sample:n=8,temperature=0.7`."""
     policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = ()
     """Policies that order, place and prune steps; the first that has an opinion counts. With several engines
-    `affinity` by default, which sends a step where its context is cached; none with one."""
+    or servers `affinity` by default, which sends a step where its context is cached; none with one."""
     merge: Annotated[Plugin | None, BeforeValidator(_plugin), NoDecode] = None
     """How branches become one answer, for planners that have the choice; the planner's default by default."""
     n: int | None = Field(default=None, ge=1)
@@ -224,9 +225,19 @@ class Config(BaseSettings):
     """What is logged to standard error."""
 
     @property
+    def base_urls(self) -> tuple[str, ...]:
+        """The addresses in `base_url`."""
+        return tuple(url for each in (self.base_url or "").split(",") if (url := each.strip()))
+
+    @property
     def standing_policies(self) -> tuple[Plugin, ...]:
         """The policies of a request that names none."""
-        if "policies" in self.model_fields_set or self.engines == 1:
+        return self.policies_with(1)
+
+    def policies_with(self, workers: int) -> tuple[Plugin, ...]:
+        """The same where an application brings so many model workers of its own."""
+        servers = len(self.base_urls) if self.worker == "http" else 1
+        if "policies" in self.model_fields_set or max(self.engines, servers, workers) == 1:
             return self.policies
         return (Plugin(name="affinity"),)
 

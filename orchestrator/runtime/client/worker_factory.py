@@ -34,6 +34,9 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
             )
     if config.engines != 1:
         raise ConfigError(f"{config.engines} engines need the worker `ray`; {config.worker!r} runs one in this process")
+    if config.worker == "http" and len(urls := config.base_urls) > 1:
+        named = ({**options, "base_url": url, "name": f"http-{i}"} for i, url in enumerate(dict.fromkeys(urls), 1))
+        return [plugins.worker("http", **_accepted(plugins.worker_class("http"), each)) for each in named]
     return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
 
 

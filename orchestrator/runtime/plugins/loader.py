@@ -113,7 +113,7 @@ class Plugins:
         except RAISED as error:
             raise _broken("task", spec.name, error) from error
 
-    def worker(self, name: str, **options: object) -> Worker:
+    def worker(self, name: str, /, **options: object) -> Worker:
         """Return a new worker, not started; `options` are its constructor's keyword arguments."""
         cls = self.worker_class(name)
         checked = _constructor_options(name, cls, options)

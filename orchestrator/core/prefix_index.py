@@ -1,0 +1,247 @@
+"""Which workers are believed to hold which contexts in their prefix caches: one index for all runs and all workers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+
+BYTES_A_TOKEN = 4
+"""Of text, roughly; a token id takes as many."""
+UNKNOWN = 4 << 20
+"""Bytes of context that a worker is taken to hold which does not say how large its cache is: about a million tokens."""
+MOST = 256 << 20
+"""Bytes of context in an index, of all workers together."""
+_MISS, _HIT = 0.8, 1.02
+"""Factors by which the room of a worker changes that reports other hits than were expected."""
+_TELLING = 64
+"""Tokens: a hit that was expected and is shorter says nothing about the room."""
+
+
+class _Node:
+    """A piece of context, known together with all that stands before it."""
+
+    __slots__ = ("children", "edge", "holders", "parent")
+
+    def __init__(self, edge: bytes, parent: _Node | None, holders: int = 0) -> None:
+        self.edge, self.parent, self.holders = edge, parent, holders
+        self.children: dict[int, _Node] | None = None
+        """By the first byte of their edges."""
+
+
+class _Cache:
+    """What one worker is believed to hold."""
+
+    __slots__ = ("bit", "bytes_a_token", "order", "read", "reports", "room", "told", "used")
+
+    def __init__(self, bit: int) -> None:
+        self.bit = bit
+        """Of `_Node.holders`."""
+        self.order: OrderedDict[_Node, None] = OrderedDict()
+        """The least recently used first. What stands before a piece was always used after it or with it."""
+        self.used = 0
+        """Bytes of these pieces."""
+        self.told: int | None = None
+        """Tokens that it says it holds."""
+        self.room = 1.0
+        """Share of that which it is seen to hold."""
+        self.reports = False
+        """Whether it has ever reported cached tokens: one that never does says nothing by reporting none."""
+        self.read, self.bytes_a_token = (0, 0), float(BYTES_A_TOKEN)
+
+    @property
+    def most(self) -> float:
+        """Bytes that it holds."""
+        return self.room * (UNKNOWN if self.told is None else self.told * self.bytes_a_token)
+
+
+class PrefixIndex:
+    """A radix tree of contexts, as bytes, with the workers that hold each piece.
+
+    It is told what was sent where (`sent`) and what became of it (`ended`, `evicted`). Each worker's part is bounded by
+    the size of its cache; what was least recently used goes first, the end of a context before its beginning, as in
+    vLLM. Contexts of different roots (model, salt) share nothing.
+
+    >>> index = PrefixIndex()
+    >>> index.sent("a", "model", b"header and question"), index.held("model", b"header and another")
+    (0, {'a': 11})
+    """
+
+    def __init__(self) -> None:
+        self._roots: dict[Hashable, _Node] = {}
+        self._caches: dict[str, _Cache] = {}
+        self._names: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return sum(cache.used for cache in self._caches.values())
+
+    def limit(self, worker: str, tokens: int | None) -> None:
+        """Say how many tokens a worker's cache holds, if it tells."""
+        cache = self._cache(worker)
+        cache.told = tokens
+        self._trim(cache)
+
+    def forget(self, worker: str) -> None:
+        """A worker went away, or has emptied its cache."""
+        cache = self._caches.get(worker)
+        if cache is not None:
+            while cache.order:
+                self._drop(cache)
+
+    def held(self, root: Hashable, content: bytes) -> dict[str, int]:
+        """Return how many bytes of a context, from its start, each worker holds; workers without any are left out."""
+        found: list[tuple[int, int]] = []
+        for node, upto in self._walk(root, content):
+            if not node.holders:
+                break
+            found.append((upto, node.holders))
+        held: dict[str, int] = {}
+        seen = 0
+        for upto, holders in reversed(found):
+            new = holders & ~seen
+            seen |= new
+            while new:
+                bit = new & -new
+                held[self._names[bit]] = upto
+                new ^= bit
+        return held
+
+    def sent(self, worker: str, root: Hashable, content: bytes) -> int:
+        """A context was sent to a worker, which from now on holds it; return how many bytes it had of it."""
+        cache = self._cache(worker)
+        node, at, had = self._roots.get(root), 0, 0
+        if node is None:
+            node = self._roots[root] = _Node(b"", None)
+        path: list[_Node] = []
+        while at < len(content):
+            if node.children is None:
+                node.children = {}
+            child = node.children.get(content[at])
+            if child is None:
+                child = node.children[content[at]] = _Node(content[at:], node)
+            elif (same := _common(child.edge, content, at)) < len(child.edge):
+                child = self._split(child, same)
+            node = child
+            at += len(node.edge)
+            path.append(node)
+            if node.holders & cache.bit:
+                had = at
+            else:
+                node.holders |= cache.bit
+                cache.used += len(node.edge)
+        for node in reversed(path):
+            cache.order[node] = None
+            cache.order.move_to_end(node)
+        self._trim(cache)
+        return had
+
+    def ended(self, worker: str, sent: int, had: int, prompt: int, cached: int, generated: int) -> None:
+        """An attempt is over of which `sent` bytes of context were entered, `had` of them expected to be cached.
+
+        Its worker reports `prompt` tokens, `cached` of them from its cache, and `generated` ones, which take room too,
+        as does what of the prompt was not entered here.
+        """
+        cache = self._cache(worker)
+        cache.reports = cache.reports or cached > 0
+        if prompt and sent:
+            total, tokens = cache.read
+            cache.read = total + sent, tokens + prompt
+            if cache.read[1] > 1 << 16:
+                cache.read = cache.read[0] >> 1, cache.read[1] >> 1
+            cache.bytes_a_token = cache.read[0] / cache.read[1]
+        expected = had / cache.bytes_a_token
+        if cache.reports and expected >= _TELLING:
+            if cached < expected / 2:
+                cache.room *= _MISS
+            elif cached > 0.9 * expected:
+                cache.room = min(1.0, cache.room * _HIT)
+        other = max(0, prompt - cached - round((sent - had) / cache.bytes_a_token))
+        size = round((generated + other) * cache.bytes_a_token)
+        if size:
+            cache.order[_Node(bytes(0), None, -size)] = None
+            cache.used += size
+        self._trim(cache)
+
+    def evicted(self, worker: str, tokens: int) -> None:
+        """A worker says that it has dropped so many tokens from its cache."""
+        cache = self._cache(worker)
+        goal = cache.used - tokens * cache.bytes_a_token
+        while cache.order and cache.used > goal:
+            self._drop(cache)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _cache(self, worker: str) -> _Cache:
+        cache = self._caches.get(worker)
+        if cache is None:
+            cache = self._caches[worker] = _Cache(1 << len(self._caches))
+            self._names[cache.bit] = worker
+        return cache
+
+    def _walk(self, root: Hashable, content: bytes) -> Iterator[tuple[_Node, int]]:
+        """Yield the pieces that a context begins with, each with how many bytes are the same up to its end."""
+        node, at = self._roots.get(root), 0
+        while node is not None and node.children is not None and at < len(content):
+            node = node.children.get(content[at])
+            if node is not None:
+                same = _common(node.edge, content, at)
+                at += same
+                yield node, at
+                if same < len(node.edge):
+                    return
+
+    def _split(self, node: _Node, at: int) -> _Node:
+        """Part a piece in two and return the upper one."""
+        assert node.parent is not None and node.parent.children is not None
+        upper = _Node(node.edge[:at], node.parent, node.holders)
+        node.parent.children[node.edge[0]] = upper
+        node.edge, node.parent = node.edge[at:], upper
+        upper.children = {node.edge[0]: node}
+        for bit in _bits(upper.holders):
+            order = self._caches[self._names[bit]].order
+            above: _Node = upper
+            while above.parent is not None:
+                order[above] = None
+                order.move_to_end(above)
+                above = above.parent
+        return upper
+
+    def _trim(self, cache: _Cache) -> None:
+        most = min(cache.most, MOST / len(self._caches))
+        while cache.used > most and cache.order:
+            self._drop(cache)
+
+    def _drop(self, cache: _Cache) -> None:
+        """Let a worker hold its least recently used piece no longer. One that nobody holds goes."""
+        node, _ = cache.order.popitem(last=False)
+        if node.holders < 0:  # not a context but room that others took
+            cache.used += node.holders
+            return
+        cache.used -= len(node.edge)
+        node.holders &= ~cache.bit
+        while not node.holders and not node.children and node.parent is not None:
+            assert node.parent.children is not None
+            del node.parent.children[node.edge[0]]
+            node = node.parent
+        if node.parent is None and not node.children:
+            self._roots = {root: each for root, each in self._roots.items() if each is not node}
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
+
+
+def _common(edge: bytes, content: bytes, at: int) -> int:
+    """Return how many bytes of an edge stand in a context from a place on."""
+    if content.startswith(edge, at):
+        return len(edge)
+    low, high = 0, min(len(edge), len(content) - at)
+    while low < high:  # the longest common beginning, by halves: comparisons of slices are quick
+        middle = (low + high + 1) // 2
+        if content.startswith(edge[:middle], at):
+            low = middle
+        else:
+            high = middle - 1
+    return low
