@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from plait.core.interfaces import Hold, Place, Policy
@@ -11,6 +13,8 @@ __all__ = ["Affinity"]
 
 _AS_GOOD = 0.9
 """Of what the best has cached: a worker with so much is as good, if it is less loaded."""
+_SHARE = 0.3
+"""Of what a step may generate: what it is expected to, before any like it has ended."""
 
 
 class Affinity(Policy):
@@ -35,10 +39,16 @@ class Affinity(Policy):
     goes to the least loaded one and its context is read again."""
     wait: bool = True
     """A step whose worker has no free slot and is not overloaded waits for it. Off: it goes to the least loaded one."""
+    read: int = Field(default=150, ge=0)
+    """Prompt tokens that an engine reads in about the time that a step of decoding takes. For what another run has left
+    in a cache a step waits only if reading it again would take longer than it takes until a slot is free."""
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
         """Return the worker where the context is cached, or `None` if there is none to prefer."""
-        wanted = self._wanted(step, view)
+        if step.kind != "think":
+            return None
+        cached = {} if step.home is not None else view.cached(step)
+        wanted, of_run = self._wanted(step, view, cached)
         if wanted is None or not wanted.up:
             return None
         idlest = view.idlest(step)
@@ -48,22 +58,32 @@ class Affinity(Policy):
             return None
         if wanted.takes(step):
             return Place(wanted.name, f"{wanted.name} has its context cached")
-        if self.wait and wanted.could_take(step):
-            return Hold(f"waits for {wanted.name}, which has its context cached", worker=wanted.name)
-        return None
-
-    def _wanted(self, step: StepView, view: View) -> WorkerView | None:
-        if step.kind != "think":
+        if not self.wait or not wanted.could_take(step):
             return None
+        reason = f"waits for {wanted.name}, which has its context cached"
+        if cached.get(wanted.name, 0) * wanted.slots >= self.read * _length(step, view):
+            return Hold(reason, worker=wanted.name)
+        return Hold(reason, behind=wanted.name) if of_run else None
+
+    def _wanted(self, step: StepView, view: View, cached: Mapping[str, int]) -> tuple[WorkerView | None, bool]:
+        """Return the worker that a step should go to, and whether a step of its own run made it so."""
         if step.home is not None:
-            return view.worker(step.home)
-        cached = view.cached(step)
+            return view.worker(step.home), True
+        sent = step.siblings.sent
         most = max(cached.values(), default=0)
         if most >= max(self.least, self.share * step.prompt_tokens):
             holders = (view.worker(name) for name, tokens in cached.items() if tokens >= _AS_GOOD * most)
             there = [worker for worker in holders if worker is not None and worker.could_take(step)]
             if there:
-                return min(there, key=lambda worker: (worker.running, worker.name))
-        sent = step.siblings.sent
+                best = min(there, key=lambda worker: (worker.running, worker.name))
+                return best, best.name in sent
         name = max(sent, key=lambda worker: sent[worker], default=None)
-        return view.worker(name) if name is not None else None
+        return (view.worker(name) if name is not None else None), True
+
+
+def _length(step: StepView, view: View) -> float:
+    """Return how many tokens a step may be expected to generate."""
+    peers = view.peers(step)[-32:]
+    if not peers:
+        return _SHARE * step.max_tokens
+    return sum(each.tokens for each in peers) / len(peers)

@@ -513,9 +513,7 @@ class AsyncOrchestrator:
             text=text,
             task=task_spec,
             planner=planner,
-            policies=tuple(
-                self._spec("policy", each) for each in (standing if policies is None else policies)
-            ),
+            policies=tuple(self._spec("policy", each) for each in (standing if policies is None else policies)),
             budget=limits(options, config),
             seed=_first(options.get("seed"), config.seed) or 0,
             share=options.get("share") or "",
