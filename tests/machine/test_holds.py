@@ -334,7 +334,7 @@ def test_a_step_waits_no_longer_for_a_worker_that_is_gone() -> None:
     world.submit(call("b"), run="two", policies=["only"])
     world.down("w")
     assert sorted(world.running()) == ["one:a", "two:b"]
-    assert {world.node(name).attempt.worker.name for name in ("one:a", "two:b")} == {"v"}
+    assert {world.node(name).ran_on for name in ("one:a", "two:b")} == {"v"}
 
 
 def test_a_step_that_waits_for_a_worker_can_be_given_up() -> None:
