@@ -309,6 +309,16 @@ class WorkerView(Protocol):
         ...
 
     @property
+    def kept(self) -> int:
+        """About how many steps policies keep waiting for it (`Hold.worker`)."""
+        ...
+
+    def pace(self, attempts: int) -> float | None:
+        """Return about how many seconds a token takes with so many attempts on it, as those that ended lately show
+        (of runs with policies); `None` before any has."""
+        ...
+
+    @property
     def cache_tokens(self) -> int | None:
         """Tokens that its prefix cache holds, if it says so."""
         ...
@@ -363,6 +373,14 @@ class View(Protocol):
     def cached(self, step: StepView) -> Mapping[str, int]:
         """Return about how many tokens of a step's prompt, from its start, each worker has cached, whichever run sent
         them there; workers without any are left out. Empty for a step that continues another (`StepView.home`)."""
+        ...
+
+    def submitted(self, run: str) -> float:
+        """Return when a run that has not finished was submitted, in seconds on the clock of `now`."""
+        ...
+
+    def deadline(self, run: str) -> float | None:
+        """Return when the seconds of its budget are over, if they are limited."""
         ...
 
     def peers(self, step: StepView) -> Sequence[Ended]:

@@ -60,6 +60,7 @@ def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers,
     assert not run.live and run.id not in into.runs
     shift = at - other.now
     run.held, run.set_aside, run.forced = Backlog(), Backlog(), None
+    run.submitted += shift
     if run.wake is not None:
         run.wake += shift
     accounts = {account: None for node in run.nodes if node.account is not None for account in node.account.chain()}

@@ -439,6 +439,7 @@ class Machine:
         request = event.request
         try:
             run = Run(event.run, request, self._plugins.task(request.task, request.text))
+            run.submitted = self._records.now
             policies = [self._plugins.policy(spec) for spec in request.policies]
             run.rankers = tuple(each for each in policies if type(each).rank is not Policy.rank)
             run.placers = tuple(each for each in policies if type(each).place is not Policy.place)

@@ -24,7 +24,7 @@ CHARACTERS_A_TOKEN = 4
 def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
     """Count a new attempt, and the context that it needs room for on its worker."""
     host, node = attempt.worker, attempt.node
-    worker = host.name
+    worker, attempt.beside = host.name, host.running
     if node.step.op.kind == "think":
         shared = shared_tokens(node)
         attempt.context = prompt_tokens(node) - shared + attempt.reserved

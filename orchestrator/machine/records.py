@@ -24,6 +24,7 @@ from ..core.task import Task
 from ..core.view import Branch, Ended, StepView
 from .latencies import LatencyStats
 from .meter import Meter
+from .pace import Pace
 from .shares import Share
 
 
@@ -311,6 +312,8 @@ class Attempt:
     """Units that its share is still expected to be charged for it (`shares.py`)."""
     context: int = 0
     """Tokens of context that it alone may come to hold on its worker, in a run with policies."""
+    beside: int = 0
+    """Attempts on its worker when it began, itself included."""
     expected: int = 0
     """Bytes of its context that its worker was expected to have cached, in a run with policies."""
     counted: bool = False
@@ -391,6 +394,8 @@ class Run:
     root: Scope | None = None
     nodes: list[Node] = field(default_factory=list[Node])
     prefix_groups: dict[Hashable, PrefixGroup] = field(default_factory=dict["Hashable", "PrefixGroup"])
+    submitted: float = 0.0
+    """When it was submitted."""
     live: int = 0
     """Attempts that are not gone."""
     held: Backlog = field(default_factory=Backlog)
@@ -481,6 +486,8 @@ class WorkerState:
     """Tokens of context that they may come to hold; shared ones count once; of runs with policies."""
     held: Backlog = field(default_factory=Backlog)
     """Ready steps that policies keep for it until it has a free slot."""
+    speed: Pace = field(default_factory=Pace)
+    """How fast it is; of runs with policies."""
     listed: int = -1
     """`running` in its entry in the heap of free workers; -1 without an entry."""
 
@@ -488,6 +495,15 @@ class WorkerState:
     def free(self) -> int:
         """Slots that can take a step now."""
         return self.slots - self.running if self.up else 0
+
+    @property
+    def kept(self) -> int:
+        """About how many steps wait for it."""
+        return sum(map(len, self.held.heaps.values()))
+
+    def pace(self, attempts: int) -> float | None:
+        """Return the seconds that a token takes with so many attempts on it."""
+        return self.speed.at(attempts)
 
     def price(self, model: str | None) -> Price | None:
         """Return what a model costs here, if that is known."""

@@ -165,6 +165,9 @@ class Slots:
         if node.prefix_group is not None:
             ended = Ended(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)
             node.prefix_group.finished.append(ended)
+            if node.step.op.kind == "think":
+                worker = attempt.worker
+                worker.speed.add((attempt.beside + worker.running + 1) / 2, ended.seconds, ended.tokens - reused)
             self._records.latencies.add(node.step, ended)
         return result
 

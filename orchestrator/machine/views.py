@@ -321,6 +321,16 @@ class View:
         node = self._records.nodes.get(step.id)
         return {} if node is None else cached(node, self._records.prefixes)
 
+    def submitted(self, run: str) -> float:
+        """Return when a run that has not finished was submitted, in seconds on the clock of `now`."""
+        return self._records.runs[run].submitted
+
+    def deadline(self, run: str) -> float | None:
+        """Return when the seconds of its budget are over, if they are limited."""
+        record = self._records.runs[run]
+        seconds = record.request.budget.seconds
+        return None if seconds is None else record.submitted + seconds
+
     def peers(self, step: AnyStep) -> Sequence[Ended]:
         """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have
         policies, the oldest first: thinks of the same model, limit of tokens and place (at the beginning of a context
