@@ -21,6 +21,7 @@ NAMES = (
     "signals",
     "placement",
     "shared_prefix",
+    "queueing",
     "plan_stream",
     "react",
     "teams",

@@ -20,10 +20,11 @@ from ..core.plan import Think
 from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
 from . import budgets, prompt_sizes
+from .checkpoint import Checkpoint
 from .follow import Order, Refused
 from .lengths import Lengths
 from .ready_queue import ReadyQueue
-from .records import Backlog, Blocked, Checkpoint, Node, Records, Run, WorkerState
+from .records import Backlog, Blocked, Node, Records, Run, WorkerState
 from .slots import Slots
 from .steps import Steps, raised
 from .views import StepView, View

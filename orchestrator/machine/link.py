@@ -15,8 +15,9 @@ from ..core.interfaces import Merge
 from ..core.plan import Call, Join, Plan, Plugin, Think
 from ..core.states import DONE, FAILED, UNDER_WAY
 from .budgets import enter, open_account
+from .lanes import lane_of
 from .prefix_groups import enroll
-from .records import Account, Node, Scope, lane_of
+from .records import Account, Node, Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,9 +180,7 @@ class Machine:
             case Tick():
                 self._on_tick(event)
             case WorkerUp():
-                self.queue.worker_up(event)
-                self._records.prefixes.limit(event.worker, event.cache_tokens)
-                self._slots.let_go(self.workers[event.worker])
+                self._slots.worker_up(event)
             case WorkerDown():
                 self._on_worker_down(event)
             case Cancelled():
@@ -418,9 +416,7 @@ class Machine:
             self._steps.fail(attempt.node, _exceeded(attempt.cut))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
-        self.queue.worker_down(event.worker, event.returning)
-        self._records.prefixes.forget(event.worker)
-        self._slots.let_go(self.workers[event.worker])
+        self._slots.worker_down(event.worker, event.returning)
         message = f"worker {event.worker} went away while it ran this step"
         lost = [each for each in self.attempts.values() if each.worker.name == event.worker]
         live = [each for each in lost if each.state == "live"]
@@ -438,8 +434,7 @@ class Machine:
             return
         request = event.request
         try:
-            run = Run(event.run, request, self._plugins.task(request.task, request.text))
-            run.submitted = self._records.now
+            run = Run(event.run, request, self._plugins.task(request.task, request.text), submitted=event.at)
             policies = [self._plugins.policy(spec) for spec in request.policies]
             run.rankers = tuple(each for each in policies if type(each).rank is not Policy.rank)
             run.placers = tuple(each for each in policies if type(each).place is not Policy.place)

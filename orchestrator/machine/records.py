@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from ..core.errors import InvalidTransition
 from ..core.events import Action
 from ..core.interfaces import Merge, Policy
-from ..core.plan import Budget, Kind, Op, Request, Step, Text, Think, Tokens
+from ..core.plan import Budget, Kind, Request, Step, Text, Tokens
 from ..core.prefix_index import PrefixIndex
 from ..core.prices import Price
 from ..core.record import Change
@@ -22,6 +22,8 @@ from ..core.result import Failure, Result, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView
+from .checkpoint import Checkpoint
+from .lanes import lane_of
 from .latencies import LatencyStats
 from .meter import Meter
 from .pace import Pace
@@ -176,14 +178,6 @@ class Node:
     def shift(self, seconds: float) -> None:
         """Move the times of its story."""
         self._moves = tuple(cast("float", each) + seconds if i % 3 == 0 else each for i, each in enumerate(self._moves))
-
-
-def lane_of(op: Op) -> str:
-    """Return the name of the queue that a step waits in: its kind, and its model if it names one. Workers say which
-    lanes they serve."""
-    if isinstance(op, Think):
-        return "think" if op.model is None else f"think {op.model}"
-    return op.kind
 
 
 Queued = tuple[int, tuple[float, ...], int, Node]
@@ -365,15 +359,6 @@ class Attempt:
             return self.resumed_from
         before = self.resumed_from.ids if self.resumed_from is not None else ()
         return Checkpoint((*before, *self.ids), "".join(self.text))
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """The beginning of a step's text, as token ids."""
-
-    ids: tuple[int, ...]
-    text: str
-    """The same as text, if the step streams."""
 
 
 @dataclass(slots=True, eq=False)

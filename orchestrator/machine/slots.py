@@ -6,14 +6,15 @@ makes no choice.
 
 from __future__ import annotations
 
-from ..core.events import NO_USAGE, Cancel, Dispatch, Job
+from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
 from ..core.plan import Call, Text, Think
 from ..core.result import Result, Usage
 from ..core.view import Ended
 from . import budgets, prefix_groups, prompt_sizes
 from .assemble import resolve
+from .checkpoint import Checkpoint
 from .ready_queue import ReadyQueue
-from .records import Attempt, Backlog, Checkpoint, Node, Records, Run, WorkerState
+from .records import Attempt, Backlog, Node, Records, Run, WorkerState
 from .timers import Timers
 
 
@@ -171,7 +172,19 @@ class Slots:
             self._records.latencies.add(node.step, ended)
         return result
 
-    def let_go(self, worker: WorkerState) -> None:
+    def worker_up(self, event: WorkerUp) -> None:
+        """Enter a worker, bring one back, or change what one offers."""
+        self._queue.worker_up(event)
+        self._records.prefixes.limit(event.worker, event.cache_tokens)
+        self._let_go(self._records.workers[event.worker])
+
+    def worker_down(self, name: str, returning: bool) -> None:
+        """Take a worker out, with all that it had cached."""
+        self._queue.worker_down(name, returning)
+        self._records.prefixes.forget(name)
+        self._let_go(self._records.workers[name])
+
+    def _let_go(self, worker: WorkerState) -> None:
         """Ask again about all steps that wait for a worker, which has gone away or has other slots now."""
         nodes, worker.held = worker.held.nodes(), Backlog()
         for node in nodes:

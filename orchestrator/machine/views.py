@@ -11,9 +11,10 @@ from ..core.states import WAITING, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
+from .lanes import lane_of
 from .prefix_groups import cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
-from .records import Node, PrefixGroup, Records, lane_of
+from .records import Node, PrefixGroup, Records
 
 
 class StepView:
