@@ -26,6 +26,7 @@ NAMES = (
     "react",
     "teams",
     "speculate",
+    "rollouts",
     "throughput",
     "main_job",
     "prefix_reuse",

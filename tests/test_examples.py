@@ -34,6 +34,7 @@ PROMISES = {
     "workflow.py": ["Guests give the first room 4 of 5", "rates.2.rate   done"],
     "react.py": ["Rome\n", "call00002  done"],
     "speculate.py": ["window 1: Rome is larger.", "3 of 3 drafted steps were right"],
+    "partial_rollout.py": ["Rome: two of three lines found it. (3 reports of 3 lines)"],
     "refine.py": ["failed    draft-1-2", "42 (round 3 of 3", "53 of 79 tokens"],
     "sampling.py": [
         "single: 36, 1 calls",

@@ -56,6 +56,8 @@ class Talk:
     turns: int = 12
     thoughts: bool = True
     """Keep what a turn says besides its calls. Off: turns with the same calls are the same."""
+    hidden: frozenset[str] = frozenset()
+    """Tools that the model is not told of, and that are not called if it calls them all the same."""
     stop: str = "\n"
     """Where there are no tools: ends a turn, which is then a piece of one text."""
     _memo: dict[str, str] = field(default_factory=dict[str, str])
@@ -66,6 +68,7 @@ class Talk:
         return tuple(
             Function(name=each.name, description=each.description, parameters=each.parameters)
             for each in self.ctx.brief.tools
+            if each.name not in self.hidden
         )
 
     def ask(self, done: Sequence[Turn], ctx: Context | None = None, **asked: Unpack[Asked]) -> Line:
@@ -74,7 +77,7 @@ class Talk:
         if not self.functions:
             return self._goes_on("".join(each.text for each in done), ctx, asked)
         last = len(done) + 1 >= self.turns
-        messages, prompt = self._messages(done), LAST if last and done else ""
+        messages, prompt = self.messages(done), LAST if last and done else ""
         if not done and messages[-1].role == "user":
             messages, prompt = messages[:-1], self.question
         asked["chat"], asked["messages"] = True, messages
@@ -125,7 +128,8 @@ class Talk:
         """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
         one is made that may change something."""
         ctx = ctx or self.ctx
-        free, run = self.free(turn), [each for each in turn.calls if each.id][: self.calls]
+        run = [each for each in turn.calls if each.id and each.name not in self.hidden][: self.calls]
+        free = self.free(turn)
         memo = self._memo if free else {}
         new = {self._key(each) if free else each.id: each for each in run if self._key(each) not in memo}
         made = [ctx.call(each.name, **each.arguments) for each in new.values()]
@@ -146,6 +150,10 @@ class Talk:
     def _result(self, call: Wanted, text: str | None, run: Sequence[Wanted]) -> str:
         if not call.id:
             return f"{_ERROR}{call.wrong}\n{REPAIR[self.dialect]}"
+        if call.name in self.hidden:
+            return (
+                f"{_ERROR}{call.name} cannot be called here, since it changes the world: say in the answer to call it"
+            )
         if call not in run or text is None:
             return f"not run: a turn may make {self.calls} calls; make it again if it is needed"
         most = self.observation_tokens * _CHARACTERS_A_TOKEN
@@ -163,7 +171,8 @@ class Talk:
 
     # -- as messages ---------------------------------------------------------------------------------------------------
 
-    def _messages(self, done: Sequence[Turn]) -> list[Message]:
+    def messages(self, done: Sequence[Turn]) -> list[Message]:
+        """Return the conversation so far."""
         history = list(self.ctx.brief.request.messages)
         said = [self.instructions] if self.instructions else []
         if history and history[0].role in ("system", "developer"):

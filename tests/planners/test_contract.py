@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "skeleton": {"router": "off"},
     "auto": {"split": "off"},
     "refine": {"rounds": [2, 1]},
+    "partial_rollout": {"at": "uniform"},
 }
 ASKS: dict[str, tuple[str, str]] = {
     "code_search": ("code", '{"prompt": "Return x.", "entry": "same", "public": [{"args": [1], "want": 1}]}'),

@@ -1,0 +1,146 @@
+"""Planner `partial-rollout`: where lines branch off, what they repeat, what is reported, and what is never called."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from plait.core.events import Job
+from plait.core.plan import Call, Request, Text, Think
+from plait.core.result import Failure, Result, Signals, Usage
+from plait.core.tools.tool import ToolSpec
+from plait.planners.partial_rollout import PartialRollout
+from plait.runtime.simulation.latency import Host
+from plait.runtime.simulation.simulator import SimReport, simulate
+
+LOOK = ToolSpec(name="look")
+TOOLS = (LOOK, ToolSpec(name="write", side_effects=True), ToolSpec(name="buy", approve=True))
+
+
+def signals(entropy: float) -> Signals:
+    return Signals(k=16, confidence=1.0, tail=1.0, bottom=1.0, lowest=1.0, entropy=entropy)
+
+
+class Script:
+    """A model that makes five calls and answers; how unsure it is of each turn is given."""
+
+    def __init__(self, unsure: list[float] | None = None, fails: float = 0.0, writes: bool = False) -> None:
+        self.unsure = unsure or [0.1, 0.2, 2.0, 0.1, 1.0, 0.1]
+        self.fails, self.writes = fails, writes
+        self.turns: list[tuple[int, list[str]]] = []
+        """Of each turn asked for: how many calls were made before it, and their arguments."""
+        self.calls: list[str] = []
+        self.reports = 0
+        self.read: str = ""
+
+    def __call__(self, job: Job, rng: Random) -> Result | Failure:
+        if isinstance(job.op, Call):
+            self.calls.append(f"{job.op.tool} {json.dumps(dict(job.op.args))}")
+            return Result(value="seen")
+        assert isinstance(job.op, Think)
+        prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
+        if "Weigh them" in prompt:
+            self.read = prompt
+            return Result(value="42", usage=Usage(completion=5))
+        if rng.random() < self.fails:
+            return Failure(kind="WorkerError", message="no")
+        done = [call.function.arguments for each in job.op.messages for call in each.tool_calls]
+        if "Report on this" in prompt:
+            self.reports += 1
+            return Result(value=f"report {self.reports}", usage=Usage(completion=5))
+        self.turns.append((len(done), done))
+        sure = signals(self.unsure[len(done)]) if job.op.sampling.logprobs >= 2 else None
+        if len(done) == 5:
+            return Result(value="so 42", usage=Usage(completion=5), signals=sure)
+        name = "write" if self.writes and rng.random() < 0.3 else "look"
+        call = {"name": name, "arguments": {"n": len(done), "way": rng.randint(0, 10**6)}}
+        return Result(value=f"<tool_call>{json.dumps(call)}</tool_call>", usage=Usage(completion=20), signals=sure)
+
+
+def ask(script: Any, tools: Any = TOOLS, **options: Any) -> SimReport:
+    host = Host("host", decode_rate=100.0)
+    return simulate(Request(text="?"), planner=PartialRollout(**options), hosts=[host], outcome=script, tools=tools)
+
+
+def test_lines_branch_off_where_the_model_was_least_sure() -> None:
+    script = Script()
+    report = ask(script)
+    assert report.result is not None and report.result.text == "42"
+    assert report.result.why == "8 reports of 8 lines" and script.reports == 8
+    firsts = [before for before, _ in script.turns]
+    # turns 3 and 5 are the least sure ones: three branches each from before them, one whole line beside the first
+    assert [firsts.count(n) for n in range(6)] == [2, 2, 2 + 3, 2 + 3, 2 + 3 + 3, 2 + 3 + 3]
+
+
+def test_a_branch_reads_what_was_there_and_repeats_no_call() -> None:
+    script = Script()
+    ask(script, rollouts=1, fresh=0, positions=1, times=2)
+    first = next(done for before, done in script.turns if before == 5)
+    branched = [done for before, done in script.turns if before == 2]
+    assert len(branched) == 3 and all(done == first[:2] for done in branched)
+    assert len(script.calls) == len(set(script.calls)) == 5 + 2 * 3
+
+
+@pytest.mark.parametrize("at", ["random", "uniform"])
+def test_other_places_to_branch_need_no_probabilities(at: str) -> None:
+    script = Script()
+    report = ask(script, at=at)
+    assert report.result is not None and script.reports == 8
+    if at == "uniform":
+        starts = [sum(before == n for before, _ in script.turns) for n in range(6)]
+        assert starts == [2, 2, 5, 5, 8, 8]
+
+
+def test_short_lines_are_followed_by_fresh_ones() -> None:
+    def outcome(job: Job, rng: Random) -> Result:
+        asked.append(job)
+        return Result(value="so 42", usage=Usage(completion=5), signals=signals(1.0))
+
+    asked: list[Job] = []
+    report = ask(outcome)
+    assert report.result is not None and report.result.why == "8 reports of 8 lines"
+
+
+def test_lines_that_fail_are_left_out() -> None:
+    script = Script(fails=0.05)
+    report = ask(script)
+    assert report.result is not None
+    done, lines = report.result.why.split()[0], report.result.why.split()[3]
+    assert int(done) == script.reports < int(lines) == 8
+    assert script.read.count("Report ") == script.reports
+    lost = ask(Script(fails=1.0))
+    assert lost.failure is not None and "no" in lost.failure.message
+
+
+@settings(max_examples=15, derandomize=True, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from(["uncertain", "random", "uniform"]), st.integers(0, 3))
+def test_nothing_that_changes_the_world_is_called(seed: int, at: str, positions: int) -> None:
+    script = Script(writes=True)
+    report = simulate(
+        Request(text="?", seed=seed),
+        planner=PartialRollout(at=at, positions=positions, times=2),  # type: ignore[arg-type]
+        hosts=[Host("host", decode_rate=100.0)],
+        outcome=script,
+        tools=TOOLS,
+        seed=seed,
+    )
+    assert report.result is not None and script.calls
+    assert all(call.startswith("look ") for call in script.calls)
+
+
+def test_what_makes_no_sense_is_refused_in_words() -> None:
+    for tools, words in [((), "there is none"), (TOOLS[1:], "all its tools change the world")]:
+        report = ask(Script(), tools)
+        assert report.failure is not None and words in report.failure.message
+
+    def silent(job: Job, rng: Random) -> Result | Failure:
+        found = script(job, rng)
+        return found.model_copy(update={"signals": None}) if isinstance(found, Result) else found
+
+    script = Script()
+    report = ask(silent)
+    assert report.failure is not None and "give at=uniform" in report.failure.message
