@@ -83,7 +83,9 @@ def _generate_rows(
     limit: int,
     temperature: float,
     generator: torch.Generator | None,
+    likely: list[list[float]],
 ) -> list[list[int]]:
+    """Fills `likely` with the log-probability of each token, at temperature 1."""
     out: list[list[int]] = [[] for _ in prompts]
     room = [min(limit, model.config.context - len(p)) for p in prompts]
     cache = _Cache(model, len(prompts), max(len(p) + r for p, r in zip(prompts, room, strict=True)), torch.float32)
@@ -91,12 +93,14 @@ def _generate_rows(
     alive = list(range(len(prompts)))
     while True:
         chosen = _choose(scores, temperature, generator)
+        gained = scores.log_softmax(dim=-1).gather(1, chosen[:, None])[:, 0].tolist()
         going = []
         for place, token in enumerate(chosen.tolist()):
             row = alive[place]
             if row < 0:
                 continue
             out[row].append(token)
+            likely[row].append(gained[place])
             if token in stop or len(out[row]) >= room[row]:
                 alive[place] = -1
             else:
@@ -112,7 +116,6 @@ def _generate_rows(
         cache.length.clamp_(max=cache.k.shape[3] - 1)
 
 
-@torch.inference_mode()
 def generate(
     model: Llama,
     prompts: Sequence[Sequence[int]],
@@ -122,18 +125,33 @@ def generate(
     seed: int = 0,
     rows: int = 256,
 ) -> list[list[int]]:
+    """Continuations of the prompts, as of `generate_scored`, without the log-probabilities."""
+    return [ids for ids, _ in generate_scored(model, prompts, stop, limit, temperature, seed, rows)]
+
+
+@torch.inference_mode()
+def generate_scored(
+    model: Llama,
+    prompts: Sequence[Sequence[int]],
+    stop: Collection[int],
+    limit: int,
+    temperature: float = 0.0,
+    seed: int = 0,
+    rows: int = 256,
+) -> list[tuple[list[int], list[float]]]:
     """Continuations of the prompts, each with its stop token (if it came within `limit` tokens and the
-    context).
+    context), and the log-probability in nats of each token (at temperature 1, whatever the temperature).
 
     Temperature 0 is greedy. Prompts are run `rows` at a time, those of like length together; results keep
     their order.
     """
     generator = torch.Generator(device=model.embedding.device).manual_seed(seed) if temperature else None
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    out: list[list[int]] = [[] for _ in prompts]
+    out: list[tuple[list[int], list[float]]] = [([], [])] * len(prompts)
     for at in range(0, len(order), rows):
         part = order[at : at + rows]
-        done = _generate_rows(model, [prompts[i] for i in part], stop, limit, temperature, generator)
-        for i, ids in zip(part, done, strict=True):
-            out[i] = ids
+        likely: list[list[float]] = [[] for _ in part]
+        done = _generate_rows(model, [prompts[i] for i in part], stop, limit, temperature, generator, likely)
+        for i, each in zip(part, zip(done, likely, strict=True), strict=True):
+            out[i] = each
     return out

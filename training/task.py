@@ -11,13 +11,14 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 OPERATIONS = "+-*/"
 MAX_VALUE = 127
 MIN_NUMBER, MAX_NUMBER = 1, 25
 MIN_TARGET, MAX_TARGET = 10, 100
-_PAIRS = {3: ((0, 1), (0, 2), (1, 2)), 4: ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
+_PAIRS = {count: tuple(combinations(range(count), 2)) for count in (3, 4, 5)}
 
 
 class Step(NamedTuple):
@@ -59,7 +60,7 @@ def calculate(op: str, a: int, b: int) -> int | None:
 
 
 def steps(numbers: Sequence[int]) -> Iterator[Step]:
-    """Every legal step on three or four numbers given in descending order: pairs by place, operations in
+    """Every legal step on three to five numbers given in descending order: pairs by place, operations in
     order. Equal numbers give the same step once.
     """
     seen: set[tuple[int, int]] = set()

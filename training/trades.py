@@ -12,6 +12,7 @@ from tokenizers.models import WordLevel
 
 from . import generate, vocab
 from .arithmetic import generate as arithmetic, vocab as arithmetic_words
+from .grpo import five
 from .model import SIZES, ModelConfig
 from .tables import generate as tables, vocab as table_words
 
@@ -95,5 +96,9 @@ TRADES: dict[str, Trade] = {
         draw=arithmetic.draw_trace, words=arithmetic_words.WORDS, tokenizer=lambda: by_words(arithmetic_words.ID),
         sizes={"small": SIZES["small"]}, folders={"small": MODELS / "arithmetic"}, steps={"small": 4_000},
         report="training.arithmetic.evaluate", start=MODELS / "countdown",
+    ),
+    "five": Trade(
+        draw=five.draw_trace, words=vocab.WORDS, tokenizer=by_words, sizes={"small": SIZES["small"]},
+        folders={"small": Path("build/training/five-model")}, steps={"small": 700}, start=MODELS / "countdown",
     ),
 }  # fmt: skip

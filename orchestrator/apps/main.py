@@ -31,6 +31,11 @@ COMMANDS = {
     "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
     "compare": (".commands.compare", "compare", "Compare saved results of several planners on the same problems."),
     "batch": (".batch.command", "batch", "Run every row of a file; killed, it goes on where it was."),
+    "rollouts": (
+        ".rollouts.command",
+        "rollouts",
+        "Run prompts many times and write token-exact records for training; killed, it goes on.",
+    ),
     "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
     "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
     "replay": (".commands.replay", "replay", "Feed a journal's events to a new machine and compare what it does."),

@@ -89,6 +89,18 @@ class Signals(Frozen):
     """Self-certainty, the mean of KL(uniform || p_t) in nats (arXiv 2502.18581); only with the whole vocabulary."""
 
 
+class Drawn(Frozen):
+    """How the tokens of one generation were drawn, for training on them."""
+
+    logprobs: tuple[float, ...] = ()
+    """Log-probability (nats, at temperature 1) of each of `Result.token_ids`; empty if that is not known of all."""
+    end: tuple[int, float] | None = None
+    """Id and log-probability of the token that ended the generation, where it is not among `token_ids`."""
+    policies: tuple[tuple[int, int], ...] = ()
+    """Versions of the weights: `(place, version)` for each place from which on a version drew the tokens, in ascending
+    order."""
+
+
 class Result(Frozen):
     """What an attempt (and then its step) ended in."""
 
@@ -106,6 +118,8 @@ class Result(Frozen):
     """Statistics of the token distributions, if `Sampling.logprobs` asked for more than one token."""
     labels: dict[str, float] = Field(default_factory=dict, exclude_if=lambda labels: not labels)
     """Log-probabilities (nats) of `Sampling.labels`. A server may leave out some that it finds unlikely."""
+    drawn: Drawn | None = Field(default=None, exclude_if=lambda drawn: drawn is None)
+    """How the tokens were drawn, if `Sampling.token_logprobs` asked for it."""
     why: str = ""
     """For a join: why the merge chose this value."""
     reasoning: str = Field(default="", exclude_if=lambda reasoning: not reasoning)

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +30,14 @@ from .requests import EngineOutputs, EngineRequest
 from .vllm import REPORTS, Core, broken
 
 __all__ = ["Engine"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reload:
+    """An order to take other weights."""
+
+    folder: str
+    done: asyncio.Future[None]
 
 
 @takes(EngineOptions)
@@ -70,7 +79,7 @@ class Engine(Worker):
         self.on_checkpoint: Callable[[Checkpoint], None] | None = None
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
-        self._inbox: Inbox[EngineRequest | str | None] = Inbox()
+        self._inbox: Inbox[EngineRequest | Reload | str | None] = Inbox()
         self._thread: threading.Thread | None = None
         self._orders: dict[int, EngineRequest] = {}
         self._keys = itertools.count(1)
@@ -120,6 +129,19 @@ class Engine(Worker):
         order = self._orders.get(attempt)
         if order is not None:
             self._inbox.put(order.key)
+
+    async def reload(self, folder: str | Path) -> None:
+        """Go on with the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
+        be loaded, and while requests are under way: their caches are the old weights'."""
+        loop = asyncio.get_running_loop()
+        if self._core is None or self._lost:
+            raise EngineError(self._lost or f"the engine {self.name!r} is not running")
+        if self._orders:
+            raise EngineError(f"the engine {self.name!r} has {len(self._orders)} requests under way: let them end first")
+        order = Reload(str(folder), loop.create_future())
+        self._inbox.put(order)
+        await order.done
+        self.identity = await asyncio.to_thread(resources.identity, [str(folder), *self.options.lora.values()])
 
     async def count_tokens(self, op: Think) -> int | None:
         """Return the tokens of a prompt."""
@@ -225,6 +247,8 @@ class Engine(Worker):
                     core.abort(order, news)
                 case EngineRequest():
                     core.add(order, news)
+                case Reload():
+                    self._reload(core, order)
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
         if checkpoint is not None and checkpoint.ids:
@@ -233,6 +257,19 @@ class Engine(Worker):
             else:
                 self._inbox.call(lambda: self._tell(checkpoint))
         return True
+
+    def _reload(self, core: Core, order: Reload) -> None:
+        done, error = order.done, None
+        try:
+            core.reload(order.folder)
+        except EngineError as failed:
+            error = failed
+
+        def tell() -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        self._inbox.call(tell)
 
     def _tell(self, checkpoint: Checkpoint) -> None:
         """On the loop: pass each job its part of a checkpoint."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from plait.core.interfaces import Progress
 from plait.core.plan import Sampling
-from plait.core.result import Failure, Finish, Result, Usage
+from plait.core.result import Drawn, Failure, Finish, Result, Usage
 
 from .._shared.confidence import Trace
 from .._shared.prompt import Prompter
@@ -63,6 +63,8 @@ class EngineRequest:
     """The text of `ids`."""
     cumulative: float = 0.0
     """Sum of the log-probabilities of `ids`."""
+    each: list[float] = field(default_factory=list[float])
+    """The log-probability of each of `ids`, if asked for."""
     cached: int = 0
     trace: Trace | None = None
     labels: dict[str, int] = field(default_factory=dict[str, int])
@@ -127,7 +129,17 @@ class EngineRequest:
             signals=self.trace.signals() if self.trace else None,
             anew=self.anew,
             labels=self.found,
+            drawn=self.drawn(ids),
         )
+
+    def drawn(self, ids: Sequence[int]) -> Drawn | None:
+        """Return how the tokens of the output were drawn, if asked for. Of what a lost attempt drew nothing is known."""
+        if not self.sampling.token_logprobs or len(self.each) < len(self.ids):
+            return None
+        new = len(ids) - len(self.past)
+        ended = bool(self.ids) and len(self.ids) == new + 1
+        end = (self.ids[-1], min(0.0, self.each[new])) if ended else None
+        return Drawn(logprobs=() if self.past else tuple(min(0.0, each) for each in self.each[:new]), end=end)
 
 
 def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops: Sequence[str]) -> None:

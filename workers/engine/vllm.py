@@ -139,7 +139,7 @@ class Core:
         """Return a job as a request, or its result if what was generated of it before has ended it. Not on the
         engine's thread. Raises `EngineError`, and `ValueError` for what vLLM does not accept."""
         sampling = think.sampling
-        if sampling.logprobs not in (0, 1):
+        if sampling.logprobs not in (0, 1) or sampling.token_logprobs:
             self.able.need("logprobs", self._taps)
         if sampling.labels:
             self.able.need("labels", self._taps)
@@ -211,6 +211,17 @@ class Core:
         self.engine.abort_request([key])
         order.joint = ""
         self._end(order, news, "abort", None)
+
+    def reload(self, folder: str) -> None:
+        """Take the weights of a folder in place of those that are loaded, for a model of the same shape, and forget the
+        prefix cache. Between two steps, with no request under way. Raises `EngineError`."""
+        reloads = getattr(self.engine, "collective_rpc", None)
+        self.able.need("reload_weights", reloads is not None)
+        try:
+            self.engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            self.engine.reset_prefix_cache()
+        except Exception as error:  # vLLM's own classes change
+            raise EngineError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error
 
     def step(self, news: EngineOutputs) -> Checkpoint | None:
         """Let vLLM make one step, and add what it brought; return the checkpoint, if it is time for one."""
@@ -397,6 +408,8 @@ class Core:
                 places = {int(token): place for place, token in enumerate(taken.logprob_token_ids[0])}
                 order.found = {label: float(logprobs[0, places[token]]) for label, token in order.labels.items()}
             order.cumulative += float(logprobs[:, 0].sum())
+            if order.sampling.token_logprobs:
+                order.each += logprobs[:, 0].tolist()
             if order.trace is not None:
                 kinds.setdefault(order.trace.k, []).append((order, logprobs))
         for k, scored in kinds.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 from plait.core.interfaces import Progress
 from plait.core.plan import Think
-from plait.core.result import Finish, Result, Usage
+from plait.core.result import Drawn, Finish, Result, Usage
 from plait.core.values import writable
 
 from .._shared.confidence import Trace, add_position
@@ -43,6 +43,7 @@ class Reading:
         self._begun = 0
         """Tokens when the stream began that is read now."""
         self._logprobs = 0.0
+        self._each: list[float] = []
         self._scored = 0
         self._trace = Trace.of(think.sampling)
         self._labels: dict[str, float] = {}
@@ -166,6 +167,8 @@ class Reading:
         self.ids += ids
         self.count += tokens
         self._logprobs += sum(scores)
+        if self._sampling.token_logprobs:
+            self._each += scores
         self._scored += len(scores)
         if calls or self._calls is not None:
             text += self._called(calls)
@@ -283,6 +286,9 @@ class Reading:
             signals=self._trace.signals() if self._trace else None,
             reasoning="".join(self._thoughts),
             labels=labels,
+            drawn=Drawn(logprobs=tuple(min(0.0, each) for each in self._each))
+            if whole and self._each and len(self._each) == len(self.ids)
+            else None,
         )
 
 

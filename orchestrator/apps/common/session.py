@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ...core.interfaces import Worker
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
+from ...runtime.driver.driver import Watcher
 from ..control.socket import opened
 from ..control.verbs import Control
 from .ask import ask_on_terminal
@@ -45,13 +46,16 @@ async def opened_session(
     workers: Sequence[Worker] | None = None,
     *,
     start: bool = True,
+    watch: Watcher | None = None,
 ) -> AsyncIterator[Session]:
     """Yield a session over the workers that the configuration names (or `workers`), started (with `start=False` without
-    a journal yet). Questions of tools are put to whoever sits at the terminal.
+    a journal yet). `watch` sees every event. Questions of tools are put to whoever sits at the terminal.
 
     Raises `Interrupted` when the user gives up before they are ready.
     """
     orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal)
+    if watch is not None:
+        orchestrator.watch(watch)
     began = time.monotonic()
     try:
         with _saying(output, config, bool(workers is None or workers)):

@@ -1,0 +1,1 @@
+"""Rollouts: runs of a planner as records for training."""

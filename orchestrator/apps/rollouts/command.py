@@ -1,0 +1,208 @@
+"""`plait rollouts PROMPTS --out OUT.jsonl`: records for training, from any planner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...core.errors import ConfigError, UsageError
+from ...core.messages import counted
+from ...runtime.client.config import Config
+from ...runtime.client.worker_factory import workers as build_workers
+from ...runtime.plugins.loader import Plugins
+from ...runtime.plugins.spec import parse_plugin
+from ...runtime.plugins.trust import trust
+from ..common.dataset import read_questions
+from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.options import Common, Json, RequestOptions, common_options
+from ..common.output import Output, opened
+from ..common.progress import counting
+from ..common.session import opened_session
+from .arrow import demand_arrow, write_arrow
+from .producer import Made, Producer, Todo, sampled, todo
+from .rewards import reward_of
+from .sampler import Sampler
+from .store import Store
+from .weights import follow_weights, until_taken
+
+__all__ = ["rollouts"]
+
+
+@common_options
+def rollouts(
+    prompts: Annotated[
+        Path,
+        typer.Argument(metavar="PROMPTS.jsonl|csv", help='Lines {"text": …, "want": …}; `want` where the task cannot verify.'),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="OUT.jsonl|arrow", help="Where the records go, one line a sequence; it only grows.")
+    ],
+    branches: Annotated[int, typer.Option(min=1, help="Rollouts of a prompt: a group.")] = 8,
+    reward: Annotated[
+        str, typer.Option(metavar="NAME", help="verified, accelerated[:SHARE], or FILE.py:FUNCTION(answer, want).")
+    ] = "verified",
+    concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at the same time.")] = 64,
+    ahead: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most rollouts that no trainer has taken yet (OUT.jsonl.taken says how many are)."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Names the folder of the newest weights; looked at all the time (engine)."),
+    ] = None,
+    text: Annotated[str, typer.Option(metavar="FIELD", help="The field of a line that is asked.")] = "text",
+    want: Annotated[str, typer.Option(metavar="FIELD", help="The field with the right answer.")] = "want",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts.")] = None,
+    as_json: Json = False,
+    *,
+    request: RequestOptions,
+    common: Common,
+) -> None:
+    """Run prompts many times and write what a trainer needs of each token; killed, it goes on where it was.
+
+    One record a sequence: token ids, which of them the model generated, the sampler's log-probabilities, the version of
+    the weights, the sequence that it was forked off, the reward and the group. An OUT.arrow is made when all are there.
+    """
+    if out.suffix not in (".jsonl", ".arrow"):
+        raise UsageError(f"--out {out} has to end in .jsonl or .arrow: that says which of them is written")
+    if out.suffix == ".arrow":
+        demand_arrow()
+    trust(request.task)
+    config = common.load()
+    if config.journal is None:
+        config = config.model_copy(update={"journal": "off"})  # a rollout is made again from its beginning
+    judge = reward_of(reward)
+    questions = read_questions(prompts, parse_plugin(request.task), text, want)[:limit]
+    options = {name: value for name, value in request.options().items() if value is not None}
+    log = out if out.suffix == ".jsonl" else out.with_suffix(".jsonl")
+    asked = {"branches": branches, "reward": reward, "seed": config.seed, "model": config.model, "worker": config.worker}
+    header = {"prompts": _digest(prompts), **asked, "options": {name: str(value) for name, value in options.items()}}
+    began = time.monotonic()
+    with opened(as_json) as output, Store(log, header) as store:
+        found = len(store.done)
+        wanted = [each for each in todo(questions, branches) if each.rollout not in store.done]
+        if found:
+            output.progress.print(f"{counted(found, 'rollout')} are there from an earlier try", markup=False)
+        producer, stopped = Producer(options, judge, config.seed), False
+        if wanted:
+            pace = Pace(concurrency, ahead, weights)
+            stopped = run_stoppable(lambda stopper: _run(config, wanted, pace, producer, store, output, stopper))
+        whole = len(store.done) == len(questions) * branches
+        if whole and out.suffix == ".arrow":
+            write_arrow(log, out)
+        made = producer.made
+        summary = {
+            "status": "done" if whole else "cancelled" if stopped else "unfinished",
+            "prompts": len(questions),
+            "rollouts": len(store.done),
+            "resumed": found,
+            "records": made.records,
+            "tokens": made.tokens,
+            "reward_mean": round(made.reward / max(1, made.rollouts - made.unjudged), 4),
+            "unjudged": made.unjudged,
+            "out": str(out if whole else log),
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        output.result(summary) if as_json else _show(summary, output)
+    if not whole:
+        raise typer.Exit(130)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many rollouts at a time, how many ahead of a trainer, and where its weights are named."""
+
+    concurrency: int
+    ahead: int | None
+    weights: Path | None
+
+
+async def _run(
+    config: Config, wanted: list[Todo], pace: Pace, producer: Producer, store: Store, output: Output, stopper: Stopper
+) -> bool:
+    """Make what is missing; return whether the user gave up."""
+    workers, samplers = sampled(build_workers(config, Plugins()))
+    started = len(store.done)
+
+    async def credit() -> None:
+        nonlocal started
+        if pace.ahead is not None:
+            await until_taken(store.path, pace.ahead, started)
+        started += 1
+
+    try:
+        async with (
+            opened_session(config, output, stopper, workers, watch=producer.capture.take) as session,
+            _following(pace.weights, samplers, output),
+        ):
+            with _progress(output, len(wanted), producer.made) as advance:
+                await producer.make(
+                    session.orchestrator,
+                    wanted,
+                    store.add,
+                    stopper,
+                    concurrency=pace.concurrency,
+                    credit=credit,
+                    advance=advance,
+                )
+            return stopper.requested
+    except Interrupted:
+        return True
+
+
+@contextlib.asynccontextmanager
+async def _following(file: Path | None, samplers: list[Sampler], output: Output) -> AsyncIterator[None]:
+    """Keep the samplers at the weights that a file names; what goes wrong there ends the command."""
+    if file is None:
+        yield
+        return
+
+    def say(text: str) -> None:
+        output.progress.print(text, style="dim", markup=False)
+
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(follow_weights(file, samplers, say))
+        try:
+            yield
+        finally:
+            following.cancel()
+
+
+def _progress(output: Output, total: int, made: Made) -> contextlib.AbstractContextManager[Callable[[], None]]:
+    def reward() -> float:
+        return made.reward / max(1, made.rollouts - made.unjudged)
+
+    def line() -> str:
+        return f"{made.rollouts} of {total} rollouts, {made.records} records, mean reward {reward():.3f}"
+
+    return counting(output, total, lambda: made.rollouts, lambda: f"rollouts, reward {reward():.3f}", line)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise ConfigError(f"the prompts {path} cannot be read: {error.strerror}") from None
+
+
+def _show(summary: dict[str, Any], output: Output) -> None:
+    console = output.people
+    resumed = f", {summary['resumed']} of them from an earlier try" if summary["resumed"] else ""
+    console.print(f"{summary['rollouts']} rollouts of {summary['prompts']} prompts{resumed}", markup=False)
+    console.print(
+        f"made now: {summary['records']} records, {summary['tokens']} generated tokens, mean reward "
+        f"{summary['reward_mean']:.3f}, {summary['unjudged']} without a reward",
+        markup=False,
+    )
+    if summary["status"] == "done":
+        console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
+    else:
+        console.print("run the same command again to go on", markup=False)

@@ -1,0 +1,68 @@
+"""Rollouts of the bundled model on a real engine: the log-probabilities are the model's, also after new weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from plait.apps.common.dataset import Question
+from plait.apps.common.interrupt import Stopper
+from plait.apps.rollouts.producer import Producer, Todo, sampled
+from plait.apps.rollouts.record import Record
+from plait.apps.rollouts.rewards import reward_of
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.tasks.countdown import Countdown
+from plait.workers.engine import Engine
+from training import export
+from training.model import Llama
+from training.trades import TRADES
+
+MODEL = Path("orchestrator/models/countdown").resolve()
+
+
+@torch.inference_mode()
+def gap(model: Llama, record: Record) -> float:
+    """The largest difference between a record's log-probabilities and those of the model."""
+    ids = torch.tensor([record.tokens])
+    likely = model.logits(model.hidden(ids, torch.float32), torch.float32)[0].log_softmax(-1)
+    scored = likely[:-1].gather(1, ids[0, 1:, None])[:, 0]
+    wanted = torch.tensor(record.mask[1:], dtype=torch.bool)
+    return float((scored - torch.tensor(record.logprobs[1:]))[wanted].abs().max())
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> None:
+    import asyncio
+
+    model = export.load(MODEL)
+    workers, (sampler,) = sampled([Engine(MODEL, dtype="float32", slots=32)])
+    options = {"task": "countdown", "planner": "threads:width=3,temperature=1,child_temperature=1,settle=false,early=false"}
+    producer = Producer(options, reward_of("verified"))
+    orchestrator = AsyncOrchestrator(workers=workers, journal="off")
+    orchestrator.watch(producer.capture.take)
+    stopper = Stopper(asyncio.get_running_loop())
+    made: list[list[Record]] = []
+    async with orchestrator:
+        first = [Todo(str(n), 0, Question(Countdown(text=f"{3 + n} 5 7 11 -> 24"))) for n in range(4)]
+        await producer.make(orchestrator, first, lambda rollout: made.append(list(rollout)), stopper)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+        export.export(model, tmp_path / "new", {}, TRADES["countdown"])
+        changed = export.load(tmp_path / "new")
+        assert await sampler.update(tmp_path / "new") == 1
+        await producer.make(
+            orchestrator, [Todo("new", 0, first[0].question)], lambda rollout: made.append(list(rollout)), stopper
+        )
+    old = export.load(MODEL)
+    assert [each[0].reward for each in made[:4]] != [None] * 4
+    forked = [record for rollout in made for record in rollout if record.parent is not None]
+    assert forked and all(record.fork > 0 for record in forked), "threads continue their parent's context"
+    for rollout in made:
+        weights = old if rollout[0].group != "new" else changed
+        assert {version for record in rollout for version in record.versions} == {int(rollout[0].group == "new")}
+        assert max(gap(weights, record) for record in rollout) < 1e-3
+    assert gap(old, made[-1][0]) > 0.1, "the new weights are others"

@@ -1,0 +1,1 @@
+"""Reinforcement learning on rollout records: GRPO for five-number Countdown by threads, in plain torch."""
