@@ -1,8 +1,8 @@
 """`python -m training.grpo`: GRPO on five-number Countdown. It goes on where a checkpoint is.
 
-    python -m training.grpo start --steps 320      # the supervised start, from the bundled model
-    python -m training.grpo train --steps 200      # on-policy rollouts, records, updates; curve in FOLDER/curve.jsonl
-    python -m training.grpo evaluate --problems 1000
+python -m training.grpo start --steps 320      # the supervised start, from the bundled model
+python -m training.grpo train --steps 200      # on-policy rollouts, records, updates; curve in FOLDER/curve.jsonl
+python -m training.grpo evaluate --problems 1000
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from .. import export
-from ..train import stopping
 from ..trades import TRADES
+from ..train import stopping
 from . import evaluate, five, warmup
 from .threads import play, records
 from .trainer import Loss, advantages, update

@@ -78,5 +78,7 @@ def table(pair: Pair) -> str:
             f"| {statistics.fmean(side.critical):.0f} | {statistics.fmean(side.total):.0f} | {100 * share:.1f} % |"
         )
     for name, (more, low, high) in pair.differences.items():
-        lines.append(f"\n{name}: after − before {100 * more:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}), paired.")
+        lines.append(
+            f"\n{name}: after − before {100 * more:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}), paired."
+        )
     return "\n".join(lines)

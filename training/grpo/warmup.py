@@ -9,8 +9,6 @@ import torch
 from .. import export, train
 from ..trades import TRADES
 
-FACTS = ("steps", "tokens", "seconds", "seed")
-
 
 def run(folder: Path, steps: int, seed: int = 1) -> Path:
     """Train, or go on where a checkpoint in the folder is; return the exported model."""
@@ -18,6 +16,6 @@ def run(folder: Path, steps: int, seed: int = 1) -> Path:
         steps=steps, seed=seed, warmup=20, matrix_rate=0.01, other_rate=2e-3, save_every=10, trade="five"
     )
     state = train.run(config, folder, torch.device("cpu"), quiet=True)
-    facts = dict(zip(FACTS, (state.step, state.tokens, round(state.seconds), seed), strict=True))
+    facts = {"steps": state.step, "tokens": state.tokens, "seconds": round(state.seconds), "seed": seed}
     export.export(state.model, folder / "model", facts, TRADES["five"])
     return folder / "model"

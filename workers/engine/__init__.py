@@ -137,7 +137,9 @@ class Engine(Worker):
         if self._core is None or self._lost:
             raise EngineError(self._lost or f"the engine {self.name!r} is not running")
         if self._orders:
-            raise EngineError(f"the engine {self.name!r} has {len(self._orders)} requests under way: let them end first")
+            raise EngineError(
+                f"the engine {self.name!r} has {len(self._orders)} requests under way: let them end first"
+            )
         order = Reload(str(folder), loop.create_future())
         self._inbox.put(order)
         await order.done

@@ -36,3 +36,14 @@ def prefill_field(output: Any, logprobs: Any) -> str | None:
     if "logprobs" not in getattr(logprobs, "_fields", ()):
         return None
     return "prefill_stats" if "prefill_stats" in fields else ""
+
+
+def pack_head(model: Any) -> None:
+    """Bring a head that is tied to the embedding up to date after new weights came. vLLM 0.32 keeps a packed copy of it
+    on a CPU, which its reloading forgets: the model would go on with the old head."""
+    head, inner = getattr(model, "lm_head", None), getattr(model, "model", None)
+    method = getattr(head, "quant_method", None)
+    tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
+    if head is not None and method is not None and tied and inner is not None:
+        method.tie_weights(head, inner.embed_tokens)
+        method.process_weights_after_loading(head)

@@ -133,7 +133,7 @@ class EngineRequest:
         )
 
     def drawn(self, ids: Sequence[int]) -> Drawn | None:
-        """Return how the tokens of the output were drawn, if asked for. Of what a lost attempt drew nothing is known."""
+        """Return how the output's tokens were drawn, if asked for. Of what a lost attempt drew nothing is known."""
         if not self.sampling.token_logprobs or len(self.each) < len(self.ids):
             return None
         new = len(ids) - len(self.past)

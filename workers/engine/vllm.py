@@ -26,7 +26,7 @@ from .._shared.stops import first_stop
 from .._shared.streams import Checkpoint, Stream
 from .options import EngineOptions
 from .parameters import Abilities, engine_arguments, lora_rank
-from .private import Seen, prefill_field, seen
+from .private import Seen, pack_head, prefill_field, seen
 from .process import INSTALL, environment, explain, first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 
@@ -219,6 +219,7 @@ class Core:
         self.able.need("reload_weights", reloads is not None)
         try:
             self.engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            self.engine.apply_model(pack_head)
             self.engine.reset_prefix_cache()
         except Exception as error:  # vLLM's own classes change
             raise EngineError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error

@@ -40,7 +40,9 @@ __all__ = ["rollouts"]
 def rollouts(
     prompts: Annotated[
         Path,
-        typer.Argument(metavar="PROMPTS.jsonl|csv", help='Lines {"text": …, "want": …}; `want` where the task cannot verify.'),
+        typer.Argument(
+            metavar="PROMPTS.jsonl|csv", help='Lines {"text": …, "want": …}; `want` where the task cannot verify.'
+        ),
     ],
     out: Annotated[
         Path, typer.Option(metavar="OUT.jsonl|arrow", help="Where the records go, one line a sequence; it only grows.")
@@ -83,7 +85,13 @@ def rollouts(
     questions = read_questions(prompts, parse_plugin(request.task), text, want)[:limit]
     options = {name: value for name, value in request.options().items() if value is not None}
     log = out if out.suffix == ".jsonl" else out.with_suffix(".jsonl")
-    asked = {"branches": branches, "reward": reward, "seed": config.seed, "model": config.model, "worker": config.worker}
+    asked = {
+        "branches": branches,
+        "reward": reward,
+        "seed": config.seed,
+        "model": config.model,
+        "worker": config.worker,
+    }
     header = {"prompts": _digest(prompts), **asked, "options": {name: str(value) for name, value in options.items()}}
     began = time.monotonic()
     with opened(as_json) as output, Store(log, header) as store:

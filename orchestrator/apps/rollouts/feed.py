@@ -1,9 +1,9 @@
 """Rollouts handed from those who make them to one who trains on them, while both work.
 
-Nothing is dropped because a queue is full: a rollout starts only with a credit, and there are as many credits as rollouts
-may be ahead of the trainer. `staleness` s is that of asynchronous RL (AsyncFlow, arXiv 2507.01663; verl): of `batch`
-rollouts a step, `(1 + s) * batch` may be under way, waiting, or being trained on. With s = 0 the makers wait while the trainer trains, so a
-step takes as long as both together; from s = 1 on it takes as long as the slower.
+Nothing is dropped because a queue is full: a rollout starts only with a credit, and there are as many credits as
+rollouts may be ahead of the trainer. `staleness` s is that of asynchronous RL (AsyncFlow, arXiv 2507.01663; verl): of
+`batch` rollouts a step, `(1 + s) * batch` may be under way, waiting, or being trained on. With s = 0 the makers wait
+while the trainer trains, so a step takes as long as both together; from s = 1 on it takes as long as the slower.
 
 Credits alone cannot promise freshness (a rollout may take long), so age is looked at again when a batch is taken.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ...core.interfaces import Worker
 from ...runtime.client.answer import Answer
@@ -59,10 +59,8 @@ class Made:
             self.unjudged += 1
 
 
-class Sink(Protocol):
-    """Where rollouts go."""
-
-    def __call__(self, rollout: Sequence[Record]) -> None: ...
+Sink = Callable[[Sequence[Record]], None]
+"""Takes a whole rollout."""
 
 
 def todo(questions: Sequence[Question], branches: int) -> Iterator[Todo]:

@@ -1,5 +1,5 @@
-"""A model worker as a policy that is being trained: it tells each token's log-probability and the version of the weights
-that drew it, and takes new weights while requests are under way.
+"""A model worker as a policy that is being trained: it tells each token's log-probability and the version of the
+weights that drew it, and takes new weights while requests are under way.
 
 For new weights every request is stopped, keeps the token ids that it has, and goes on from them with the new weights;
 whoever waits for it notices nothing but the time (`Drawn.policies` says where the change was).
@@ -80,9 +80,7 @@ class Sampler(WorkerProxy):
             async for item in self.inner.run(job):
                 yield item
             return
-        sampling = think.sampling.model_copy(
-            update={"token_logprobs": True, "logprobs": think.sampling.logprobs or 1}
-        )
+        sampling = think.sampling.model_copy(update={"token_logprobs": True, "logprobs": think.sampling.logprobs or 1})
         job = replace(job, op=think.model_copy(update={"sampling": sampling}))
         live = self._live[job.attempt] = _Live(tuple(job.generated), len(job.generated))
         try:
@@ -98,8 +96,11 @@ class Sampler(WorkerProxy):
                     else:
                         ended = item
                 if not isinstance(ended, Result) or not self._goes_on(ended, live):
-                    yield _merged(ended, live) if isinstance(ended, Result) else ended or Failure(
-                        kind="WorkerLost", message=f"{self.name} ended without a result", lost=True
+                    yield (
+                        _merged(ended, live)
+                        if isinstance(ended, Result)
+                        else ended
+                        or Failure(kind="WorkerLost", message=f"{self.name} ended without a result", lost=True)
                     )
                     return
         finally:

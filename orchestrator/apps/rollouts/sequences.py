@@ -172,9 +172,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: Attempt) -> None:
             )
 
 
-def _record(
-    sequence: _Sequence, run: Captured, group: str, branch: int, of: int, reward: float | None
-) -> Record:
+def _record(sequence: _Sequence, run: Captured, group: str, branch: int, of: int, reward: float | None) -> Record:
     if sequence.end is not None:
         place, policy = len(sequence.tokens), sequence.segments[-1].policy if sequence.segments else 0
         sequence.tokens.append(sequence.end[0])

@@ -1,8 +1,8 @@
 """Rollouts on disk: a file of records that only grows, and that survives a kill of whoever writes or reads it.
 
-All records of a rollout are written in one piece. A piece that a kill tore is cut off by the next writer, and its rollout
-is made again; one that is whole is never made again. A reader remembers how many rollouts it has taken (`Reader.taken`)
-in its own checkpoint, so that it gets each exactly once, however often either side is killed.
+All records of a rollout are written in one piece. A piece that a kill tore is cut off by the next writer, and its
+rollout is made again; one that is whole is never made again. A reader remembers how many rollouts it has taken
+(`Reader.taken`) in its own checkpoint, so that it gets each exactly once, however often either side is killed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -29,7 +29,7 @@ class Store:
     else. Raises `ConfigError`.
     """
 
-    def __init__(self, path: Path, header: dict[str, object], *, sync: bool = False) -> None:
+    def __init__(self, path: Path, header: Mapping[str, object], *, sync: bool = False) -> None:
         self.path = path
         self.done: set[str] = set()
         """Ids of the rollouts that are there."""
@@ -72,7 +72,7 @@ class Store:
         """Close the file. May be called twice."""
         self._file.close()
 
-    def _take_up(self, header: dict[str, object]) -> None:
+    def _take_up(self, header: Mapping[str, object]) -> None:
         first = self._file.readline()
         if not first.endswith(b"\n"):  # new, or killed while its first line was written
             self._file.seek(0)
@@ -80,10 +80,10 @@ class Store:
             self._file.write(json.dumps({"rollouts": 1, **header}).encode() + b"\n")
             self._file.flush()
             return
-        if _header(first, self.path) != {"rollouts": 1, **json.loads(json.dumps(header))}:
+        if _header(first, self.path) != {"rollouts": 1, **json.loads(json.dumps(dict(header)))}:
             raise ConfigError(
-                f"{self.path} holds rollouts of something else (other prompts, planner, model or options): name another "
-                "file, or delete this one"
+                f"{self.path} holds rollouts of something else (other prompts, planner, model or options): name "
+                "another file, or delete this one"
             )
         end = self._file.tell()
         for rollout, place in _pieces(self._file, str(self.path)):

@@ -45,7 +45,7 @@ class Progress:
 async def until_taken(path: Path, ahead: int, started: int) -> None:
     """Wait until fewer than `ahead` of the rollouts of a file that were started are untaken."""
     progress = Progress(path)
-    while started - progress.read() >= ahead:
+    while started - progress.read() >= ahead:  # noqa: ASYNC110 - another process writes the file
         await asyncio.sleep(_EVERY)
 
 
@@ -57,7 +57,7 @@ async def follow_weights(file: Path, samplers: Sequence[Sampler], say: Callable[
         now = _named(file)
         if now and now != there:
             folder = Path(now)
-            if not folder.is_dir():
+            if not await asyncio.to_thread(folder.is_dir):
                 raise ConfigError(f"{file} names {now}, which is no folder: write the folder of a model there")
             for sampler in samplers:
                 await sampler.update(folder)

@@ -16,7 +16,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Kind, Text, Think
+from plait.core.plan import Kind, Text, Think, Tokens
 from plait.core.result import Drawn, Failure, Result, Usage
 
 END = 256
@@ -46,7 +46,9 @@ class Letters(Worker):
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
         assert isinstance(think, Think)
-        prompt = [byte for part in think.parts for byte in (part.text.encode() if isinstance(part, Text) else part.ids)]
+        prompt = [
+            byte for part in think.parts for byte in (part.text.encode() if isinstance(part, Text) else _ids(part))
+        ]
         ids, logprobs = list(job.generated), list[float]()
         stop = self.live[job.attempt] = asyncio.Event()
         finish = "stop"
@@ -94,6 +96,11 @@ class Letters(Worker):
         rest = f" answer: {4 + (_hash(seed, prompt) % 3 == 0)}".encode()
         place = len(ids) - letters
         return rest[place] if place < len(rest) else END
+
+
+def _ids(part: object) -> tuple[int, ...]:
+    assert isinstance(part, Tokens)
+    return part.ids
 
 
 def _hash(*what: object) -> int:

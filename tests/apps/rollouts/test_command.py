@@ -54,7 +54,9 @@ def test_the_same_command_makes_the_same_and_nothing_twice(plait: Any, tmp_path:
 
 
 def test_arrow_and_a_reward_of_ones_own(plait: Any, tmp_path: Path) -> None:
-    (tmp_path / "mine_reward.py").write_text("def half(answer, want):\n    return 0.5 if answer.answer == want else None\n")
+    (tmp_path / "mine_reward.py").write_text(
+        "def half(answer, want):\n    return 0.5 if answer.answer == want else None\n"
+    )
     done = plait(*words(tmp_path, 2, "out.arrow", "--reward", f"{tmp_path}/mine_reward.py:half"))
     assert done.code == 0, done.err
     found = list(read_arrow(tmp_path / "out.arrow"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,12 @@ def gap(model: Llama, record: Record) -> float:
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> None:
-    import asyncio
-
     model = export.load(MODEL)
     workers, (sampler,) = sampled([Engine(MODEL, dtype="float32", slots=32)])
-    options = {"task": "countdown", "planner": "threads:width=3,temperature=1,child_temperature=1,settle=false,early=false"}
+    options = {
+        "task": "countdown",
+        "planner": "threads:width=3,temperature=1,child_temperature=1,settle=false,early=false",
+    }
     producer = Producer(options, reward_of("verified"))
     orchestrator = AsyncOrchestrator(workers=workers, journal="off")
     orchestrator.watch(producer.capture.take)

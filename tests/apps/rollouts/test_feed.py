@@ -123,11 +123,9 @@ def test_unjudged_rollouts_are_counted_and_their_credit_comes_back() -> None:
     async def work() -> Feed:
         feed = Feed(2)
         rewards = [math.nan, 1.0, None, 0.0]
+        waiting = asyncio.ensure_future(feed.take())
         for number, reward in enumerate(rewards):
-            if number == 2:
-                waiting = asyncio.ensure_future(feed.take())
-                await asyncio.sleep(1)
-                assert not waiting.done()
+            assert not waiting.done()
             await asyncio.wait_for(feed.credit(), 1)
             feed.put([record(number, 0, reward)])
             await asyncio.sleep(1)

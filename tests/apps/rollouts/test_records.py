@@ -70,8 +70,6 @@ def test_lines_of_anything_are_refused_in_words(line: str | bytes) -> None:
 
 async def captured(plan: Plan) -> list[Record]:
     capture = Capture()
-    async with AsyncOrchestrator(workers=[Sampler(Letters())], journal="off") as orchestrator:
-        pass
     orchestrator = AsyncOrchestrator(workers=[Sampler(Letters())], journal="off")
     orchestrator.watch(capture.take)
     async with orchestrator:
@@ -110,7 +108,9 @@ async def test_forks_share_a_prefix_and_the_last_step_goes_on() -> None:
         Step(name="join", op=Join(merge=Plugin(name="collect")), needs=("left", "right")),
         Step(
             name="onward",
-            op=Think(prompt=(Text(text=" then "), Ref(step="join")), after="parent", sampling=Sampling(max_tokens=40, seed=4)),
+            op=Think(
+                prompt=(Text(text=" then "), Ref(step="join")), after="parent", sampling=Sampling(max_tokens=40, seed=4)
+            ),
         ),
     )
     parent, left, right = await captured(Plan(steps=steps, output="onward"))
@@ -145,5 +145,5 @@ async def test_a_worker_that_tells_no_tokens_is_refused_with_a_remedy() -> None:
         answer = await orchestrator.run("What is 2 + 2?")
     found = capture.pop(answer.run)
     assert found is not None
-    with pytest.raises(BadRecord, match="tells no token ids.*use an engine"):
+    with pytest.raises(BadRecord, match=r"tells no token ids.*use an engine"):
         records(found, "g")
