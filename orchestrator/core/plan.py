@@ -182,8 +182,7 @@ class Sampling(Frozen):
     """At how many of the likeliest tokens of each position to look: 0 none; 1 the sampled one alone (the result then
     carries their mean as `logprob`); k >= 2 also summarised as `Result.signals`; -1 the whole vocabulary."""
     token_logprobs: bool = Field(default=False, exclude_if=lambda each: not each)
-    """Whether the result also has the log-probability of each token (`Result.drawn`), for training; needs `logprobs` of
-    1 or more."""
+    """Whether the result also has each token's log-probability (`Result.drawn`); needs `logprobs` of 1 or more."""
     window: int = Field(default=0, ge=0)
     """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
     structured: Structured | None = None

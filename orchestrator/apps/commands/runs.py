@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -172,6 +172,65 @@ def gc(
             output.people.print(f"{counted(len(gone), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False)
 
 
+def export(
+    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Where the data go.")],
+    place: Place = None,
+    form: Annotated[
+        Literal["tokens", "text"],
+        typer.Option("--format", help="tokens: exact records, as of `plait rollouts`; text: prompts and completions."),
+    ] = "tokens",
+    verified: Annotated[bool, typer.Option("--verified", help="Only answers that the task finds right.")] = False,
+    cheapest: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of each question only the N cheapest runs.")
+    ] = None,
+    by: Annotated[
+        Literal["total", "critical"], typer.Option(help="Cheap in all generated tokens, or along the critical path.")
+    ] = "total",
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Of answers to a question that mean the same only the cheapest.")
+    ] = False,
+    planner: Annotated[str | None, typer.Option(help="Only runs of this planner.")] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="Refuse what does not re-tokenise to itself with its tokenizer."),
+    ] = None,
+    redact: Annotated[bool, typer.Option("--redact", help="Lengths in the place of texts (text).")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write runs that went well as data for supervised training. Journals of every version are read."""
+    from ..rollouts import export as exporting
+
+    if redact and form != "text":
+        raise UsageError("--redact goes with --format text: token ids are the text itself")
+    left = exporting.Left()
+    known = None if tokenizer is None else exporting.tokenizer_of(tokenizer)
+    with opened(as_json) as output:
+        unread: list[str] = []
+        found = [each for each in entries(_place(place), unread) if planner in (None, each.planner)]
+        runs = exporting.export(found, Plugins(), left)
+        kept = exporting.select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by)
+        if form == "tokens":
+            if out.exists():
+                raise UsageError(f"{out} is there already: name another file, or delete it")
+            rows = exporting.write_records(kept, out, left, known)
+        else:
+            rows = exporting.write_texts(kept, out, left, redact)
+        said = {
+            "runs": len(found),
+            "kept": len(kept),
+            "rows": rows,
+            "left": left.why,
+            "unread": unread,
+            "out": str(out),
+        }
+        if as_json:
+            output.result(said)
+            return
+        output.people.print(f"{out}: {rows} rows of {counted(len(kept), 'run')} out of {len(found)}", markup=False)
+        for why, count in sorted(left.why.items()):
+            output.people.print(f"  left out: {count} ({why})", markup=False)
+
+
 async def _resume(config: Config, entry: RunEntry, alone: bool, output: Output, stopper: Stopper) -> Answer:
     try:
         async with opened_session(config, output, stopper, [] if alone else None, start=False) as session:
@@ -271,10 +330,16 @@ def _table(found: list[RunEntry], output: Output) -> None:
 
 
 app = typer.Typer(
-    help="List, show, resume and delete the runs that were written down.",
+    help="List, show, resume, export and delete the runs that were written down.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-_COMMANDS: dict[str, Callable[..., None]] = {"list": listing, "show": show, "resume": resume, "gc": gc}
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": listing,
+    "show": show,
+    "resume": resume,
+    "gc": gc,
+    "export": export,
+}
 for _name, _command in _COMMANDS.items():
     app.command(_name)(cancellable(_command))

@@ -20,10 +20,12 @@ from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
+from .atif import atif
 from .chrome import chrome_events
 from .details import steps_in_detail
 from .find import find
 from .model import Trace
+from .mooncake import mooncake
 from .read import default_name, read_trace
 
 if TYPE_CHECKING:
@@ -39,8 +41,12 @@ def trace(
         str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
     ] = "",
     form: Annotated[
-        Literal["chrome", "otel", "json"],
-        typer.Option("--format", help="chrome: for Perfetto; otel: OpenTelemetry spans; json: all that is known."),
+        Literal["chrome", "otel", "json", "atif", "mooncake"],
+        typer.Option(
+            "--format",
+            help="chrome: for Perfetto; otel: OpenTelemetry spans; json: all that is known; atif: a trajectory "
+            "(Harbor); mooncake: the load on the server, for replays.",
+        ),
     ] = "chrome",
     only: Annotated[str | None, typer.Option("--run", metavar="ID", help="Which run of the journal.")] = None,
     out: Annotated[
@@ -55,11 +61,15 @@ def trace(
     content: Annotated[
         bool, typer.Option("--content", help="Prompts, texts and arguments too (otel; json has them always).")
     ] = False,
+    redact: Annotated[bool, typer.Option("--redact", help="No texts, arguments or token ids (atif).")] = False,
     as_json: Json = False,
     *,
     common: Common,
 ) -> None:
-    """Write a run as a Chrome trace, as OpenTelemetry spans (one JSON object a line), or as plain JSON."""
+    """Write a run as a Chrome trace, as OpenTelemetry spans (one JSON object a line), as plain JSON, as an ATIF
+    trajectory, or as the rows of an agentic Mooncake trace."""
+    if redact and form != "atif":
+        raise UsageError("--redact goes with --format atif: mooncake and otel hold no texts (but for --content)")
     if ray is not None and form != "chrome":
         raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
     if send and (form != "otel" or out is not None):
@@ -67,16 +77,23 @@ def trace(
     journal, found = find(run, common.load(), only)
     with opened(as_json) as output:
         made = read_trace(journal, Plugins(), found)
-        ending = {"chrome": ".chrome.json", "otel": ".otel.jsonl", "json": ".json"}[form]
+        ending = {"otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}.get(form, f".{form}.json")
         path = (out or default_name(made, ending)).expanduser()
         if form == "otel":
             count = export_spans(journal, made, content, None if send else path)
         elif form == "chrome":
             count = _write_chrome(made, path, ray)
+        elif form == "atif":
+            write_private(path, json.dumps(atif(made, redact), ensure_ascii=False).encode(errors="replace"))
+            count = len(made.steps)
+        elif form == "mooncake":
+            rows = mooncake(made)
+            write_private(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+            count = len(rows)
         else:
             write_private(path, json.dumps(_plain(made), ensure_ascii=True).encode())
             count = len(made.steps)
-        what = {"otel": "spans", "chrome": "events", "json": "steps"}[form]
+        what = {"otel": "spans", "chrome": "events", "mooncake": "requests"}.get(form, "steps")
         if as_json:
             output.result({"run": made.run, "file": None if send else str(path), what: count})
         else:

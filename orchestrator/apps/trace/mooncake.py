@@ -1,0 +1,86 @@
+"""A run as rows of an agentic Mooncake trace: the load that it put on a server, without a word of its texts.
+
+One row a model call: when it came, its lengths, the ids of its prompt's blocks (equal ids: the same tokens from the
+beginning on, so a replay reads the same prefixes from its cache), which calls it waited for and how long after the last
+of them it came. The fields `timestamp`, `input_length`, `output_length`, `hash_ids` are Mooncake's; `session_id`,
+`request_id`, `wait_for`, `branches`, `tool_wait_ms` those of NVIDIA Dynamo's agentic rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.record import StepRecord
+from ...runtime.attempts import Attempt
+from .model import Trace
+
+__all__ = ["mooncake"]
+
+BLOCK = 512
+"""Tokens of a block: Mooncake's."""
+
+
+def mooncake(trace: Trace, block: int = BLOCK, ids: dict[bytes, int] | None = None) -> list[dict[str, Any]]:
+    """Return the rows, by time (milliseconds after the submission). `ids` numbers the blocks over several runs; they
+    are empty where the engine told no token ids."""
+    numbers = {} if ids is None else ids
+    steps = {step.step: step for step in trace.steps}
+    told = sorted((each for each in trace.attempts if each.read), key=lambda each: (each.start, each.id))
+    ends = {each.step: each for each in told}
+    rows: list[dict[str, Any]] = []
+    for attempt in told:
+        if attempt.op.kind != "think":
+            continue
+        waited = _before(attempt.step, steps, ends)
+        result = attempt.result
+        prompt = () if result is None else result.prompt_ids
+        row: dict[str, Any] = {
+            "session_id": trace.run,
+            "request_id": attempt.step.partition(":")[2],
+            "timestamp": round(attempt.start * 1000, 3),
+            "input_length": attempt.usage.prompt,
+            "output_length": attempt.usage.completion,
+            "hash_ids": _blocks(prompt, block, numbers),
+            "wait_for": [each.step.partition(":")[2] for each in waited],
+        }
+        if waited:
+            after = max(each.end or each.start for each in waited)
+            row["tool_wait_ms"] = round(max(0.0, attempt.start - after) * 1000, 3)
+        rows.append(row)
+    for row in rows:
+        row["branches"] = [each["request_id"] for each in rows if row["request_id"] in each["wait_for"]]
+    return rows
+
+
+def _before(step: str, steps: Mapping[str, StepRecord], ends: Mapping[str, Attempt]) -> list[Attempt]:
+    """Return the model calls that a step waited for: those that it reads, through joins and tools, or else the one that
+    spawned it."""
+    found: dict[str, Attempt] = {}
+    seen: set[str] = set()
+    begin = steps.get(step)
+    above = [] if begin is None else [*begin.needs, *([begin.after] if begin.after else [])]
+    if begin is not None and not above and begin.owner:
+        above = [begin.owner]
+    while above:
+        name = above.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        attempt, known = ends.get(name), steps.get(name)
+        if attempt is not None and attempt.op.kind == "think":
+            found[name] = attempt
+        elif known is not None:
+            above += [*known.needs, *([known.owner] if known.owner and not known.needs else [])]
+    return sorted(found.values(), key=lambda each: (each.start, each.id))
+
+
+def _blocks(prompt: Sequence[int], block: int, numbers: dict[bytes, int]) -> list[int]:
+    """Return the ids of a prompt's blocks, the last one too if it is not full. An id stands for all tokens so far."""
+    out: list[int] = []
+    chain = hashlib.blake2b(digest_size=12)
+    for start in range(0, len(prompt), block):
+        chain.update(repr(prompt[start : start + block]).encode())
+        out.append(numbers.setdefault(chain.copy().digest(), len(numbers)))
+    return out

@@ -1,0 +1,132 @@
+"""Records in other trainers' forms; `plait runs export`; traces as ATIF and Mooncake rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait.apps.rollouts.adapters import retokenised, trl_output, verl_fields
+from plait.apps.rollouts.export import tokenizer_of
+from plait.apps.rollouts.record import BadRecord, Record, Segment
+from plait.apps.rollouts.store import Reader, read_rollouts
+
+LETTERS = ["--worker", "tests.apps.rollouts.letters:Letters", "--allow", "tests.apps.rollouts.letters:Letters"]
+FORK = Record(
+    rollout="3/1", group="3", branch=1, index=1, of=2, parent=0, fork=2, tokens=(1, 2, 3, 4, 5, 6, 7),
+    mask=(0, 0, 0, 1, 0, 1, 0), logprobs=(0.0, 0.0, 0.0, -0.5, 0.0, -0.25, 0.0),
+    segments=(Segment(start=3, end=4, policy=4), Segment(start=5, end=6, policy=5)), reward=1.0,
+)  # fmt: skip
+
+
+def test_verl_gets_what_was_read_first_as_the_prompt() -> None:
+    fields = verl_fields(FORK)
+    assert (fields["prompt_ids"], fields["response_ids"]) == ([1, 2, 3], [4, 5, 6])
+    assert (fields["response_mask"], fields["response_logprobs"]) == ([1, 0, 1], [-0.5, 0.0, -0.25])
+    assert fields["reward_score"] == 1.0
+    assert fields["extra_fields"]["policies"] == [[3, 4, 4], [5, 6, 5]]
+    assert "reward_score" not in verl_fields(FORK.model_copy(update={"reward": float("nan")}))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed")
+def test_verls_own_class_takes_the_fields() -> None:
+    from verl.experimental.agent_loop.agent_loop import (  # pyright: ignore[reportMissingImports]
+        AgentLoopMetrics,
+        AgentLoopOutput,
+    )
+
+    made: Any = AgentLoopOutput(metrics=AgentLoopMetrics(), **verl_fields(FORK))
+    assert made.as_dict()["rm_scores"].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_trl_gets_lists_of_the_same_lengths() -> None:
+    out = trl_output([FORK, FORK])
+    assert {"prompt_ids", "completion_ids", "logprobs", "env_mask"} <= out.keys()
+    for ids, scores, mask in zip(out["completion_ids"], out["logprobs"], out["env_mask"], strict=True):
+        assert len(ids) == len(scores) == len(mask)
+    with pytest.raises(BadRecord, match="no log-probabilities"):
+        trl_output([FORK.model_copy(update={"logprobs": ()})])
+    with pytest.raises(BadRecord, match="generated nothing"):
+        trl_output([Record(rollout="1/0", group="1", tokens=(1,), mask=(0,))])
+
+
+def test_a_record_that_does_not_retokenise_to_itself_is_refused() -> None:
+    tokenizer = tokenizer_of(Path("orchestrator/models/countdown") if Path("orchestrator").is_dir() else MODEL)
+    check = retokenised(tokenizer)
+    ids = tuple(tokenizer.encode("<child> T24 11 7 5 <go>").ids)
+    good = Record(rollout="1/0", group="1", tokens=ids, mask=(0,) * len(ids))
+    assert check(good) == ""
+    unknown = good.model_copy(update={"tokens": (*ids[:-1], 10_000)})
+    assert "re-tokenise" in check(unknown)
+
+
+MODEL = Path(__file__).parents[3] / "orchestrator" / "models" / "countdown"
+
+
+@pytest.fixture
+def journals(plait: Any, tmp_path: Path) -> Path:
+    """Runs of several samples each; some answers are right."""
+    folder = tmp_path / "journals"
+    for n in range(3):
+        done = plait(
+            "run", f"Question {n}?", "--planner", "sample:n=3,temperature=1", *LETTERS, "--journal", folder, "--json"
+        )
+        assert done.code == 0, done.err
+    return folder
+
+
+def test_runs_are_exported_with_tokens_and_as_text(plait: Any, tmp_path: Path, journals: Path) -> None:
+    done = plait("runs", "export", "--from", journals, "--out", tmp_path / "data.jsonl", "--json")
+    assert done.code == 0, done.err
+    assert (done.json["runs"], done.json["kept"], done.json["rows"]) == (3, 3, 9)
+    assert len(list(read_rollouts(tmp_path / "data.jsonl"))) == 3
+    assert len(Reader(tmp_path / "data.jsonl", supervised=True).take(9)) == 3, (
+        "for supervised training no reward is needed"
+    )
+    texts = tmp_path / "texts.jsonl"
+    done = plait("runs", "export", "--from", journals, "--out", texts, "--format", "text", "--json")
+    rows = [json.loads(line) for line in texts.read_text().splitlines()]
+    assert len(rows) == 9
+    assert all("Question" in row["prompt"] and "answer: " in row["completion"] for row in rows)
+
+
+def test_redacted_texts_are_not_in_the_file(plait: Any, tmp_path: Path, journals: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    plait("runs", "export", "--from", journals, "--out", texts, "--format", "text", "--redact", "--json")
+    assert "Question" not in texts.read_text() and "characters]" in texts.read_text()
+    assert plait("runs", "export", "--from", journals, "--out", tmp_path / "x", "--redact", "--json").code == 2
+    run = plait("runs", "list", "--from", journals, "--json").json["runs"][0]["run"]
+    journal = journals
+    for more, there in (([], True), (["--redact"], False)):
+        out = tmp_path / "t.json"
+        done = plait("trace", journal, "--format", "atif", "--out", out, *more, "--json")
+        assert done.code == 0, done.err
+        assert ("Question" in out.read_text()) is there, run
+        assert ("prompt_token_ids" in out.read_text()) is there
+
+
+def test_filters_keep_the_cheapest_of_answers_that_mean_the_same(plait: Any, tmp_path: Path, journals: Path) -> None:
+    for _ in range(2):
+        plait("run", "Question 0?", "--planner", "sample:n=5,temperature=1", *LETTERS, "--journal", journals, "--json")
+    done = plait(
+        "runs", "export", "--from", journals, "--out", tmp_path / "d.jsonl", "--distinct", "--cheapest", 1, "--json"
+    )
+    assert (done.json["runs"], done.json["kept"]) == (5, 3)
+    kept = list(read_rollouts(tmp_path / "d.jsonl"))
+    assert all(len(each) == 3 for each in kept), "runs of three samples are cheaper than those of five"
+    none = plait("runs", "export", "--from", journals, "--out", tmp_path / "e.jsonl", "--verified", "--json")
+    assert none.json["left"] == {"not verified": 5}
+
+
+def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, journals: Path) -> None:
+    out = tmp_path / "m.jsonl"
+    journal = journals
+    assert plait("trace", journal, "--format", "mooncake", "--out", out).code == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 3
+    assert len({tuple(row["hash_ids"]) for row in rows}) == 1, "three samples of one prompt have one prefix"
+    assert all(row["output_length"] > 0 and row["wait_for"] == [] for row in rows)
+    assert "Question" not in out.read_text()
