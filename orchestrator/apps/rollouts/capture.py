@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from ...core.plan import Request
 from ...core.record import StepRecord
 from ...machine import Machine, Run, step_records
 from ...runtime.attempts import Attempt, AttemptLog
+from ...runtime.journal.location import Location
 from ...runtime.journal.replay import history
 
 __all__ = ["Capture", "Captured", "captured"]
@@ -75,7 +75,7 @@ class Capture:
         return Captured(run, kept.request, finish, steps, attempts)
 
 
-def captured(path: str | os.PathLike[str], plugins: Plugins, runs: Sequence[str]) -> Iterator[Captured]:
+def captured(path: Location | str, plugins: Plugins, runs: Sequence[str]) -> Iterator[Captured]:
     """Yield the runs of a journal, by replaying it. Raises `ConfigError` for a file that cannot be read."""
     for run in runs:
         capture = Capture(run)

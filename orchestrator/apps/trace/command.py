@@ -15,6 +15,7 @@ from ...core.errors import ConfigError, UsageError
 from ...core.events import Finish, Submitted
 from ...runtime import telemetry
 from ...runtime.attempts import Attempt
+from ...runtime.journal.location import Location
 from ...runtime.journal.replay import history
 from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
@@ -124,7 +125,7 @@ def _ray_events(path: Path | None) -> list[Any]:
 
 
 def export_spans(
-    journal: Path, made: Trace, content: bool, path: Path | None, exporter: SpanExporter | None = None
+    journal: Location, made: Trace, content: bool, path: Path | None, exporter: SpanExporter | None = None
 ) -> int:
     """Replay a run into spans and write them to a file, or send them (`path=None`); return how many there are.
 
