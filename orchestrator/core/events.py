@@ -34,6 +34,25 @@ PRIORITY_STEP = 1_000_000
 """How much one step of `Step.priority` weighs in `Job.priority`; a policy's rank moves it by less than half of this."""
 
 
+@dataclass(slots=True, frozen=True)
+class Hints:
+    """What a worker may tell a serving stack of a model call, besides the call: see `Worker.hints`."""
+
+    session: str
+    """The run and the line: a step that continues another's context has the same, the further branches of a fork have
+    their own."""
+    parent: str = ""
+    """The session that this one was forked from; the run, for one that was not."""
+    final: bool = False
+    """Nothing goes on with this context, as far as the plan says."""
+    expected: int | None = None
+    """Tokens that the answer will probably have at most, by those of finished siblings."""
+    burst: str = ""
+    """The same for siblings that begin with the same context; empty without any."""
+    burst_size: int = 1
+    """How many they are."""
+
+
 @dataclass(slots=True)
 class Job(_Written):
     """All that a worker gets: an attempt at one step, references resolved, limits applied."""
@@ -60,6 +79,8 @@ class Job(_Written):
     report: bool = False
     """A budget counts its tokens while they are generated: tell how many are new at least once in `Worker.reports`
     tokens, whether or not the step streams."""
+    hints: Hints | None = None
+    """For a worker that wants them (`Worker.hints`)."""
 
 
 @dataclass(slots=True)

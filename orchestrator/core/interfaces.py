@@ -314,6 +314,8 @@ class Worker(Protocol):
     reports: int | None = None
     """Tokens: the most between two reports (`Progress.tokens`) of a job that asks for them (`Job.report`). `None`: it
     may report none before the end; then a budget of tokens reserves all that a job may generate."""
+    hints: bool = False
+    """Whether its jobs shall come with `Job.hints`."""
     prices: Mapping[str, Price] = MappingProxyType({})
     """What its models cost, by name; under no name that of any other."""
     identity: str = ""

@@ -66,6 +66,7 @@ class Http(Worker):
         self.cache_tokens: int | None = None
         self.block: int | None = None
         self.identity = ""
+        self.hints = given.hints != "none"
         self._sender: Sender | None = None
         self._links: list[Link] = []
         """All that were opened: a job under way keeps its own when the server comes back with another model."""

@@ -15,6 +15,7 @@ import ssl
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from plait.core.errors import EngineError
@@ -58,6 +59,8 @@ class Link:
         except ModuleNotFoundError as error:
             raise EngineError(f"the http worker needs {error.name!r}: pip install httpx") from error
         self.base_url, self.limits = base_url, limits or Limits()
+        self.owners: frozenset[str] = frozenset()
+        """Who owns the server's models, once they are listed."""
         self.key_variable = key_variable or DEFAULT_KEY
         key = os.environ.get(self.key_variable, "").strip()
         if key_variable and not key:
@@ -87,10 +90,12 @@ class Link:
         """Return the JSON of a POST. Raises `ServerError`."""
         return await self._whole("POST", path, fields, None)
 
-    async def stream(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, endpoint: Endpoint, fields: Mapping[str, Any], headers: Mapping[str, str] = MappingProxyType({})
+    ) -> AsyncGenerator[Any, None]:
         """Yield the JSON objects of a streamed answer, or the single object of a server that does not stream. Closing
         the iterator closes the connection if the answer is not over. Raises `ServerError`."""
-        async with self._answer("POST", endpoint, fields) as response:
+        async with self._answer("POST", endpoint, fields, headers) as response:
             if "json" in response.headers.get("content-type", ""):
                 yield self._json(await self._body(response))
                 return
@@ -130,11 +135,17 @@ class Link:
             raise ServerError(f"{self.base_url} did not answer for {seconds:g} s: it hangs", retryable=True) from None
 
     @contextlib.asynccontextmanager
-    async def _answer(self, method: str, path: str, fields: Mapping[str, Any] | None) -> AsyncIterator[Any]:
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        fields: Mapping[str, Any] | None,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> AsyncIterator[Any]:
         """Send a request and yield the response, whose body is still to be read."""
         url = path if "://" in path else f"{self.base_url}/{path.lstrip('/')}"
         content = None if fields is None else json.dumps(fields).encode()
-        headers = {"accept-encoding": "identity", "authorization": f"Bearer {self._key or 'none'}"}
+        headers = {**more, "accept-encoding": "identity", "authorization": f"Bearer {self._key or 'none'}"}
         if content is not None:
             headers["content-type"] = "application/json"
         with self._told(), self._pool() as client:

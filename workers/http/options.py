@@ -10,6 +10,8 @@ from pydantic import Field
 from plait.core.errors import ConfigError
 from plait.core.values import Frozen
 
+from .hints import Kind
+
 WIDE = 256
 """Requests at the same time to a server that does not say how many it can do."""
 
@@ -49,6 +51,13 @@ class HttpOptions(Frozen):
     """Most seconds for the start."""
     ping_every: float = Field(default=5.0, gt=0)
     """Seconds between checks that the server is there."""
+    hints: Kind = "auto"
+    """What the serving stack is told besides the request, so that it can place, order and keep: sessions, expected
+    lengths, siblings, deadlines. `vllm`, `dynamo`, `llm-d`, `sglang`; `auto` looks at who owns the listed models;
+    `none`: nothing."""
+    data_parallel: int = Field(default=1, ge=1)
+    """Replicas behind the address (`vllm serve --data-parallel-size`) with no router of prefixes before them: each line
+    stays at one."""
     whole: int = Field(default=512, ge=0)
     """A step of at most so many tokens whose text nobody follows gets its answer in one piece, which costs both sides
     less; 0 for none. The server never says how long such an answer was that is given up: its tokens are estimated

@@ -47,6 +47,11 @@ class Server:
     """Token ids of `SAMPLE`: another tokenizer gives others."""
 
     @property
+    def owners(self) -> frozenset[str]:
+        """Who owns its models, by its list: the serving stack's name."""
+        return self.link.owners
+
+    @property
     def identity(self) -> str:
         """Which model answers: the address, the model's name, and its origin as far as the server says it."""
         return " ".join([self.link.base_url, self.model, *([self.root] if self.root else [])])
@@ -160,6 +165,7 @@ async def _models(link: Link, seconds: float | None = None) -> dict[str, str | N
     if not isinstance(data, list):
         raise ServerError(f"{link.base_url}/models does not list models: is it an OpenAI-compatible server?")
     listed = [each for each in data if isinstance(each, dict) and each.get("id")]
+    link.owners = frozenset(str(each.get("owned_by", "")).lower() for each in listed)
     return {str(each["id"]): each["root"] if isinstance(each.get("root"), str) else None for each in listed}
 
 

@@ -23,6 +23,7 @@ from plait.core.plan import Think, Tokens
 from plait.core.result import Failure, Result, Usage
 
 from .._shared.streams import Stream, together
+from .hints import Kind, kind_of, said as told
 from .limiter import Gate, Pace, Verdict
 from .options import HttpOptions
 from .probe import Server, unknown
@@ -102,6 +103,7 @@ class Sender:
         self._template = True
         self._limits = server.dialect.limits
         self._warned = False
+        self._kind: Kind = kind_of(options.hints, server.owners)
 
     async def send(self, live: Live) -> Result:
         """Do one job. Raises `ServerError` or `EngineError`."""
@@ -217,6 +219,9 @@ class Sender:
         followed = (
             think.stream or live.job.report or think.sampling.window or think.sampling.max_tokens > self._options.whole
         )
+        extra = told(self._kind, live.job, self._options.data_parallel, priority=dialect.extras)
+        if dialect.extras or self._kind == "dynamo":
+            fields = {**extra.fields, **fields}
         whole = not followed and self._limits
         if whole:
             # A line for every token costs the server and us more than a small model's token itself.
@@ -229,7 +234,7 @@ class Sender:
         try:
             self._counts["requests"] += 1
             live.unseen = sent if whole else None
-            await self._read(live, reading, server, dialect, fields)
+            await self._read(live, reading, server, dialect, fields, extra.headers)
             verdict = "served"
         except ServerError as trouble:
             self._judge(trouble, asyncio.get_running_loop().time() - sent)
@@ -249,7 +254,15 @@ class Sender:
         self.pace.add(reading.usage.completion - past, asyncio.get_running_loop().time() - sent)
         return _continued(think, await self._prompts.stripped(think, server, reading))
 
-    async def _read(self, live: Live, reading: Reading, server: Server, dialect: Any, fields: dict[str, Any]) -> None:
+    async def _read(
+        self,
+        live: Live,
+        reading: Reading,
+        server: Server,
+        dialect: Any,
+        fields: dict[str, Any],
+        headers: Mapping[str, str],
+    ) -> None:
         """Read an answer, within the limits on time."""
         options, loop, base = self._options, asyncio.get_running_loop(), server.link.base_url
         end = loop.time() + options.total_timeout
@@ -258,7 +271,7 @@ class Sender:
         slow = loop.call_later(SLOW, self._say_slow, base) if not self._warned else None
         try:
             async with asyncio.timeout_at(min(end, loop.time() + options.first_timeout)) as clock:
-                async with contextlib.aclosing(server.link.stream(dialect.endpoint, fields)) as chunks:
+                async with contextlib.aclosing(server.link.stream(dialect.endpoint, fields, headers)) as chunks:
                     async for chunk in chunks:
                         live.unseen = None
                         progress = reading.feed(chunk)

@@ -131,6 +131,11 @@ class Config(BaseSettings):
     base_url: str | None = None
     """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`. Several, with
     commas between them, are servers of one model that share the work."""
+    hints: Literal["auto", "vllm", "dynamo", "llm-d", "sglang", "none"] | None = None
+    """What that server's stack is told besides the request (sessions, expected lengths, siblings, deadlines); by
+    default `auto`, which looks at who owns the listed models."""
+    data_parallel: int | None = Field(default=None, ge=1)
+    """Replicas behind that address with no router of prefixes before them: each line stays at one."""
     api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
     """Name of the environment variable that holds that server's key, never the key itself; OPENAI_API_KEY by
     default."""

@@ -87,6 +87,8 @@ def settings(config: Config) -> dict[str, Any]:
         "seed": config.seed,
         "api_key_env": config.api_key_env,
         "whole": config.whole,
+        "hints": config.hints,
+        "data_parallel": config.data_parallel,
     }
     if config.worker == "http":
         if config.base_url is None:

@@ -46,6 +46,7 @@ from ...machine import Machine, Run
 from ..journal.writer import Recorder
 from .collector import Collector, uncollected
 from .expander import Expander
+from .hints import Hinter
 from .jobs import Jobs
 
 log = logging.getLogger("plait.driver")
@@ -116,6 +117,9 @@ class Driver:
         self._closed = False
         self._over: list[tuple[asyncio.Future[Ended], Ended]] = []
         """Runs that have ended, to be told when that is written."""
+        self._hinter = Hinter()
+        self._hinted: dict[int, str] = {}
+        """Steps of attempts that were sent out with hints."""
         self._lost: deque[tuple[str, Exception]] = deque()
         """Runs to end for a reason that is none of the machine's."""
 
@@ -278,6 +282,9 @@ class Driver:
                 actions = self._handle(event)
             if isinstance(event, Succeeded | Failed | Stopped):
                 self._runs.pop(event.attempt, None)
+                if isinstance(event, Succeeded) and event.attempt in self._hinted:
+                    self._hinter.ended(self._hinted[event.attempt], event.result.usage.completion)
+                self._hinted.pop(event.attempt, None)
             seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
             for watcher in list(self.watchers):
                 self._tell(watcher, seen, actions, None)
@@ -421,6 +428,9 @@ class Driver:
                 if job.run in self._aloud and job.op.kind == "think" and not job.op.stream:
                     job = replace(job, op=job.op.model_copy(update={"stream": True}))
                 self._runs[job.attempt] = job.run
+                if getattr(self.jobs.workers.get(action.worker), "hints", False):
+                    job = replace(job, hints=self._hinter.hints(job, self.machine))
+                    self._hinted[job.attempt] = job.step
                 self.jobs.start(action.worker, job, self._contexts.get(job.run))
             case Expand():
                 self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
@@ -438,6 +448,7 @@ class Driver:
                 self._contexts.pop(action.run, None)
                 self._watched.pop(action.run, None)
                 self._aloud.discard(action.run)
+                self._hinter.forget(action.run)
                 future = self._waiting.pop(action.run, None)
                 if future is not None:
                     self._over.append((future, (action, self.machine.finished(action.run))))

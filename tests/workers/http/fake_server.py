@@ -67,6 +67,8 @@ class FakeServer:
     away: bool = False
     """Only the proxy before it answers."""
     models: list[str] | None = field(default_factory=lambda: ["fake-model"])
+    owner: str = "fake"
+    """Who owns its models."""
     root: str | None = None
     """Where it says that it has its models from."""
     prefix: str = "/v1"
@@ -86,6 +88,7 @@ class FakeServer:
         self.words: list[str] = ["</s>"]
         self.tasks: set[asyncio.Task[None]] = set()
         self.times: list[float] = []
+        self.headers: list[dict[str, str]] = []
 
     @property
     def url(self) -> str:
@@ -148,6 +151,8 @@ class FakeServer:
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         body = json.loads(raw) if raw else {}
         self.requests.append((path, body))
+        if path.endswith("/completions"):
+            self.headers.append(headers)
         if self.key and not (self.public and method == "GET") and headers.get("authorization") != f"Bearer {self.key}":
             return self._send(writer, 401, {"error": {"message": f"bad key: {headers.get('authorization')}"}})
         name = path.removeprefix(self.prefix)
@@ -155,7 +160,11 @@ class FakeServer:
             return self._send(writer, 503, {"error": {"message": "no server behind this proxy"}})
         if method == "GET" and name == "/models" and self.models is not None:
             root = {"root": self.root} if self.root else {}
-            return self._send(writer, 200, {"object": "list", "data": [{"id": each} | root for each in self.models]})
+            return self._send(
+                writer,
+                200,
+                {"object": "list", "data": [{"id": each, "owned_by": self.owner} | root for each in self.models]},
+            )
         if (name == "/completions" and self.completions) or (name == "/chat/completions" and self.chat):
             return await self._answer(reader, writer, body, name == "/chat/completions")
         if method == "GET" and path in self.says:

@@ -1,0 +1,130 @@
+"""What a serving stack may be told about a job, for workers that want it (`Worker.hints`): of which line it is, how
+long its answer will probably be, and how many others begin as it does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass, field
+
+from ...core.events import Hints, Job
+from ...core.flow import is_root
+from ...machine import Machine, Node
+
+__all__ = ["Hinter"]
+
+_SIBLINGS = 64
+"""Answers of siblings that are remembered, the newest."""
+_QUANTILE = 0.75
+"""Of their lengths: what an answer is expected to have at most."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known of a run under way."""
+
+    sessions: dict[str, str] = field(default_factory=dict[str, str])
+    """Of steps, by their ids."""
+    parents: dict[str, str] = field(default_factory=dict[str, str])
+    """Of sessions."""
+    heirs: dict[str, str] = field(default_factory=dict[str, str])
+    """The step that goes on with a step's session: the first to do so. Others begin sessions of their own."""
+    lengths: dict[str, deque[int]] = field(default_factory=dict[str, "deque[int]"])
+    """Tokens of answers, by the siblings' common name."""
+    bursts: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict[tuple[str, str], tuple[int, int]])
+    """Siblings that begin alike: steps that the scope had when they were counted, and how many they were."""
+
+
+class Hinter:
+    """Makes the hints of one driver's jobs."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+
+    def hints(self, job: Job, machine: Machine) -> Hints | None:
+        """Return the hints of a job that is about to be sent out; `None` for what is no model call."""
+        node = machine.nodes.get(job.step)
+        if node is None or job.op.kind != "think":
+            return None
+        run = self._runs.setdefault(job.run, _Run())
+        session = self._session(run, node)
+        burst, size = self._burst(run, node)
+        return Hints(
+            session=session,
+            parent=run.parents.get(session, job.run),
+            final=_is_last(node),
+            expected=self._expected(run, node, job.op.sampling.max_tokens),
+            burst=burst,
+            burst_size=size,
+        )
+
+    def ended(self, step: str, tokens: int) -> None:
+        """Take note of how long the answer of a step was."""
+        run = self._runs.get(step.rpartition(":")[0])
+        if run is not None and tokens > 0:
+            run.lengths.setdefault(_sibling(step), deque(maxlen=_SIBLINGS)).append(tokens)
+
+    def forget(self, run: str) -> None:
+        """Forget a run that is over."""
+        self._runs.pop(run, None)
+
+    def _session(self, run: _Run, node: Node) -> str:
+        """Return the session of a step: that of the step whose context it is the first to continue, else its own."""
+        if node.id in run.sessions:
+            return run.sessions[node.id]
+        own = node.id.replace(":", "/")
+        before = node.after
+        if before is not None:
+            theirs = run.sessions.get(before.id, before.id.replace(":", "/"))
+            if run.heirs.setdefault(before.id, node.id) == node.id:
+                own = theirs
+            else:
+                run.parents[own] = theirs
+        run.sessions[node.id] = own
+        return own
+
+    def _expected(self, run: _Run, node: Node, most: int) -> int | None:
+        lengths = sorted(run.lengths.get(_sibling(node.id), ()))
+        return min(most, lengths[int(_QUANTILE * (len(lengths) - 1))]) if lengths else None
+
+    def _burst(self, run: _Run, node: Node) -> tuple[str, int]:
+        """Return the id and the number of the siblings that begin with the same context; no id for one alone."""
+        op = node.step.op
+        if op.kind != "think":
+            return "", 1
+        if node.after is not None:
+            begins, among, there = f"after {node.after.id}", node.after.dependants, len(node.after.dependants)
+        else:
+            begins = f"{node.scope.prefix}|{op.prompt!r}|{op.messages!r}"
+            among, there = node.scope.names.values(), len(node.scope.names)
+        name = hashlib.blake2b(f"{node.run.id}|{begins}".encode("utf-8", "replace"), digest_size=8).hexdigest()
+        key = (node.scope.prefix, name)
+        counted, size = run.bursts.get(key, (0, 0))
+        if counted != there:
+            size = sum(1 for each in among if _begins_as(each, node))
+            run.bursts[key] = there, size
+        return (name, size) if size > 1 else ("", 1)
+
+
+def _begins_as(other: Node, node: Node) -> bool:
+    mine, theirs = node.step.op, other.step.op
+    if mine.kind != "think" or theirs.kind != "think" or other.after is not node.after:
+        return False
+    return node.after is not None or (theirs.prompt == mine.prompt and theirs.messages == mine.messages)
+
+
+def _is_last(node: Node) -> bool:
+    """Whether nothing goes on with its context, as far as the plan says: not where more plan may come."""
+    if node.step.expands or any(each.after is node for each in node.dependants):
+        return False
+    scope = node.scope
+    while scope is not None:
+        if scope.open and scope.owner is not None and (is_root(scope.owner.step) or scope.owner.step.expands):
+            return False
+        scope = scope.parent
+    return True
+
+
+def _sibling(step: str) -> str:
+    """Return a step's name without its number: `sample-3` and `sample-4` are siblings."""
+    return step.rpartition(":")[2].rstrip("0123456789")

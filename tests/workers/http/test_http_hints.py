@@ -1,0 +1,165 @@
+"""What serving stacks are told: the headers and fields of requests as a server gets them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from plait import AsyncOrchestrator, Plan, Ref, Step, Think
+from plait.core.events import Hints
+from plait.core.plan import Sampling
+from plait.core.result import Result
+from plait.runtime.client.config import Config
+from plait.runtime.client.worker_factory import workers
+from plait.runtime.plugins.loader import Plugins
+from plait.workers.http import Http
+
+from .fake_server import FakeServer
+from .http_kit import items, job, serving
+
+HINTED = Hints(session="r/s", parent="r/p", final=True, expected=40, burst="b1", burst_size=3)
+NAMES = ("x-dynamo", "x-session", "x-llm-d", "x-smg", "x-data-parallel")
+
+
+async def recorded(kind: str, hints: Hints | None = HINTED, **options: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """The headers of ours and the body that a stack gets."""
+    async with serving(FakeServer(**options.pop("server", {})), hints=kind, **options) as (server, worker):
+        server.headers.clear()
+        given = replace(job(max_tokens=100, seconds=2.5, priority=-7), hints=hints)
+        (result,) = await items(worker, given)
+        assert isinstance(result, Result)
+        (headers,), (body,) = server.headers, server.asked()
+        return {name: value for name, value in headers.items() if name.startswith(NAMES)}, body
+
+
+async def test_dynamo_is_told_the_session_and_the_expected_length():
+    headers, body = await recorded("dynamo")
+    assert headers == {
+        "x-dynamo-session-id": "r/s",
+        "x-dynamo-parent-session-id": "r/p",
+        "x-dynamo-session-final": "true",
+    }
+    assert body["nvext"] == {"agent_hints": {"priority": 7, "osl": 40}}
+    headers, body = await recorded("dynamo", replace(HINTED, final=False, expected=None))
+    assert "x-dynamo-session-final" not in headers and body["nvext"] == {"agent_hints": {"priority": 7}}
+
+
+async def test_llm_d_is_told_the_session_the_run_the_burst_and_the_deadline():
+    headers, body = await recorded("llm-d")
+    assert headers == {
+        "x-session-id": "r/s",
+        "x-llm-d-inference-fairness-id": "r",
+        "x-llm-d-burst-id": "b1",
+        "x-llm-d-burst-size": "3",
+        "x-llm-d-slo-ttft-ms": "2500",
+    }
+    assert "nvext" not in body and "vllm_xargs" not in body
+    headers, _ = await recorded("llm-d", replace(HINTED, burst="", burst_size=1))
+    assert "x-llm-d-burst-id" not in headers
+
+
+async def test_vllm_is_told_everything_in_one_argument():
+    headers, body = await recorded("vllm")
+    assert headers == {} and body["priority"] == -7
+    assert json.loads(body["vllm_xargs"]["agentic_context"]) == {
+        "program": "r",
+        "task": "r/s",
+        "parent": "r/p",
+        "final": True,
+        "priority": -7,
+        "deadline_seconds": 2.5,
+        "expected_output_length": 40,
+        "burst": "b1",
+        "burst_size": 3,
+    }
+
+
+async def test_sglangs_router_is_told_a_routing_key():
+    headers, body = await recorded("sglang", server={"ids": False})
+    assert headers == {"x-smg-routing-key": "r/s"} and body["priority"] == 7
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+async def test_a_line_stays_at_one_replica_where_no_router_is(kind: str):
+    ranks = set()
+    for session in ("a", "b", "c", "d", "e", "f"):
+        hints = replace(HINTED, session=session, burst="")
+        first, _ = await recorded(kind, hints, data_parallel=4)
+        again, _ = await recorded(kind, replace(hints, final=False, expected=None), data_parallel=4)
+        assert first["x-data-parallel-rank"] == again["x-data-parallel-rank"]
+        ranks.add(int(first["x-data-parallel-rank"]))
+    assert len(ranks) > 1 and ranks <= {0, 1, 2, 3}
+    together = {(await recorded(kind, replace(HINTED, session=each), data_parallel=4))[0]["x-data-parallel-rank"]
+                for each in ("a", "b", "c")}  # fmt: skip
+    assert len(together) == 1, "siblings that begin alike share a cache"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [("vllm", "agentic_context"), ("sglang", "x-smg-routing-key"), ("nvidia", "x-dynamo-session-id"), ("openai", "")],
+)
+async def test_auto_looks_at_who_owns_the_models(owner: str, name: str):
+    headers, body = await recorded("auto", server={"owner": owner})
+    told = [*headers, *body.get("vllm_xargs", ())]
+    assert name in told if name else not told
+
+
+async def test_nothing_is_said_where_nothing_is_wanted():
+    assert (await recorded("none"))[0] == {}
+    async with FakeServer() as server:
+        assert not Http(server.url, hints="none").hints and Http(server.url).hints
+
+
+def think(name: str, prompt: str = "", **fields: Any) -> Step:
+    return Step(name=name, op=Think(prompt=prompt, sampling=Sampling(max_tokens=64), **fields))
+
+
+async def test_the_plan_says_sessions_bursts_and_lengths():
+    plan = Plan(
+        steps=(
+            think("root", "the root"),
+            *(think(f"fork-{n}", "go on", after="root") for n in (1, 2, 3)),
+            think("next", "and on", after="fork-1"),
+            *(think(f"vote-{n}", "vote") for n in (1, 2)),
+            Step(name="late", op=Think(prompt=("so: ", Ref(step="vote-1")), sampling=Sampling(max_tokens=64))),
+            Step(
+                name="out",
+                op=Think(
+                    prompt=tuple(Ref(step=each) for each in ("next", "fork-2", "fork-3", "vote-2", "late")),
+                    sampling=Sampling(max_tokens=64),
+                ),
+            ),
+        ),
+        output="out",
+    )  # fmt: skip
+    async with FakeServer() as server:
+        worker = Http(server.url, hints="vllm", slots=1)
+        async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
+            answer = await plait.run("x", plan=plan)
+            assert answer.status == "done", answer.failure
+            driver: Any = plait._driver
+            assert not driver._hinter._runs, "what is over is forgotten"
+        asked = [json.loads(body["vllm_xargs"]["agentic_context"]) for body in server.asked() if "vllm_xargs" in body]
+    by = {each["task"].rpartition("/")[2]: each for each in asked}
+    sessions = [each["task"].rpartition("/")[2] for each in asked]
+    assert sessions.count("root") == 3, "the root, its first fork and what follows that share a session"
+    assert by["fork-2"]["parent"] == f"{answer.run}/root" and by["vote-1"]["parent"] == answer.run
+    assert {each["burst_size"] for each in asked if each["task"].endswith(("fork-2", "fork-3"))} == {3}
+    assert by["vote-1"]["burst"] == by["vote-2"]["burst"] and by["vote-1"]["burst_size"] == 2
+    assert by["fork-2"]["final"] and not asked[sessions.index("root")]["final"]
+    first, *later = [each.get("expected_output_length") for each in asked if "vote" in each["task"]]
+    assert first is None and later == [5]
+
+
+def test_several_addresses_are_several_workers_with_affinity():
+    config = Config(worker="http", base_url="http://a/v1, http://b/v1")
+    made = workers(config, Plugins())
+    assert [(each.name, each.base_url) for each in made if isinstance(each, Http)] == [
+        ("http-1", "http://a/v1"),
+        ("http-2", "http://b/v1"),
+    ]
+    assert [each.name for each in config.standing_policies] == ["affinity"]
+    assert Config(worker="http", base_url="http://a/v1").standing_policies == ()
