@@ -1,5 +1,5 @@
-"""One call, a vote, a vote whose size the first samples decide, beginnings of which only those go on that differ, and a
-plan of one's own: five planners put the same question. Needs no model and no network:
+"""One call, a vote, a vote whose size the first samples decide, beginnings of which only those go on that differ, a
+plan of one's own, and what did best before: six planners put the same question. Needs no model and no network:
 
     python examples/sampling.py
 """
@@ -19,6 +19,10 @@ STEPS = {
     ],
     "output": "check",
 }
+KNOWN = [
+    {"planner": {"name": "single"}, "wins": 2, "losses": 40},
+    {"planner": {"name": "sample", "options": {"n": 3}}, "wins": 40, "losses": 2},
+]
 
 
 def model() -> list[Scripted]:
@@ -40,6 +44,7 @@ def main() -> None:
         Plugin(name="adaptive", options={"probes": 3, "most": 16}),
         Plugin(name="deepprune", options={"n": 4, "prefix": 3}),
         Plugin(name="fixed", options={"plan": STEPS}),
+        Plugin(name="portfolio", options={"arms": KNOWN}),
     ]
     for way in ways:
         with Orchestrator(workers=model()) as plait:

@@ -42,6 +42,7 @@ PROMISES = {
         "adaptive: 42, 16 calls",
         "deepprune: 42, 9 calls",
         "fixed: 42, 2 calls",
+        "portfolio: 42, 3 calls",
     ],
     "simulate_cluster.py": ["affinity + critical-path + hedge", "14 attempts lost, 0 tokens generated for nothing"],
     "skeleton.py": [

@@ -36,6 +36,7 @@ COMMANDS = {
         "rollouts",
         "Run prompts many times and write token-exact records for training; killed, it goes on.",
     ),
+    "learn": (".learn.command", "app", "Learn from runs: which strategy, which prompt text; with versions to undo."),
     "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
     "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
     "replay": (".commands.replay", "replay", "Feed a journal's events to a new machine and compare what it does."),

@@ -1,0 +1,254 @@
+"""`plait learn`: strategies counted in journals; prompt texts changed by reflection, each change tested; versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.table import Table as Shown
+
+from ...core.errors import ConfigError, UsageError
+from ...core.messages import counted, explain, json_path
+from ...core.plan import Plan, Plugin
+from ...runtime.client.config import Config
+from ...runtime.journal.directory import entries
+from ...runtime.journal.sessions import place as default_place
+from ...runtime.plugins.loader import Plugins
+from ...runtime.plugins.spec import parse_plugin
+from ...runtime.plugins.trust import trust
+from ..common.concurrently import for_each
+from ..common.dataset import Question, read_questions
+from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.options import Common, Json, RequestOptions, common_options
+from ..common.output import Output, cancellable, opened
+from ..common.session import Session, opened_session
+from ..rollouts.capture import Capture
+from ..rollouts.export import Left, export
+from .improve import Round, Tried, improve
+from .learnable import Learnable, Values, Versions
+from .reflect import lesson
+from .strategies import count, portfolio
+
+__all__ = ["app"]
+
+Declared = Annotated[
+    Path,
+    typer.Argument(metavar="LEARN.json", help="What may be learned: a list of declared values; versions beside it."),
+]
+_declared = TypeAdapter(list[Learnable])
+
+
+def strategies(
+    place: Annotated[
+        Path | None, typer.Option("--from", metavar="PATH", help="A journal or a folder; the default one if left out.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(metavar="PLANNER", help="Only these, such as sample:n=8; repeatable.")
+    ] = None,
+    price: Annotated[float, typer.Option(min=0.0, help="What a generated token takes off a right answer's 1.")] = 0.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.json", help="Write the planner `portfolio` of each task with the counts."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Count how well strategies did, by task, for the planner `portfolio`."""
+    left = Left()
+    if place is not None and not place.exists():
+        raise UsageError(f"{place} does not exist: name a journal or a folder of journals")
+    found = list(entries(place or default_place(Config.load()), []))
+    table = count(export(found, Plugins(), left), price, arm or ())
+    tasks = sorted({task for task, _ in table.rows})
+    made = {task: portfolio(table, task).model_dump(mode="json") for task in tasks}
+    if out is not None:
+        out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    with opened(as_json) as output:
+        if as_json:
+            output.result({"runs": len(found), "unjudged": table.unjudged, "left": left.why, "portfolios": made})
+            return
+        shown = Shown(box=None, pad_edge=False)
+        for name in ("task", "strategy", "runs", "right", "tokens a run", "wins"):
+            shown.add_column(name, justify="left" if name in ("task", "strategy") else "right")
+        for (task, key), row in sorted(table.rows.items()):
+            each = f"{row.tokens / row.runs:.0f}" if row.runs else "-"
+            shown.add_row(task, key, str(row.runs), str(row.right), each, f"{row.wins:.1f}")
+        output.people.print(shown)
+        if table.unjudged:
+            said = f"{counted(table.unjudged, 'run')} left out: their task cannot tell what is right"
+            output.people.print(said, markup=False)
+
+
+@common_options
+def prompts(
+    declared: Declared,
+    problems: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE.jsonl|csv", help='Lines {"text": …, "want": …}: half to learn from, half to test on.'
+        ),
+    ],
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of reflection.")] = 1,
+    level: Annotated[
+        float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
+    ] = 0.1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
+    as_json: Json = False,
+    *,
+    request: RequestOptions,
+    common: Common,
+) -> None:
+    """Learn declared values from runs that fail. A change is taken only if a paired test on other problems says so.
+
+    A value called `text` is put before each request; any other is an option of the planner.
+    """
+    trust(request.task)
+    versions = _versions(declared)
+    config = common.load()
+    if config.journal is None:
+        config = config.model_copy(update={"journal": "off"})
+    questions = read_questions(problems, parse_plugin(request.task))
+    if len(questions) < 4:
+        raise UsageError(
+            f"{problems} has {len(questions)} problems: half are to learn from and half to test on, so 4 are least"
+        )
+    with opened(as_json) as output:
+        made: list[Round[Question]] = []
+        learner = _Learner(config, request, concurrency)
+        run_stoppable(lambda stopper: learner.run(versions, questions, rounds, level, made, output, stopper))
+        said = [
+            {"failed": each.failed, "proposed": each.proposed, "faults": each.faults,
+             "outcome": None if each.outcome is None else str(each.outcome),
+             "version": None if each.version is None else each.version.number}
+            for each in made
+        ]  # fmt: skip
+        if as_json:
+            output.result({"version": versions.current.number, "values": versions.current.values, "rounds": said})
+            return
+        for number, each in enumerate(made, 1):
+            what = str(each.outcome) if each.outcome is not None else "; ".join(each.faults) or "nothing failed"
+            output.people.print(f"round {number}: {counted(each.failed, 'failure')}; {what}", markup=False)
+        if versions.current.parent is not None:
+            output.people.print(versions.diff(versions.current.parent, versions.current.number), markup=False)
+
+
+class _Learner:
+    """Runs problems and reflections on one session."""
+
+    def __init__(self, config: Config, request: RequestOptions, concurrency: int) -> None:
+        self._config, self._concurrency = config, concurrency
+        self._options = {name: value for name, value in request.options().items() if value is not None}
+        given = request.planner or config.planner
+        self._planner = given if isinstance(given, Plugin) else parse_plugin(given)
+        self._capture = Capture()
+
+    async def run(
+        self,
+        versions: Versions,
+        questions: Sequence[Question],
+        rounds: int,
+        level: float,
+        made: list[Round[Question]],
+        output: Output,
+        stopper: Stopper,
+    ) -> None:
+        """Make the rounds; `made` gets each."""
+        half = len(questions) // 2
+        try:
+            async with opened_session(self._config, output, stopper, watch=self._capture.take) as session:
+
+                async def solve(values: Values, part: Sequence[Question]) -> list[Tried]:
+                    return await self._solve(session, values, part, stopper)
+
+                async def ask(plan: Plan) -> str:
+                    answer = await session.orchestrator.run(plan=plan)
+                    return answer.value if isinstance(answer.value, str) else ""
+
+                for number in range(rounds):
+                    train, test = questions[:half], questions[half:]
+                    made.append(
+                        await improve(versions, train, test, solve, ask, level=level, seed=self._config.seed + number)
+                    )
+        except Interrupted:
+            return
+
+    async def _solve(self, session: Session, values: Values, part: Sequence[Question], stopper: Stopper) -> list[Tried]:
+        before = str(values.get("text", ""))
+        options = {**self._planner.options, **{name: value for name, value in values.items() if name != "text"}}
+        given: dict[str, Any] = {**self._options, "planner": Plugin(name=self._planner.name, options=options)}
+        out: list[Tried] = [Tried(0.0)] * len(part)
+
+        async def one(item: tuple[int, Question]) -> None:
+            place, question = item
+            text = f"{before}\n\n{question.text}" if before else question.text
+            answer = await session.orchestrator.run(text, **given)
+            found = self._capture.pop(answer.run)
+            right = question.is_right(answer.answer)
+            wanted = "" if question.want is None else f"; wanted {json.dumps(question.want)}"
+            feedback = f"the answer {json.dumps(answer.answer)} is wrong{wanted}"
+            if answer.failure is not None:
+                feedback = answer.failure.message
+            out[place] = Tried(float(right), "" if right or found is None else lesson(found, feedback))
+
+        await for_each(list(enumerate(part)), one, min(self._concurrency, max(1, len(part))), stopper)
+        if stopper.requested:
+            raise Interrupted
+        return out
+
+
+def show(declared: Declared, as_json: Json = False) -> None:
+    """Show the versions of learned values, and why each was taken."""
+    versions = _versions(declared)
+    with opened(as_json) as output:
+        if as_json:
+            said = [each.model_dump(mode="json") for each in versions.all]
+            output.result({"current": versions.current.number, "versions": said})
+            return
+        for each in versions.all:
+            mark = "*" if each.number == versions.current.number else " "
+            parent = "" if each.parent is None else f" from {each.parent}"
+            output.people.print(f"{mark} {each.number}{parent}  {each.why or 'as declared'}", markup=False)
+
+
+def diff(
+    declared: Declared,
+    old: Annotated[int, typer.Argument(help="A version.")],
+    new: Annotated[int, typer.Argument(help="Another.")],
+) -> None:
+    """Show what changed between two versions."""
+    typer.echo(_versions(declared).diff(old, new))
+
+
+def undo(declared: Declared, as_json: Json = False) -> None:
+    """Go back to the version before the current one."""
+    version = _versions(declared).undo()
+    with opened(as_json) as output:
+        if as_json:
+            output.result({"current": version.number, "values": version.values})
+        else:
+            output.people.print(f"version {version.number} is in force", markup=False)
+
+
+def _versions(declared: Path) -> Versions:
+    try:
+        learnables = _declared.validate_json(declared.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{declared} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        raise ConfigError(f"{declared}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
+    return Versions(declared.with_name(f"{declared.stem}.versions.json"), learnables)
+
+
+app = typer.Typer(
+    help="Learn from runs: which strategy, which prompt text; with versions that can be undone.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for _name, _command in {
+    "strategies": strategies, "prompts": prompts, "show": show, "diff": diff, "undo": undo
+}.items():  # fmt: skip
+    app.command(_name)(cancellable(_command))
