@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import operator
 import os
 import time
 from collections.abc import Callable
@@ -12,14 +14,19 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from ...core.chat import Message
+from ...core.flow import Flow
+from ...core.messages import counted
 from ...core.plan import Plan
 from ...core.record import StepRecord
+from ...core.result import Usage
 from ...core.tools.context import Question
 from ...runtime.client.answer import Answer, News
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
+from .attachments import Attachment, message_of
 from .state import Asked, Turn
 
 __all__ = ["GivenUp", "ReplSession", "state_dir"]
@@ -56,6 +63,12 @@ class ReplSession:
     def __init__(self, config: Config, asked: Asked | None = None) -> None:
         self.asked = asked or Asked()
         self.turns: list[Turn] = []
+        self.head: Turn | None = None
+        """The turn that the next question goes on; `None` for a new conversation."""
+        self.agent: Flow | None = None
+        """Who answers, in place of a planner by name."""
+        self.attached: list[Attachment] = []
+        """What goes with the next question."""
         self.current: Turn | None = None
         """What is under way."""
         self.paused = False
@@ -147,9 +160,16 @@ class ReplSession:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def options(self) -> dict[str, Any]:
-        """Return the options that the next request is made with: the session's, and text while it is written, where
-        the planner has the choice."""
+        """Return the options that the next request is made with: the session's, the conversation before it, and text
+        while it is written, where the planner has the choice."""
         options = self.asked.options()
+        before = self.head.messages if self.head is not None and self.asked.talking else []
+        if self.asked.system:
+            before = [Message(role="system", content=self.asked.system), *before]
+        if before:
+            options["messages"] = before
+        if self.agent is not None:
+            return {**options, "planner": self.agent}
         planner = self.asked.planner or self.config.planner
         cls: Any = self.plugins.class_of("planner", planner.name)
         if "stream" in cls.model_fields and "stream" not in planner.options:
@@ -158,7 +178,18 @@ class ReplSession:
 
     def plan(self, text: str) -> Plan:
         """Return the first plan for a question, and run nothing. Raises `UsageError`s."""
-        return self.orchestrator.plan(text, **self.options())
+        text, options = self._worded(text)
+        return self.orchestrator.plan(text, **options)
+
+    def _worded(self, text: str) -> tuple[str, dict[str, Any]]:
+        """Return a question with what is attached to it, and its options."""
+        options = self.options()
+        message = message_of(text, self.attached)
+        if message is None:
+            return text, options
+        if isinstance(message.content, str):
+            return message.content, options
+        return "", {**options, "messages": [*options.get("messages", ()), message]}
 
     async def ask(self, text: str, plan: Plan | None = None) -> Turn:
         """Ask a question, follow its run to the end and return what became of it.
@@ -166,13 +197,16 @@ class ReplSession:
         Raises `UsageError` for what cannot be run, `WorkerError` for workers that cannot start, `GivenUp`.
         """
         self._stop.clear()
-        options = self.options()
+        asked, options = self._worded(text) if plan is None else (text, self.asked.options())
+        turn = Turn(text, self._written(), planned=plan is not None)
         if plan is None:
-            self.orchestrator.plan(text, **options)  # a question that cannot be asked needs no engine
-        turn = Turn(text, self.asked.written(), planned=plan is not None)
+            self.orchestrator.plan(asked, **options)  # a question that cannot be asked needs no engine
+            turn.said, turn.attached = message_of(text, self.attached), self.attached
+            turn.before = self.head if self.asked.talking else None
         try:
             await self._warm()
-            self._handle = handle = await self.orchestrator.submit(text, plan=plan, watch=True, **options)
+            self._handle = handle = await self.orchestrator.submit(asked, plan=plan, watch=True, **options)
+            self.attached = []
             turn.run, self.current, self.paused = handle.run, turn, False
             if self._stop.is_set():
                 handle.cancel()
@@ -180,10 +214,16 @@ class ReplSession:
                 turn.take(news)
                 self.watch(news)
             self.turns.append(turn)
+            if not turn.planned and turn.answer is not None and turn.answer.value is not None:
+                self.head = turn
             return turn
         finally:
             self._handle, self.current, self.paused = None, None, False
             self.watch(None)
+
+    def _written(self) -> dict[str, JsonValue]:
+        written = self.asked.written()
+        return written if self.agent is None else {**written, "agent": getattr(self.agent, "name", "a flow")}
 
     async def _warm(self) -> None:
         """Wait for the workers; they go on starting when the question that waits for them is given up."""
@@ -243,6 +283,31 @@ class ReplSession:
     def answers(self) -> list[Answer]:
         """All answers so far."""
         return [turn.answer for turn in self.turns if turn.answer is not None]
+
+    @property
+    def usage(self) -> Usage:
+        """What all questions so far took."""
+        return functools.reduce(operator.add, (each.usage for each in self.answers), Usage())
+
+    @property
+    def cost(self) -> str:
+        """The same in words; empty before the first answer."""
+        answers, usage = self.answers, self.usage
+        if not answers:
+            return ""
+        parts = [counted(len(answers), "question"), f"{sum(each.seconds for each in answers):.1f} s"]
+        parts += [f"{usage.completion:,} tokens", f"{usage.cached:,} of {usage.prompt:,} prompt tokens cached"]
+        return " · ".join([*parts, f"cost {usage.cost:.6g}"] if usage.cost else parts)
+
+    @property
+    def conversation(self) -> list[Turn]:
+        """The questions that the next one goes on, oldest first."""
+        found: list[Turn] = []
+        turn = self.head if self.asked.talking else None
+        while turn is not None:
+            found.insert(0, turn)
+            turn = turn.before
+        return found
 
     def turn(self, which: str = "") -> Turn | None:
         """Return what is under way, or the last turn; or the one with that number or run id."""

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
+from ...core.chat import Message
 from ...core.errors import PluginError, UsageError
 from ...core.plan import Budget, Plugin
 from ...core.record import StepRecord
 from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
 from ...runtime.plugins.spec import parse_plugin
 from ..common.terminal import safe
+from .attachments import Attachment
 
 __all__ = ["Asked", "Turn", "as_markdown", "dump", "load", "spelled"]
 
@@ -55,10 +57,21 @@ class Asked:
     n: int | None = None
     seed: int | None = None
     budget: Budget | None = None
+    approve: tuple[str, ...] | None = None
+    """Tools whose calls a person has to allow."""
+    system: str = ""
+    """What the model is told before the conversation."""
+    talk: bool | None = None
+    """Whether questions go on the conversation. `None`: they do, unless a task reads each question by itself."""
+
+    @property
+    def talking(self) -> bool:
+        """Whether the next question goes on the conversation."""
+        return self.talk if self.talk is not None else self.task is None or self.task.name == "plain"
 
     def options(self) -> dict[str, Any]:
         """Return the options of `AsyncOrchestrator.submit`."""
-        names = ("task", "planner", "policies", "merge", "n", "seed", "budget")
+        names = ("task", "planner", "policies", "merge", "n", "seed", "budget", "approve")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def written(self) -> dict[str, JsonValue]:
@@ -71,6 +84,12 @@ class Asked:
                 options[name] = spelled(options[name])
         if self.budget is not None:
             options["budget"] = self.budget.model_dump(exclude_none=True)
+        if self.approve is not None:
+            options["approve"] = list(self.approve)
+        if self.system:
+            options["system"] = self.system
+        if self.talk is not None:
+            options["talk"] = self.talk
         return options
 
     @classmethod
@@ -84,6 +103,8 @@ class Asked:
             given["policies"] = tuple(map(parse_plugin, given["policies"]))
         if "budget" in given:
             given["budget"] = Budget.model_validate(given["budget"])
+        if "approve" in given:
+            given["approve"] = tuple(map(str, given["approve"]))
         return cls(**given)
 
 
@@ -99,6 +120,11 @@ class Turn:
     answer: Answer | None = None
     planned: bool = False
     """It ran a plan from a file."""
+    said: Message | None = None
+    """The question as the model is told it, with what was attached."""
+    before: Turn | None = None
+    """The turn that it goes on."""
+    attached: Sequence[Attachment] = ()
     _heard: dict[str, int] = field(default_factory=dict[str, int])
     """Tokens of a step's text that were heard."""
 
@@ -106,6 +132,17 @@ class Turn:
     def task(self) -> str:
         """The task it was asked with, as it is written."""
         return str(self.asked.get("task", "plain"))
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation up to and with this turn."""
+        found: list[Message] = []
+        turn: Turn | None = self
+        while turn is not None:
+            if turn.answer is not None and turn.answer.value is not None:
+                found = [turn.said or Message(role="user", content=turn.question), turn.answer.message, *found]
+            turn = turn.before
+        return found
 
     @property
     def title(self) -> str:
@@ -171,18 +208,23 @@ class Turn:
         return []
 
 
-def dump(turns: Iterable[Turn], asked: Asked) -> str:
-    """Return a conversation as JSON."""
+def dump(turns: Iterable[Turn], asked: Asked, head: Turn | None = None) -> str:
+    """Return a conversation as JSON; `head`: the turn that the next question goes on."""
+    turns = list(turns)
+    places = {id(turn): place for place, turn in enumerate(turns)}
     return json.dumps(
         {
             "plait-conversation": FORMAT,
             "settings": asked.written(),
+            "head": places.get(id(head)),
             "turns": [
                 {
                     "question": turn.question,
                     "asked": turn.asked,
                     "run": turn.run,
                     "planned": turn.planned,
+                    "before": places.get(id(turn.before)),
+                    "said": None if turn.said is None else turn.said.model_dump(mode="json"),
                     "answer": None if turn.answer is None else turn.answer.model_dump(mode="json"),
                     "steps": [each.written() for each in turn.steps.values()],
                 }
@@ -193,8 +235,9 @@ def dump(turns: Iterable[Turn], asked: Asked) -> str:
     )
 
 
-def load(path: Path) -> tuple[list[Turn], Asked]:
-    """Read what `dump` wrote. Raises `UsageError` for a file that cannot be read or is none of its kind."""
+def load(path: Path) -> tuple[list[Turn], Asked, Turn | None]:
+    """Read what `dump` wrote: turns, settings, and the turn that the next question goes on. Raises `UsageError` for a
+    file that cannot be read or is none of its kind."""
     remedy = "give a file that /save wrote with a name ending in .json"
     try:
         written = json.loads(path.expanduser().read_text(encoding="utf-8"))
@@ -209,11 +252,20 @@ def load(path: Path) -> tuple[list[Turn], Asked]:
         for each in written["turns"]:
             steps = {step["step"]: StepRecord.read(_renamed(step)) for step in each["steps"]}
             answer = None if each["answer"] is None else Answer.model_validate(each["answer"])
-            turns.append(Turn(each["question"], each["asked"], each["run"], steps, answer, each["planned"]))
-        return turns, Asked.read(written["settings"])
+            said = None if each.get("said") is None else Message.model_validate(each["said"])
+            before = _earlier(turns, each.get("before"))
+            turns.append(
+                Turn(each["question"], each["asked"], each["run"], steps, answer, each["planned"], said, before)
+            )
+        return turns, Asked.read(written["settings"]), _earlier(turns, written.get("head"))
     except (ValidationError, PluginError, KeyError, IndexError, TypeError, AttributeError) as error:
         said = str(error).partition("\n")[0]
         raise UsageError(f"{path} is damaged ({type(error).__name__}: {said}): {remedy}") from None
+
+
+def _earlier(turns: Sequence[Turn], place: object) -> Turn | None:
+    """Return the turn at a place among those that were read already."""
+    return turns[place] if isinstance(place, int) and 0 <= place < len(turns) else None
 
 
 def _renamed(step: dict[str, Any]) -> dict[str, Any]:

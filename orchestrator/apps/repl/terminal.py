@@ -246,6 +246,12 @@ class Conversation:
         parts += ["+" + spelled(each) for each in policies]
         if asked.budget is not None:
             parts += [f"{name} {value:g}" for name, value in asked.budget.model_dump(exclude_none=True).items()]
+        if session.agent is not None:
+            parts[1] = f"agent {getattr(session.agent, 'name', '')}".rstrip()
+        if session.attached:
+            parts.insert(0, f"{len(session.attached)} attached")
+        if session.answers:
+            parts.append(session.cost)
         waited = session.waited
         if waited is not None:
             parts.insert(0, f"starting {session.engine_name} {waited:.0f} s")

@@ -242,7 +242,9 @@ def test_the_model_is_swapped_and_the_conversation_goes_on(talk, script):
 
 
 def test_the_engine_stays_warm_between_requests(talk):
-    done = talk("one two three", "one two three", "/branches", "!orchestrator is first", replies=("answer: 1",))
+    done = talk(
+        "/talk off", "one two three", "one two three", "/branches", "!orchestrator is first", replies=("answer: 1",)
+    )
     assert "3/3" in done.out, "the second request did not find the first one's prefix"
     done = talk("q", "!first = orchestrator", "q", "!orchestrator is first")
     assert done.out.splitlines()[-1] == "True"

@@ -201,13 +201,15 @@ def test_a_conversation_of_an_earlier_version_is_loaded(tmp_path):
     turn = {"question": "q", "asked": {}, "run": "r", "planned": False, "answer": answer, "steps": [step]}
     path = tmp_path / "talk.json"
     path.write_text(json.dumps({"plait-conversation": 1, "settings": {}, "turns": [turn]}))
-    (read,), _ = load(path)
+    (read,), _, head = load(path)
+    assert head is None and read.before is None
     (found,) = read.steps.values()
     assert (found.kind, found.tokens, found.usage.prompt, found.reason, found.text) == ("think", 3, 5, "late", "so")
     assert found.sure == "c=2.0"
+    assert read.answer is not None
     assert "v done: 2 of 2 votes" in read.answer.explain()
     path.write_text(dump([read], Asked()))
-    (again,), _ = load(path)
+    (again,), _, _ = load(path)
     assert (again.steps, again.answer) == (read.steps, read.answer)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..registry import COMMANDS, Command, find
-from . import history, runs, settings
+from . import history, runs, settings, talk
 
 __all__ = ["COMMANDS", "Command", "find"]
 
-_GROUPS = (runs, settings, history)  # importing them has entered their commands
+_GROUPS = (runs, talk, settings, history)  # importing them has entered their commands

@@ -85,12 +85,17 @@ async def _history(repl: Repl, rest: str) -> None:
         if not rest.isdecimal():
             raise UsageError(f"{rest!r} is no number: /history 5 shows the last five")
         turns = turns[-int(rest) :] if int(rest) else []
+    here = repl.session.conversation
+    numbers = {id(turn): number for number, turn in enumerate(repl.session.turns, 1)}
     if not turns:
         repl.screen.print("nothing has been asked yet")
     for number, turn in turns:
         answer = turn.answer
         end = "" if answer is None else f"{answer.status}, {answer.total_tokens} tok, {answer.seconds:.1f} s"
-        head = Text.assemble(f"{number:>3}  ", (f"{turn.run:<8}  {end:<28}  ", "dim"), turn.title)
+        sign = "*" if any(turn is each for each in here) else " "
+        before = numbers.get(id(turn.before), number - 1)
+        fork = "" if before == number - 1 else f"after {before}  "
+        head = Text.assemble(f"{number:>3}{sign} ", (f"{turn.run:<8}  {end:<28}  {fork}", "dim"), turn.title)
         head.no_wrap, head.overflow = True, "ellipsis"
         repl.screen.print(head)
 
@@ -102,7 +107,7 @@ async def _save(repl: Repl, rest: str) -> None:
     path = path_of(rest)
     turns = repl.session.turns
     if path.suffix == ".json":
-        text = dump(turns, repl.session.asked)
+        text = dump(turns, repl.session.asked, repl.session.head)
     elif path.suffix in (".md", ".markdown", ".txt", ""):
         words = [
             (worded(turn.answer, turn.question, turn.task) or f"no answer ({turn.answer.status})")
@@ -125,10 +130,10 @@ async def _load(repl: Repl, rest: str) -> None:
     if not rest:
         raise UsageError("/load needs a file that /save wrote: /load talk.json")
     path = path_of(rest)
-    turns, asked = load(path)
+    turns, asked, head = load(path)
     refuse(path.name, asked.task, asked.planner, asked.merge, *(asked.policies or ()))
     repl.session.turns[:] = turns
-    repl.session.asked = asked
+    repl.session.asked, repl.session.head = asked, head
     repl.renamed()
     repl.screen.print(
         f"{counted(len(turns), 'question')} loaded; settings: {json.dumps(asked.written(), ensure_ascii=False)}"
@@ -138,6 +143,7 @@ async def _load(repl: Repl, rest: str) -> None:
 @command("clear", "", "Forget the conversation and clear the screen.", idle=True)
 async def _clear(repl: Repl, rest: str) -> None:
     repl.session.turns.clear()
+    repl.session.head = None
     repl.renamed()
     repl.clear()
 

@@ -1,0 +1,81 @@
+"""Files that go with a question: texts are put before it, images beside it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.chat import ImagePart, ImageUrl, Message, TextPart
+from ...core.errors import UsageError
+from ...core.messages import counted
+
+__all__ = ["Attachment", "attachment", "message_of"]
+
+LONGEST = 400_000
+"""Bytes of a text."""
+LARGEST = 10_000_000
+"""Bytes of an image."""
+_IMAGES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One file."""
+
+    name: str
+    text: str = ""
+    image: str = ""
+    """As a `data:` address."""
+    size: int = 0
+    """Bytes."""
+
+    @property
+    def about(self) -> str:
+        """What it is, in a few words."""
+        what = counted(self.size, "byte")
+        return f"{self.name} ({'an image' if self.image else 'text'}, {what})"
+
+
+def attachment(path: Path) -> Attachment:
+    """Read a file. Raises `UsageError` for one that cannot be read, is too large, or is neither text nor image."""
+    kind = _IMAGES.get(path.suffix.lower())
+    most = LARGEST if kind else LONGEST
+    try:
+        if not path.is_file():
+            raise UsageError(f"{path} is no file that could be attached")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from None
+    if len(data) > most:
+        raise UsageError(f"{path} is too large to be attached: {most:,} bytes at most, cut it or take a part")
+    if kind:
+        return Attachment(
+            path.name, image=f"data:image/{kind};base64,{base64.b64encode(data).decode()}", size=len(data)
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise UsageError(f"{path} is no text in UTF-8 and no image ({', '.join(_IMAGES)}): give its text as a file")
+    return Attachment(path.name, text=text, size=len(data))
+
+
+def message_of(question: str, attached: Sequence[Attachment]) -> Message | None:
+    """Return a question with what goes with it; `None` if that is nothing."""
+    if not attached:
+        return None
+    texts = [f"File {each.name}:\n{_fenced(each.text)}" for each in attached if not each.image]
+    text = "\n\n".join([*texts, question])
+    images = [ImagePart(image_url=ImageUrl(url=each.image)) for each in attached if each.image]
+    return Message(role="user", content=(*images, TextPart(text=text)) if images else text)
+
+
+def _fenced(text: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text.rstrip()}\n{fence}"
