@@ -49,6 +49,7 @@ COMMANDS = {
     "ctl": (".control.command", "app", "List, watch and steer running runs of this host."),
     "top": (".control.top", "top", "Show all running runs of this host, live."),
     "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
+    "mcp": (".mcp.command", "mcp", "Offer plait as tools of the Model Context Protocol."),
     "job": (".jobs.command", "app", "Run plait commands as jobs on a Ray cluster."),
     "questions": (".commands.questions", "questions", "List what tools ask people, and answer it, in any process."),
     "runs": (".commands.runs", "app", "List, show, resume and delete the runs that were written down."),

@@ -1,0 +1,1 @@
+"""plait as a server of the Model Context Protocol."""

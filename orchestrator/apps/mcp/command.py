@@ -1,0 +1,61 @@
+"""`plait mcp`: plait as tools of a client of the Model Context Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+from typing import Annotated
+
+import typer
+
+from ...core.errors import ConfigError
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
+from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
+
+__all__ = ["mcp"]
+
+
+@common_options
+def mcp(
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve HTTP at this address, path /mcp, and not stdio.")
+    ] = None,
+    planner: Planner = None,
+    policies: Policies = None,
+    tokens: Tokens = None,
+    seconds: Seconds = None,
+    *,
+    common: Common,
+) -> None:
+    """Offer solve, vote and run_plan as tools of the Model Context Protocol, on standard streams or over HTTP.
+
+    `--tokens` and `--seconds` bound each run, whatever a client asks for.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError("the MCP server needs one more package: pip install 'plait[mcp]'")
+    address = _address(http) if http is not None else None
+    config = common.load(planner=planner, policies=policies or None, tokens=tokens, seconds=seconds)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(config, address))
+
+
+async def _serve(config: Config, address: tuple[str, int] | None) -> None:
+    from .jobs import Jobs
+    from .server import build
+
+    async with AsyncOrchestrator(config=config, on_ask="later") as orchestrator:
+        server = build(Jobs(orchestrator, config.tokens))
+        if address is None:
+            await server.run_stdio_async()
+        else:
+            await server.run_streamable_http_async(host=address[0], port=address[1])
+
+
+def _address(given: str) -> tuple[str, int]:
+    """Return a host and a port. Raises `ConfigError` for anything else."""
+    host, _, port = given.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--http {given!r:.80} is no address: write 127.0.0.1:8200")
+    return host.strip("[]") or "127.0.0.1", int(port)

@@ -1,0 +1,105 @@
+"""The runs that the server's tools start: their news and their questions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from ...core.errors import UsageError
+from ...core.plan import Call, Join, Plan, Step
+from ...core.states import State
+from ...core.tools.context import Question
+from ...core.tools.tool import tool
+from ...runtime.client.answer import AskNews, StepNews
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.handle import Handle
+from ...runtime.plugins.spec import parse_plugin
+from ...runtime.plugins.trust import untrusted
+
+__all__ = ["Jobs", "Progress", "until_asked"]
+
+Progress = Callable[[int, int, str], Awaitable[None]]
+"""Takes how many steps have ended, how many there are, and which ended last."""
+KEPT = 1000
+"""Most runs that are remembered after their end."""
+SAMPLES = 1000
+"""Most texts of a vote."""
+
+
+class Jobs:
+    """The runs of one server, by id. What clients name is data: it imports nothing that nobody has allowed.
+
+    Args:
+        orchestrator: runs them. Its questions wait (`on_ask="later"`).
+        tokens: most tokens that a run may generate, whatever a client asks for; `None`: the orchestrator's own limit.
+    """
+
+    def __init__(self, orchestrator: AsyncOrchestrator, tokens: int | None = None) -> None:
+        self._orchestrator, self._tokens = orchestrator, tokens
+        self._handles: dict[str, Handle] = {}
+
+    async def solve(self, question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> Handle:
+        """Start a run of a question. What is left out is as the server was started. Raises `PlaitError` for what cannot
+        be."""
+        if not question.strip():
+            raise UsageError("the question is empty: say what is asked")
+        return await self._submit(question, planner=planner or None, n=n or None, tokens=self._least(max_tokens))
+
+    async def run_plan(self, plan: dict[str, Any], question: str = "", max_tokens: int = 0) -> Handle:
+        """Start a run of a finished plan. Raises `PlaitError` for one that is none."""
+        return await self._submit(question, plan=Plan(**plan), tokens=self._least(max_tokens))
+
+    async def vote(self, samples: list[str], merge: str = "majority", task: str = "") -> Handle:
+        """Start a vote over texts that are there already: steps that return them, and a join."""
+        if not 2 <= len(samples) <= SAMPLES:
+            raise UsageError(f"a vote is between 2 and {SAMPLES:,} texts, and these are {len(samples):,}")
+
+        @tool
+        def sample(index: int) -> str:
+            """Return one of the texts."""
+            return samples[index]
+
+        names = tuple(f"sample-{number}" for number in range(1, len(samples) + 1))
+        steps = [Step(name=name, op=Call(tool="sample", args={"index": at})) for at, name in enumerate(names)]
+        join = Step(name="vote", op=Join(merge=parse_plugin(merge)), needs=names)
+        plan = Plan(steps=(*steps, join), output="vote")
+        return await self._submit("", plan=plan, tools=[sample], task=task or None)
+
+    def handle(self, run: str) -> Handle:
+        """Return a run of this server, running or ended. Raises `UsageError` for another's."""
+        found = self._handles.get(run)
+        if found is None:
+            raise UsageError(f"there is no run {run[:80]!r} here: `start` says the ids")
+        return found
+
+    async def _submit(self, question: str, **options: Any) -> Handle:
+        with untrusted():
+            handle = await self._orchestrator.submit(question, **options)
+        self._handles[handle.run] = handle
+        for run in [run for run, each in self._handles.items() if each.finished.done()][:-KEPT]:
+            del self._handles[run]
+        return handle
+
+    def _least(self, tokens: int) -> int | None:
+        if tokens < 0:
+            raise UsageError(f"max_tokens={tokens} is no number of tokens: give 1 or more")
+        return min((each for each in (tokens or None, self._tokens) if each is not None), default=None)
+
+
+async def until_asked(handle: Handle, progress: Progress | None, known: Collection[str] = ()) -> Question | None:
+    """Wait until a run has ended or asks something that is not in `known`. Returns the question, or `None` at the end.
+    Cancelling who waits leaves the run alone."""
+    steps: dict[str, bool] = {}
+    async for news in handle.follow():
+        if isinstance(news, AskNews) and news.question.id not in known:
+            return news.question
+        if isinstance(news, StepNews):
+            record = news.record
+            ended = State(record.state).ended
+            told = not ended or steps.get(record.step, False)
+            steps[record.step] = ended
+            if progress is not None and not told:
+                await progress(sum(steps.values()), len(steps), f"{record.name} {record.state}")
+    await asyncio.shield(handle.finished)
+    return None

@@ -1,0 +1,158 @@
+"""The tools of `plait mcp`, and how a client hears of questions.
+
+A run may ask a person. A client of protocol 2026-07-28 gets an `input_required` result and calls again with the answer;
+an older one that can elicit is asked in between; any other is told to use `start`, `status` and `reply`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
+from pydantic import JsonValue
+
+from ... import __version__
+from ...core.errors import PlaitError
+from ...core.tools.context import Question
+from ...runtime.client.handle import Handle
+from .forms import request_of, value_of
+from .jobs import Jobs, Progress, until_asked
+from .tasks import Tasks
+
+__all__ = ["build"]
+
+INSTRUCTIONS = """\
+plait runs parallel lines of reasoning and merges them into one answer.
+solve: a question by a planner, such as `sample:n=8` (a vote of 8 samples), `tree`, `llmcompiler`, `auto`.
+vote: the answer on which texts that you already have agree.
+run_plan: a plan of your own, as JSON.
+start, status, reply, cancel: the same as solve, without waiting."""
+MULTI_ROUND = "2026-07-28"
+_READS = ToolAnnotations(read_only_hint=True)
+
+
+def build(jobs: Jobs) -> MCPServer:
+    """Return the server of a list of runs."""
+    server = MCPServer(
+        "plait",
+        title="plait",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        extensions=[Tasks(jobs)],
+        log_level="ERROR",
+    )
+
+    @server.tool()
+    async def solve(
+        question: str, ctx: Context, planner: str = "", n: int = 0, max_tokens: int = 0
+    ) -> dict[str, Any] | InputRequiredResult:
+        """Answer a question by parallel reasoning. `planner` says how, such as sample:n=8; `n` how many branches;
+        `max_tokens` the most that may be generated in all."""
+        return await _answered(jobs, ctx, lambda: jobs.solve(question, planner, n, max_tokens))
+
+    @server.tool()
+    async def run_plan(
+        plan: dict[str, Any], ctx: Context, question: str = "", max_tokens: int = 0
+    ) -> dict[str, Any] | InputRequiredResult:
+        """Run a finished plan: {"steps": [{"name": …, "op": {"kind": "think", "prompt": …}}, …], "output": NAME}."""
+        return await _answered(jobs, ctx, lambda: jobs.run_plan(plan, question, max_tokens))
+
+    @server.tool(annotations=_READS)
+    async def vote(
+        samples: list[str], ctx: Context, merge: str = "majority", task: str = ""
+    ) -> dict[str, Any] | InputRequiredResult:
+        """Return the answer on which most of the samples agree. `task` says how an answer is read out of a text."""
+        return await _answered(jobs, ctx, lambda: jobs.vote(samples, merge, task))
+
+    @server.tool()
+    async def start(question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> dict[str, Any]:
+        """Start what `solve` does and return at once, with the id of the run."""
+        with _Said():
+            return _state(await jobs.solve(question, planner, n, max_tokens))
+
+    @server.tool(annotations=_READS)
+    async def status(run: str) -> dict[str, Any]:
+        """Say where a run stands: its steps, its questions, and its answer once it has ended."""
+        with _Said():
+            return _state(jobs.handle(run))
+
+    @server.tool()
+    async def reply(run: str, question: str, value: Any) -> dict[str, Any]:
+        """Answer a question of a run, by the ids that `status` says."""
+        with _Said():
+            handle = jobs.handle(run)
+            handle.answer(question, value)
+            return _state(handle)
+
+    @server.tool()
+    async def cancel(run: str) -> dict[str, Any]:
+        """Give a run up. What it has found so far stays."""
+        with _Said():
+            handle = jobs.handle(run)
+            handle.cancel("cancelled by the client")
+            await handle.finished
+            return _state(handle)
+
+    return server
+
+
+class _Said:
+    """Turns plait's errors, which are sentences, into a tool's error."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PlaitError):
+            raise ToolError(str(error)) from None
+
+
+async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | InputRequiredResult:
+    """Return what a run ends in, or what it asks. Who goes away gives the run up."""
+    with _Said():
+        again = ctx.request_state
+        handle: Handle = await begin() if again is None else jobs.handle(again)
+        try:
+            if again is not None:
+                for name, response in (ctx.input_responses or {}).items():
+                    handle.answer(name, value_of(response))
+            while (asked := await until_asked(handle, _progress(ctx))) is not None:
+                if (ctx.protocol_version or "") >= MULTI_ROUND:
+                    return InputRequiredResult(input_requests={asked.id: request_of(asked)}, request_state=handle.run)
+                handle.answer(asked.id, await _elicited(ctx, asked))
+        except BaseException:
+            handle.cancel("nobody waits for it any more")
+            raise
+        return (await handle).summary()
+
+
+def _progress(ctx: Context) -> Progress:
+    async def told(ended: int, steps: int, last: str) -> None:
+        await ctx.report_progress(ended, steps, last)
+
+    return told
+
+
+async def _elicited(ctx: Context, question: Question) -> JsonValue:
+    """Return what a client's user answers. Raises `ToolError` where the client can ask nobody."""
+    capabilities = ctx.client_capabilities
+    if capabilities is None or capabilities.elicitation is None:
+        raise ToolError(
+            f"the run asks: {question.text} This client can ask nobody: use `start`, then `status` and `reply`."
+        )
+    request = request_of(question).params
+    assert isinstance(request, ElicitRequestFormParams)
+    return value_of(
+        await ctx.session.elicit_form(request.message, request.requested_schema, ctx.request_context.request_id)
+    )
+
+
+def _state(handle: Handle) -> dict[str, Any]:
+    """Return where a run stands."""
+    if handle.finished.done():
+        return {"run": handle.run, "state": "ended", **handle.finished.result().summary()}
+    questions = [{"id": each.id, "text": each.text, "choices": list(each.choices)} for each in handle.questions]
+    steps = [{"step": each.name, "state": each.state} for each in handle.steps]
+    return {"run": handle.run, "state": "asking" if questions else "running", "questions": questions, "steps": steps}
