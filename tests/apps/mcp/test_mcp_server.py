@@ -60,8 +60,8 @@ def _refused(result: CallToolResult) -> str:
 async def test_solve_and_vote(mode: str) -> None:
     told: list[tuple[float, float | None, str | None]] = []
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        told.append((done, total, message))
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
 
     async with _jobs() as jobs, Client(build(jobs), mode=mode) as client:
         names = {each.name for each in (await client.list_tools()).tools}
