@@ -1,0 +1,135 @@
+"""What each framework makes of its adapter, run in the environment that has it: prints one JSON line a check."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+import traceback
+
+from plait import AsyncOrchestrator, tool
+from plait.apps.adapters.local import local_server
+from plait.core.plan import Plan
+from plait.core.tools.context import Context
+from plait.workers.scripted import Reply, Scripted
+
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+REPLIES = [
+    Reply(when="sunny", text="It is sunny."),
+    Reply(when="the weather", text=CALL),
+    Reply(text="The answer is 42."),
+]
+
+
+def worker() -> Scripted:
+    return Scripted(REPLIES)
+
+
+def pydantic_ai() -> None:
+    from pydantic_ai import Agent
+
+    from plait.apps.adapters.pydantic_ai import PlaitModel
+
+    with local_server(workers=[worker()], journal="off") as url:
+        agent = Agent(PlaitModel("sample:n=3", url))
+        assert "42" in agent.run_sync("six by seven?").output
+        agent = Agent(PlaitModel("single", url))
+
+        @agent.tool_plain
+        def weather(city: str) -> str:
+            """Tell the weather."""
+            return f"sunny in {city}"
+
+        assert agent.run_sync("the weather?").output == "It is sunny."
+
+
+def langchain_openai() -> None:
+    from plait.apps.adapters.langchain import PlaitModel
+
+    with local_server(workers=[worker()], journal="off") as url:
+        assert "42" in PlaitModel("sample:n=3", url).invoke("six by seven?").text
+        pieces = [each.text for each in PlaitModel("single", url).stream("six by seven?")]
+        assert "".join(pieces) == "The answer is 42." and len(pieces) > 1
+
+
+def inspect_ai() -> None:
+    import tempfile
+
+    from inspect_ai import Task, eval as evaluate
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import includes
+
+    from plait.apps.adapters.inspect_ai import plait_solver
+
+    plait = AsyncOrchestrator(workers=[worker()], journal="off")
+    task = Task(
+        dataset=[Sample(input="six by seven?", target="42"), Sample(input="seven by six?", target="43")],
+        solver=plait_solver("sample:n=3", plait),
+        scorer=includes(),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        (log,) = evaluate(task, model="mockllm/model", log_dir=folder, display="none")
+        assert log.status == "success", log.error
+        samples = list(log.samples)  # read from the folder only now
+    assert [next(iter(each.scores.values())).value for each in samples] == ["C", "I"]
+    assert samples[0].metadata["plait"]["status"] == "done"
+
+
+def ag_ui() -> None:
+    from ag_ui.core import events as ag
+    from ag_ui.encoder import EventEncoder
+
+    from plait.apps.adapters.agui import agui_events
+
+    @tool
+    async def permit(what: str, ctx: Context) -> str:
+        """Ask a person."""
+        return f"{what}: {await ctx.ask(f'May I {what}?', choices=['yes', 'no'])}"
+
+    async def both() -> None:
+        async with AsyncOrchestrator(workers=[worker()], tools=[permit], journal="off", on_ask="later") as plait:
+            handle = await plait.submit("six by seven?", planner="sample:n=2", watch=True)
+            seen = [each async for each in agui_events(handle, "t")]
+            assert all(EventEncoder().encode(each).startswith("data: {") for each in seen)
+            assert isinstance(seen[0], ag.RunStartedEvent) and isinstance(seen[-1], ag.RunFinishedEvent)
+            begun = [each.message_id for each in seen if isinstance(each, ag.ReasoningMessageStartEvent)]
+            ended = [each.message_id for each in seen if isinstance(each, ag.ReasoningMessageEndEvent)]
+            assert len(set(begun)) == 2 and sorted(begun) == sorted(ended)
+            text = dict.fromkeys(begun, "")
+            for each in seen:
+                if isinstance(each, ag.ReasoningMessageContentEvent):
+                    text[each.message_id] += each.delta
+            assert set(text.values()) == {"The answer is 42."}
+            plan = {
+                "steps": [{"name": "a", "op": {"kind": "call", "tool": "permit", "args": {"what": "sing"}}}],
+                "output": "a",
+            }
+            handle = await plait.submit("", plan=Plan.model_validate(plan), watch=True)
+            *_, last = [each async for each in agui_events(handle, "t")]
+            (asked,) = last.outcome.interrupts
+            assert asked.message == "May I sing?"
+            handle.answer(asked.id, "yes")
+            seen = [each async for each in agui_events(handle, "t")]
+            assert [each.content for each in seen if isinstance(each, ag.ToolCallResultEvent)] == ["sing: yes"]
+
+    asyncio.run(both())
+
+
+def main() -> None:
+    for check in (pydantic_ai, langchain_openai, inspect_ai, ag_ui):
+        problem = None
+        if importlib.util.find_spec(check.__name__) is None:
+            problem = "not installed"
+        else:
+            try:
+                check()
+            except BaseException:
+                problem = traceback.format_exc()
+        sys.stdout.write(json.dumps({"adapter": check.__name__, "problem": problem}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The adapters with the real packages, in whatever environment has them.
+
+`ADAPTERS_PYTHON` names a Python that has plait's own dependencies and these (`pip install
+'plait[serve]' 'pydantic-ai-slim[openai]' langchain-openai inspect-ai ag-ui-protocol`); by default it is this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from plait.apps.adapters.local import local_server
+from plait.core.errors import ConfigError
+from plait.workers.scripted import Reply, Scripted
+
+CHILD = Path(__file__).parent / "adapters_child.py"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_frameworks_run_on_their_adapters() -> None:
+    python = os.environ.get("ADAPTERS_PYTHON", sys.executable)
+    child = await asyncio.create_subprocess_exec(python, str(CHILD), stdout=asyncio.subprocess.PIPE)
+    said, _ = await child.communicate()
+    checks = [json.loads(line) for line in said.splitlines() if line.startswith(b'{"adapter"')]
+    assert {each["adapter"] for each in checks} == {"pydantic_ai", "langchain_openai", "inspect_ai", "ag_ui"}
+    missing = [each["adapter"] for each in checks if each["problem"] == "not installed"]
+    wrong = "\n".join(each["problem"] for each in checks if each["problem"] and each["adapter"] not in missing)
+    assert not wrong, wrong
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}; name a Python that has them in ADAPTERS_PYTHON")
+
+
+def test_a_server_in_a_thread() -> None:
+    with local_server(workers=[Scripted([Reply(text="fine")])], journal="off") as url:
+        body = {"model": "plait/sample:n=2", "messages": [{"role": "user", "content": "well?"}]}
+        said = httpx.post(f"{url}/chat/completions", json=body, timeout=30).json()
+        assert said["choices"][0]["message"]["content"] == "fine"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/models")
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with pytest.raises(ConfigError, match="journal"), local_server(workers=[Scripted([])], journal="/dev/null/x"):
+        pass
