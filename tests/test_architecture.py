@@ -314,6 +314,8 @@ def test_imports_inside_a_folder_are_relative(path: str) -> None:
     own = "plait" if path.startswith("orchestrator/") else ".".join(module_name(path).split(".")[:2])
     others = tuple(f"plait.{folder}" for folder in SHIPPED)  # of `plait`, but folders of their own
     for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module or ""]
