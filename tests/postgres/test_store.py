@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Call, Plan, Step, tool
+from plait.apps.control.distant import Distant
 from plait.core.errors import ConfigError, UsageError
 from plait.core.events import Progressed, Tick
 from plait.core.tools.context import Context
@@ -216,3 +217,43 @@ async def test_old_runs_are_swept(store: str) -> None:
     assert [each.run for each in entries(where)] == runs[:0:-1]
     gone, freed = sweep(where, keep=0)
     assert [type(each) for each in gone] == [Database] and freed > 1000 and not list(entries(where))
+
+
+async def told(run: Distant) -> list[dict[str, Any]]:
+    return [row async for row in run.events()]
+
+
+async def test_ctl_sees_and_steers_runs_of_the_store(store: str, monkeypatch: Any, tmp_path: Any) -> None:
+    import json
+
+    from typer.testing import CliRunner
+
+    from plait.apps.control.command import app
+
+    monkeypatch.setenv("PLAIT_JOURNAL", store)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # no process of this host is found there
+
+    async def ctl(*words: str) -> Any:
+        said = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--json"])
+        assert said.exit_code == 0, said.output
+        return [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+
+    async with orchestrator(store, Reply(text="word " * 500, tokens_per_second=50), tools=Pay().tools) as plait:
+        slow = await plait.submit("slow one", planner="sample:n=2,max_tokens=500")
+        asking = await plait.submit("x", plan=CONFIRM)
+        await until(lambda: pending(at(store)))
+        (listed,) = await ctl("list")
+        assert {row["run"]: row["status"] for row in listed["runs"]} == {slow.run: "running", asking.run: "running"}
+        (shown,) = await ctl("show", slow.run[:10])
+        assert {step["state"] for step in shown["steps"]} >= {"running"}
+        await ctl("answer", asking.run, "yes")
+        assert (await asking).value == "yes"
+        followed = asyncio.ensure_future(told(Distant.find(at(store), slow.run)))
+        name = next(step["name"] for step in shown["steps"] if step["state"] == "running")
+        await ctl("prune", slow.run, name)
+        await until(lambda: any(step.state == "cancelled" for step in slow.steps))
+        await ctl("cancel", slow.run)
+        assert (await slow).status == "cancelled"
+        rows = await followed
+        assert rows[-1]["kind"] == "answer" and rows[-1]["status"] == "cancelled"
+        assert {row["kind"] for row in rows} == {"step", "answer"}

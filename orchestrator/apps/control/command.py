@@ -10,8 +10,11 @@ import typer
 from rich.table import Table
 
 from ...core.errors import UsageError
+from ...runtime.client.config import Config
+from ...runtime.journal.location import Database
 from ..common.options import Json
 from ..common.output import Output, opened
+from .distant import Distant, under_way
 from .socket import Peer, peers
 
 __all__ = ["app"]
@@ -19,7 +22,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="List, watch and steer running runs of this host.",
+    help="List, watch and steer running runs: those of this host, and those of the store that `journal` names.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -38,21 +41,34 @@ def _all() -> Iterator[tuple[Peer, dict[str, Any], list[dict[str, Any]]]]:
             continue
 
 
-def _find(run: str) -> tuple[Peer, str]:
-    """Return the process of a run, and the run's whole id. Raises `UsageError`."""
+def _store() -> Database | None:
+    """Return the store that the settings name, if they name one."""
+    journal = Config.load().journal
+    return journal if isinstance(journal, Database) else None
+
+
+def _find(run: str) -> tuple[Peer | Distant, str]:
+    """Return the process of a run, or the run in the store, and the run's whole id. Raises `UsageError`."""
     found = [(peer, row["run"]) for peer, _, rows in _all() for row in rows if row["run"].startswith(run)]
     exact = [pair for pair in found if pair[1] == run] or found
     if len(exact) == 1:
         return exact[0]
     if exact:
         raise UsageError(f"{run!r} begins the ids of {len(exact)} runs: {', '.join(name for _, name in exact[:5])}")
+    if (store := _store()) is not None:
+        there = [row["run"] for row in under_way(store) if row["run"].startswith(run)]
+        if len(there) == 1:
+            return Distant.find(store, there[0]), there[0]
     raise UsageError(f"there is no run {run!r} under way here: `plait ctl list` shows those that are")
 
 
 def _does(as_json: bool, run: str, verb: str, **fields: Any) -> None:
     with opened(as_json) as output:
         peer, name = _find(run)
-        list(peer.ask(verb, run=name, **fields))
+        if isinstance(peer, Distant):
+            peer.order(verb, **fields)
+        else:
+            list(peer.ask(verb, run=name, **fields))
         said = {"run": name, "done": verb, **fields}
         _say(output, said, lambda: f"{verb}: run {name}")
 
@@ -69,6 +85,9 @@ def list_(as_json: Json = False) -> None:
     """List the runs under way on this host."""
     with opened(as_json) as output:
         rows = [{**row, "pid": process["pid"]} for _, process, found in _all() for row in found]
+        if (store := _store()) is not None:
+            here = {row["run"] for row in rows}
+            rows += [{**row, "pid": None} for row in under_way(store) if row["run"] not in here]
         if as_json:
             output.result({"runs": rows})
         elif not rows:
@@ -84,9 +103,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
         made.add_column(name, no_wrap=True, overflow="ellipsis", justify="left")
     for row in rows:
         made.add_row(
-            *(row["run"][:8], str(row["pid"]), row["status"], row["planner"], f"{row['done']}/{row['steps']}"),
-            *(str(row["running"]), str(row["tokens"]), f"{row['seconds']:.1f}"),
-            *(str(len(row["questions"]) or ""), " ".join(row["text"].split())[:60]),
+            *(row["run"][:8], str(row["pid"] or "store"), row["status"], row["planner"]),
+            f"{row['done']}/{row['steps']}" if "steps" in row else "",
+            *(str(row.get("running", "")), str(row["tokens"])),
+            f"{row['seconds']:.1f}" if "seconds" in row else "",
+            *(str(len(row.get("questions", ())) or ""), " ".join(row["text"].split())[:60]),
         )
     return made
 
@@ -96,7 +117,7 @@ def show(run: OneRun = "", as_json: Json = False) -> None:
     """Show one run with all of its steps."""
     with opened(as_json) as output:
         peer, name = _find(run)
-        (found,) = peer.ask("show", run=name)
+        found = peer.show() if isinstance(peer, Distant) else next(peer.ask("show", run=name))
         if as_json:
             output.result(found)
             return
@@ -137,6 +158,9 @@ def watch(run: OneRun = "", as_json: Json = False) -> None:
 
 def _follow(run: str) -> Iterator[dict[str, Any]]:
     peer, name = _find(run)
+    if isinstance(peer, Distant):
+        yield from peer.follow()
+        return
     try:
         yield from peer.ask("events", None, run=name)
     except OSError:

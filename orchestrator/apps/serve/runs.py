@@ -17,6 +17,7 @@ from ...runtime.journal.directory import RunEntry, entries, find
 from ...runtime.journal.location import Location
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
+from ..control.distant import Distant
 from ..control.verbs import Control
 from ..trace.model import Clock, Trace
 from ..trace.read import read_trace
@@ -87,7 +88,11 @@ class RunsApi:
 
     async def show(self, request: Request, user: User) -> Response:
         """Answer `GET /runs/ID`."""
-        return JSONResponse(self._control(user).show(request.path_params["run"]))
+        run = request.path_params["run"]
+        there = await self._elsewhere(run, user)
+        if there is not None:
+            return JSONResponse(await asyncio.to_thread(there.show))
+        return JSONResponse(self._control(user).show(run))
 
     async def data(self, request: Request, user: User) -> Response:
         """Answer `GET /runs/ID/data`: what the pictures are drawn of, as it is now."""
@@ -101,7 +106,8 @@ class RunsApi:
 
     async def events(self, request: Request, user: User) -> EventStream:
         """Answer `GET /runs/ID/events`: the news, as server-sent events."""
-        rows = self._control(user).events(request.path_params["run"])
+        there = await self._elsewhere(request.path_params["run"], user)
+        rows = self._control(user).events(request.path_params["run"]) if there is None else there.events()
         first = await anext(rows)
 
         async def told() -> AsyncGenerator[bytes, None]:
@@ -117,6 +123,11 @@ class RunsApi:
         if verb not in ("cancel", "prune", "pause", "resume", "answer"):
             raise not_found(f"there is no verb {verb!r}: cancel, prune, pause, resume, answer")
         body = await read(request, Order, self._service.settings)
+        there = await self._elsewhere(run, user)
+        if there is not None:
+            await asyncio.to_thread(there.order, verb, step=body.step, question=body.question, value=body.value,
+                                    reason=body.reason)  # fmt: skip
+            return JSONResponse({"run": run, "done": verb})
         control = self._control(user)
         match verb:
             case "prune":
@@ -146,17 +157,30 @@ class RunsApi:
         for entry in entries(found):
             if len(rows) >= _PAST:
                 break
-            if self._service.owns(user, entry.run):
+            if self._service.owns(user, entry.run, entry.share):
                 rows.append(_row(entry))
         return rows
 
     def _entry(self, run: str, user: User) -> RunEntry:
-        if not self._service.owns(user, run):
+        if self._service.store is None and not self._service.owns(user, run):
             raise not_found(f"there is no run {run!r}")
         try:
-            return find(self._place(), run)
+            entry = find(self._place(), run)
         except (UsageError, ConfigError) as error:
+            if not user.tenant.admin:  # which others there are is nobody else's business
+                raise not_found(f"there is no run {run!r}") from None
             raise not_found(str(error)) from None
+        if not self._service.owns(user, entry.run, entry.share):
+            raise not_found(f"there is no run {run!r}")
+        return entry
+
+    async def _elsewhere(self, run: str, user: User) -> Distant | None:
+        """Return a run of another process; `None` for one that is under way here, or where there is no store."""
+        store = self._service.store
+        if store is None or run in self._service.live:
+            return None
+        entry = await asyncio.to_thread(self._entry, run, user)
+        return Distant(store, entry)
 
     def _data(self, run: str, user: User) -> bytes:
         entry = self._entry(run, user)

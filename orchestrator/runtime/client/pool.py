@@ -45,6 +45,8 @@ class Pool:
         self._known: set[str] = set()
         """Orphans that are being taken over, or that cannot be."""
         self._work: asyncio.Task[None] | None = None
+        self._hears: Callable[[Order], None] = self._obey
+        self._finds: Callable[[list[str]], None] = self._found
 
     async def open(self) -> None:
         """Join. Raises `ConfigError` for a store that cannot be reached."""
@@ -55,9 +57,11 @@ class Pool:
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 loop.call_soon_threadsafe(function, *arguments)
 
-        self._member.on_order = lambda order: told(self._obey, order)
+        self._hears = lambda order: told(self._obey, order)
+        self._finds = lambda runs: told(self._found, runs)
+        self._member.on_order.append(self._hears)
         if config.pool is not None:
-            self._member.on_orphans = lambda runs: told(self._found, runs)
+            self._member.on_orphans.append(self._finds)
             self._work = asyncio.ensure_future(self._take_over())
 
     async def close(self) -> None:
@@ -67,7 +71,9 @@ class Pool:
             await asyncio.gather(self._work, return_exceptions=True)
         member, self._member = self._member, None
         if member is not None:
-            member.on_order = member.on_orphans = None
+            member.on_order.remove(self._hears)
+            if self._config.pool is not None:
+                member.on_orphans.remove(self._finds)
             await asyncio.to_thread(release, member)
 
     def _obey(self, order: Order) -> None:

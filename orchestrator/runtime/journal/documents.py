@@ -11,6 +11,7 @@ from typing import Any
 
 from ...core.errors import ConfigError
 from .connection import connected
+from .directory import default_folder
 from .location import Database, Location
 
 __all__ = ["Documents"]
@@ -109,8 +110,6 @@ class Documents:
 
 
 def _file(location: Path) -> Path:
-    return (
-        location / "server.documents"
-        if location.suffix == "" or location.is_dir()
-        else location.with_name(f"{location.name}.documents")
-    )
+    if location.is_dir() or location == default_folder():
+        return location / "server.documents"
+    return location.with_name(f"{location.name}.documents")

@@ -59,9 +59,9 @@ class Member:
         self.pool, self.lease = pool, lease
         self.id = ""
         self.users = 0
-        self.on_order: Callable[[Order], None] | None = None
+        self.on_order: list[Callable[[Order], None]] = []
         """Called on the thread, for orders about runs of this process."""
-        self.on_orphans: Callable[[list[str]], None] | None = None
+        self.on_orphans: list[Callable[[list[str]], None]] = []
         """Called on the thread, with runs of the pool whose process is over."""
         self._end = threading.Event()
         self._register()
@@ -104,10 +104,10 @@ class Member:
                         log.warning("this process had said nothing for %g s: its runs may go on elsewhere", self.lease)
                         self._register()
                 self._orders(db)
-                if self.on_orphans is not None and now >= looked:
+                if self.on_orphans and now >= looked:
                     looked = now + self.lease / 4
                     if found := self._orphans(db):
-                        self.on_orphans(found)
+                        self.on_orphans[0](found)
                 for _ in db.notifies(timeout=min(_LOOK, self.lease / 5), stop_after=1):
                     pass
             except Exception as error:
@@ -129,7 +129,7 @@ class Member:
         return db.execute(update, (self.id,)).fetchone() is not None
 
     def _orders(self, db: psycopg.Connection[Any]) -> None:
-        if self.on_order is None:
+        if not self.on_order:
             return
         found = db.execute(
             "DELETE FROM plait.orders o USING plait.runs r, plait.journals j WHERE r.run = o.run AND j.id = r.journal "
@@ -137,7 +137,8 @@ class Member:
             (self.id,),
         ).fetchall()
         for _, run, verb, about, value in sorted(found):
-            self.on_order(Order(run, verb, about, json.loads(value)))
+            for each in list(self.on_order):
+                each(Order(run, verb, about, json.loads(value)))
 
     def _orphans(self, db: psycopg.Connection[Any]) -> list[str]:
         found = db.execute(

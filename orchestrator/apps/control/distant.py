@@ -1,0 +1,139 @@
+"""A run of another process, seen and steered through the store that both share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from pydantic import JsonValue
+
+from ...core.errors import UsageError
+from ...core.record import StepRecord
+from ...machine import step_records
+from ...runtime.client.client import read_answer
+from ...runtime.journal import store
+from ...runtime.journal.directory import RunEntry, entries, find
+from ...runtime.journal.inbox import leave, pending
+from ...runtime.journal.location import Database
+from ...runtime.journal.resume import Rebuilt, rebuild
+from ...runtime.plugins.loader import Plugins
+from .verbs import step_row
+
+__all__ = ["Distant", "under_way"]
+
+_OFTEN = 0.5
+"""Least seconds between two looks at a run that is followed."""
+_PATIENT = 4.0
+"""Times as long as a look takes: a large run is looked at less often."""
+
+
+def under_way(database: Database) -> list[dict[str, Any]]:
+    """Return a row for each run of a store that has not ended, the newest first."""
+    return [_row(entry) for entry in entries(database) if entry.status in ("running", "interrupted")]
+
+
+def _row(entry: RunEntry) -> dict[str, Any]:
+    return {
+        "run": entry.run,
+        "status": entry.status,
+        "text": entry.text,
+        "planner": entry.planner,
+        "created": entry.created.isoformat(),
+        "tokens": entry.tokens,
+    }
+
+
+class Distant:
+    """One run of a store. Its steps are read from its journal: what was said since the last batch is not there yet, and
+    text of steps under way comes about once a second."""
+
+    def __init__(self, database: Database, entry: RunEntry) -> None:
+        self._database, self.entry = database, entry
+
+    @classmethod
+    def find(cls, database: Database, run: str) -> Distant:
+        """Return the run with this id, or the only one whose id begins so. Raises `UsageError`."""
+        return cls(database, find(database, run))
+
+    def _look(self) -> tuple[Rebuilt, tuple[StepRecord, ...]]:
+        self.entry = find(self._database, self.entry.run)
+        rebuilt = rebuild(self.entry.path, self.entry.run, Plugins())
+        record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
+        return rebuilt, step_records(record, rebuilt.submitted.at) if record is not None else ()
+
+    def show(self) -> dict[str, Any]:
+        """Return the run with all of its steps."""
+        rebuilt, steps = self._look()
+        states = [step.state for step in steps]
+        asked = [each for entry, each in pending(self._database) if entry.run == self.entry.run]
+        return {
+            **_row(self.entry),
+            "tokens": sum(step.tokens for step in steps),
+            "seconds": round(rebuilt.machine.now - rebuilt.submitted.at, 3),
+            "done": states.count("done"),
+            "running": states.count("running"),
+            "budget": rebuilt.submitted.request.budget.model_dump(exclude_none=True),
+            "questions": [each.model_dump(mode="json") for each in asked],
+            "steps": [step_row(step) for step in steps],
+        }
+
+    def news(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield, at each look, the steps that have moved since the last; the answer at the end. Say when to look by
+        asking for the next."""
+        seen: dict[str, dict[str, Any]] = {}
+        while True:
+            rebuilt, steps = self._look()
+            rows: list[dict[str, Any]] = []
+            for step in steps:
+                row = step_row(step)
+                if seen.get(step.step) != row:
+                    seen[step.step] = row
+                    rows.append({"kind": "step", "at": round(step.moves[-1][0], 6) if step.moves else 0.0, **row})
+            if rebuilt.finish is not None:
+                request = rebuilt.submitted.request
+                task = Plugins().task(request.task, request.text)
+                given = (rebuilt.submitted.at, rebuilt.machine.now, rebuilt.submitted.plan)
+                answer = read_answer(rebuilt.finish, rebuilt.record, task, *given)
+                yield [*rows, {"kind": "answer", "at": round(given[1] - given[0], 6), **answer.summary()}]
+                return
+            yield rows
+
+    def follow(self) -> Iterator[dict[str, Any]]:
+        """Yield the news of the run, to its end."""
+        looks = self.news()
+        while True:
+            began = time.monotonic()
+            rows = next(looks, None)
+            if rows is None:
+                return
+            yield from rows
+            time.sleep(max(_OFTEN, _PATIENT * (time.monotonic() - began)))
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the news of the run, to its end, beside an event loop."""
+        looks = self.news()
+        while True:
+            began = time.monotonic()
+            rows = await asyncio.to_thread(next, looks, None)
+            if rows is None:
+                return
+            for row in rows:
+                yield row
+            await asyncio.sleep(max(_OFTEN, _PATIENT * (time.monotonic() - began)))
+
+    def order(
+        self, verb: str, *, step: str = "", question: str = "", value: JsonValue = None, reason: str = ""
+    ) -> None:
+        """Have the process of the run do something: cancel, prune, pause, resume, answer. Raises `UsageError` for a run
+        that is not under way, and for a question that is not open."""
+        run = self.entry.run
+        if verb == "answer":
+            there = [each.id for entry, each in pending(self._database) if entry.run == run]
+            question = there[0] if not question and len(there) == 1 else question
+            if question not in there:
+                raise UsageError(f"run {run} has no open question {question!r}; open are: {', '.join(there)}")
+            leave(self._database, question, value)
+            return
+        store.order(self._database, run, verb, step, reason)

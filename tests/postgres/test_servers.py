@@ -1,0 +1,89 @@
+"""Two servers over one store, and one that is started again: responses and runs are everybody's who may see them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from plait.apps.serve.tenants import hashed
+from plait.workers.scripted import Reply
+from tests.apps.serve.conftest import Serve, _starting
+
+openai: Any = pytest.importorskip("openai")
+
+
+@pytest.fixture
+def serve() -> Serve:
+    return _starting()
+
+
+async def test_a_response_outlives_its_server(serve: Serve, tmp_path: Path) -> None:
+    where = str(tmp_path / "runs")
+    async with serve("Hello Ada", journal=where) as served:
+        first = await served.client().responses.create(model="q", input="my name is Ada")
+        quiet = await served.client().responses.create(model="q", input="x", store=False)
+    async with serve(Reply(when="(?s)Ada.*who", text="Ada"), Reply(text="nobody"), journal=where) as served:
+        client = served.client()
+        again = await client.responses.retrieve(first.id)
+        assert again.output_text == "Hello Ada" and again.model_dump() == first.model_dump()
+        then = await client.responses.create(model="q", input="who am I?", previous_response_id=first.id)
+        assert then.output_text == "Ada"
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(quiet.id)
+        await client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(first.id)
+
+
+async def test_another_server_reads_follows_and_cancels(serve: Serve, store: str) -> None:
+    slow = Reply(text="word " * 500, tokens_per_second=100)
+    async with serve(slow, journal=store) as one, serve(slow, journal=store) as two:
+        begun = await one.client().responses.create(model="q", input="x", background=True, max_output_tokens=500)
+        client = two.client()
+        assert (await client.responses.retrieve(begun.id)).status in ("queued", "in_progress")
+        deltas = 0
+        stream = await client.responses.retrieve(begun.id, stream=True)
+        async for event in stream:
+            deltas += event.type == "response.output_text.delta"
+            if deltas > 3:
+                break
+        await stream.close()
+        ended = await client.responses.cancel(begun.id)
+        assert ended.status == "cancelled" and ended.usage.output_tokens > 3
+        rest = [event async for event in await client.responses.retrieve(begun.id, stream=True, starting_after=2)]
+        assert rest[0].sequence_number == 3 and rest[-1].response.status == "cancelled"
+        then = await one.client().responses.retrieve(begun.id)
+        assert then.usage == ended.usage
+
+
+async def test_a_tenant_sees_its_runs_on_every_server_and_no_others(serve: Serve, store: str) -> None:
+    tenants = [{"name": name, "keys": [hashed(f"key-{name}")]} for name in ("ann", "bob")]
+    slow = Reply(text="word " * 500, tokens_per_second=100)
+    settings: dict[str, Any] = {"journal": store, "tenants": tenants}
+    async with serve(slow, **settings) as one, serve(slow, **settings) as two, httpx.AsyncClient() as http:
+        made = await one.client("key-ann").responses.create(model="q", input="mine", background=True)
+        run = made.id.removeprefix("resp_")
+        ann, bob = ({"authorization": f"Bearer key-{name}"} for name in ("ann", "bob"))
+
+        async def runs(key: dict[str, str]) -> list[str]:
+            listed = (await http.get(f"{two.url}/runs", headers=key)).json()
+            return [row["run"] for row in (*listed["now"], *listed["past"])]
+
+        while await runs(ann) != [run]:
+            await asyncio.sleep(0.02)
+        assert await runs(bob) == []
+        shown = (await http.get(f"{two.url}/runs/{run}", headers=ann)).json()
+        assert shown["status"] == "running" and [step["op"] for step in shown["steps"]] == ["think"]
+        for path in (f"/runs/{run}", f"/runs/{run}/data", f"/runs/{run}/events", f"/runs/{run}/page"):
+            assert (await http.get(two.url + path, headers=bob)).status_code == 404, path
+        with pytest.raises(openai.NotFoundError):
+            await two.client("key-bob").responses.retrieve(made.id)
+        refused = await http.post(f"{two.url}/runs/{run}/cancel", headers=bob, json={})
+        assert refused.status_code == 404
+        assert (await http.post(f"{two.url}/runs/{run}/cancel", headers=ann, json={})).status_code == 200
+        while (await two.client("key-ann").responses.retrieve(made.id)).status != "cancelled":
+            await asyncio.sleep(0.05)
