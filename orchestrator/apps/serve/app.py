@@ -95,6 +95,9 @@ class _Endpoint:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if ignored := scope.get("plait.ignored"):
+                    more = (b"x-plait-ignored", ", ".join(ignored).encode())
+                    message = {**message, "headers": [*message.get("headers", ()), more]}
             await send(message)
 
         try:

@@ -35,6 +35,8 @@ class Asked:
     """Whether the branches are told."""
     must_call: bool = False
     """Whether the answer has to call a function of the client's."""
+    ignored: tuple[str, ...] = ()
+    """Fields of the body that the planner has no option for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,16 @@ def asked(
         **wishes.asking,
     }
     options |= {name: value for name, value in given.items() if value is not None}
-    planner = options["planner"] = _sampled(planner, body, wishes, orchestrator, said.plan is None)
-    return Asked(cast("Options", options), body.model, planner, said.steps, wishes.must_call)
+    planner, ignored = _sampled(planner, body, wishes, orchestrator, said.plan is None)
+    options["planner"] = planner
+    return Asked(cast("Options", options), body.model, planner, said.steps, wishes.must_call, ignored)
 
 
-def _sampled(planner: Plugin, body: Sampled, wishes: Wishes, orchestrator: AsyncOrchestrator, plans: bool) -> Plugin:
-    """Return a planner with the options that say how to sample, where its class has them."""
+def _sampled(
+    planner: Plugin, body: Sampled, wishes: Wishes, orchestrator: AsyncOrchestrator, plans: bool
+) -> tuple[Plugin, tuple[str, ...]]:
+    """Return a planner with the options that say how to sample, where its class has them, and the names of those that
+    it has not, or that its own options overrule."""
     try:
         cls = orchestrator.plugins.class_of("planner", planner.name)
     except PluginError as error:
@@ -100,8 +106,10 @@ def _sampled(planner: Plugin, body: Sampled, wishes: Wishes, orchestrator: Async
         "top_p": body.top_p,
         "max_tokens": wishes.max_tokens,
     }
-    said = {key: value for key, value in wanted.items() if value is not None and key in cls.model_fields}
-    return Plugin(name=planner.name, options={**said, **planner.options}) if plans else planner
+    given = {key: value for key, value in wanted.items() if value is not None}
+    said = {key: value for key, value in given.items() if plans and key in cls.model_fields}
+    ignored = tuple(key for key, value in given.items() if key not in said or planner.options.get(key, value) != value)
+    return (Plugin(name=planner.name, options={**said, **planner.options}) if plans else planner), ignored
 
 
 def _least(given: Budget, limits: Budget) -> Budget:

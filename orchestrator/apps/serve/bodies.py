@@ -127,8 +127,8 @@ class ChatBody(Sampled):
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        if self.n not in (None, 1):
-            raise unsupported("n", "several choices are not made; plait/sample:n=… samples and votes, in one choice")
+        if self.n not in (None, 1) and self.stream:
+            raise unsupported("n", "several choices are not streamed: leave `stream` out, or ask for one")
         if self.logprobs or self.top_logprobs:
             raise unsupported("logprobs", "log-probabilities of tokens are not told; leave `logprobs` out")
         if self.modalities not in (None, ["text"]) or self.audio is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from ...runtime.client.answer import Answer
 from .asked import Wishes, functions
 from .bodies import ChatBody
-from .errors import ApiError
+from .errors import ApiError, unsupported
 from .http import EventStream, read, sse, unless_gone
 from .live import Live
 from .service import Service
@@ -49,8 +51,11 @@ class ChatCompletions:
         """Answer a request."""
         body = await read(request, ChatBody, self._service.settings)
         body.check()
-        live = await self._start(body, user)
-        request.scope["plait.run"] = live.handle.run
+        lives = await self._started(body, user)
+        live = lives[0]
+        request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.asked.ignored
+        if len(lives) > 1:
+            return await _several(request, lives)
         if body.stream:
             return EventStream(_chunks(live, body), lambda: live.handle.cancel(_GONE))
         answer = await unless_gone(request.receive, live.handle.finished, lambda: live.handle.cancel(_GONE))
@@ -59,7 +64,20 @@ class ChatCompletions:
         gave_nothing(answer, live.asked.must_call)
         return JSONResponse(_completion(live, answer), headers={"x-request-id": live.handle.run})
 
-    async def _start(self, body: ChatBody, user: User) -> Live:
+    async def _started(self, body: ChatBody, user: User) -> list[Live]:
+        """Start a run for each choice. Raises `ApiError`, and then none is left."""
+        lives: list[Live] = []
+        try:
+            for place in range(body.n or 1):
+                seed = None if body.seed is None else body.seed + place
+                lives.append(await self._start(body.model_copy(update={"seed": seed}), user, place))
+        except BaseException:
+            for live in lives:
+                live.handle.cancel("another choice of the request was refused")
+            raise
+        return lives
+
+    async def _start(self, body: ChatBody, user: User, place: int) -> Live:
         service = self._service
         wishes = Wishes(
             max_tokens=body.max_completion_tokens or body.max_tokens,
@@ -74,7 +92,33 @@ class ChatCompletions:
             },
         )
         made = service.ask(body, body.messages, wishes, user)
+        if body.n not in (None, 1):
+            if made.planner.name != "single" or body.plait.plan is not None:
+                raise unsupported("n", "several choices are made with the planner `single` alone: each is one call of "
+                                  "the model; plait/sample:n=… samples and votes, in one choice")  # fmt: skip
+            if body.seed is None:  # else all would be the same
+                made = replace(made, options={**made.options, "seed": place + 1})
         return await service.submit(made, body.plait, user, watch=bool(body.stream))
+
+
+async def _several(request: Request, lives: list[Live]) -> Response:
+    """Answer with a choice for each run."""
+
+    def give_up() -> None:
+        for live in lives:
+            live.handle.cancel(_GONE)
+
+    together = asyncio.gather(*(live.handle.finished for live in lives))
+    answers = await unless_gone(request.receive, together, give_up)
+    if answers is None:
+        return Response(status_code=499)
+    for live, answer in zip(lives, answers, strict=True):
+        gave_nothing(answer, live.asked.must_call)
+    said = _completion(lives[0], answers[0])
+    choices = [_completion(live, answer)["choices"][0] for live, answer in zip(lives, answers, strict=True)]
+    said["choices"] = [{**choice, "index": place} for place, choice in enumerate(choices)]
+    said["usage"] = chat_usage(sum((answer.usage for answer in answers[1:]), answers[0].usage))
+    return JSONResponse(said, headers={"x-request-id": lives[0].handle.run})
 
 
 def _finish(answer: Answer) -> str:

@@ -54,7 +54,7 @@ class ResponsesApi:
         made = self._service.ask(body, [*first, *conversation], wishes, user)
         told = bool(body.stream or body.background)
         live = await self._service.submit(made, body.plait, user, watch=told)
-        request.scope["plait.run"] = live.handle.run
+        request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, made.ignored
         kept = Kept(_response(live, body), user, live, conversation, given, bool(body.background),
                     steps=made.steps, must_call=made.must_call, model=made.model)  # fmt: skip
         stored = body.store is not False

@@ -93,7 +93,7 @@ _ASK = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
         ({**_ASK, "nonsense": 1}, "unknown_parameter", "nonsense"),
         ({"model": "q", "messages": [{"role": "king", "content": "x"}]}, None, "messages[0]"),
         ({"model": "q", "messages": [{"role": "user", "content": ""}]}, None, "messages"),
-        ({**_ASK, "n": 3}, "unsupported_parameter", "n"),
+        ({**_ASK, "n": 3, "stream": True}, "unsupported_parameter", "n"),
         ({**_ASK, "temperature": 9}, None, "temperature"),
         ({**_ASK, "model": "plait/nobody"}, None, "model"),
         ({**_ASK, "model": "plait/sample:n=x"}, None, None),
