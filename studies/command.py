@@ -45,7 +45,8 @@ _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
 @common_options
 def study(
     name: Annotated[
-        str, typer.Argument(help=f"Which one: {', '.join((*NAMES, 'search', 'tools', 'tools-at-scale'))}.")
+        str,
+        typer.Argument(help=f"Which one: {', '.join((*NAMES, 'search', 'tools', 'tools-at-scale', 'erring-votes'))}."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where tables, plots and numbers go.")] = Path("results"),
     records: Annotated[
@@ -86,6 +87,24 @@ def study(
 
         with opened(False) as output:
             output.people.print(at_scale(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
+        return
+    if name == "erring-votes":
+        from .votes.erring import page_of, replay_all
+        from .votes.sums import collect as draw_sums, read
+
+        kept = (records or out / "records") / "erring-votes.jsonl"
+        config = common.load()
+        with opened(False) as output:
+            if not report:
+                asyncio.run(draw_sums(config, problems, kept))
+            drawn = read(kept)
+            if not collect and drawn:
+                outcomes = replay_all(drawn, processes or len(os.sched_getaffinity(0)))
+                command = f"python -m studies erring-votes --problems {problems} --seed {config.seed}"
+                page = page_of(drawn, outcomes, command)
+                out.mkdir(parents=True, exist_ok=True)
+                (out / "erring-votes.md").write_text(page, encoding="utf-8")
+                output.people.print(page, markup=False, soft_wrap=True)
         return
     if name == "tools":
         from .tools import ask_all, page_of, rows_of
