@@ -173,6 +173,95 @@ def count(
     return votes, 0
 
 
+class Found:
+    """Looks for one branch that settles a join by itself, or for `enough` that are done (`Tally`)."""
+
+    def __init__(self, settles: Callable[[Branch], bool], enough: int | None = None) -> None:
+        self._settles, self._enough = settles, enough
+        self._seen: set[str] = set()
+        self._done, self._found = 0, False
+
+    def ended(self, branch: Branch) -> None:
+        """Look at a branch that has ended."""
+        if branch.step not in self._seen:
+            self._seen.add(branch.step)
+            self._done += branch.done
+            self._found = self._found or self._settles(branch)
+
+    def decided(self, outstanding: int) -> bool:
+        """Return whether one was found, or enough are done."""
+        return outstanding <= 0 or self._found or (self._enough is not None and self._done >= self._enough)
+
+
+class VoteTally:
+    """The votes of a join's branches, counted as they end (`Tally`): one step for each, however many there are."""
+
+    def __init__(self, task: Task, weights: Mapping[str, int] | None = None) -> None:
+        self.counts: dict[str, int] = {}
+        """Votes of each answer, by its key."""
+        self.votes = 0
+        """All of these together."""
+        self.top = self.second = 0
+        """Votes of the first and of the second answer."""
+        self._task, self._weights = task, weights or {}
+        self._first: str | None = None
+        self.pending = sum(self._weights.values()) - len(self._weights)
+        """Votes that go to branches that have not ended, beside the one that each has."""
+        self._ends: dict[str, str | tuple[str] | None] = {}
+        """By step: the key of its answer, `None` without one, or in a tuple the step that votes in its place."""
+        self._waiting: dict[str, int] = {}
+        """Votes for steps that have not ended, by step."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether every branch has one vote."""
+        return not self._weights
+
+    def ended(self, branch: Branch) -> None:
+        """Take in a branch that has ended."""
+        step = branch.step
+        if step in self._ends:
+            return
+        waiting, own = self._waiting.pop(step, 0), self._weights.get(branch.name, 1)
+        self.pending -= waiting + own - 1
+        if branch.merged_into is not None and not branch.done:
+            self._ends[step] = (branch.merged_into,)
+            self._add(branch.merged_into, waiting + 1)
+            return
+        claim = claim_of(branch, self._task)
+        self._ends[step] = None if claim is None else claim[1]
+        self._add(step, waiting + own)
+
+    def decided(self, outstanding: int) -> bool:
+        """Return whether the lead exceeds the votes that are out."""
+        return outstanding <= 0 or self.top - self.second > outstanding + self.pending
+
+    def _add(self, step: str, votes: int) -> None:
+        """Give votes to a step, or to the one that votes in its place."""
+        for _ in range(len(self._ends) + 1):
+            end = self._ends.get(step, "")
+            if not isinstance(end, tuple):
+                break
+            step = end[0]
+        else:
+            return  # a circle of branches that were given up in favour of one another
+        if step not in self._ends:
+            self._waiting[step] = self._waiting.get(step, 0) + votes
+            self.pending += votes
+            return
+        key = self._ends[step]
+        if not isinstance(key, str):
+            return
+        self.votes += votes
+        now = self.counts[key] = self.counts.get(key, 0) + votes
+        if key == self._first:
+            self.top = now
+        elif now > self.top:
+            self.top, self.second, self._first = now, self.top, key
+        else:
+            self.second = max(self.second, now)
+
+
 def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
     """Return how many given-up branches each branch votes for, by step id; chains are followed to their end."""
     into = {branch.step: branch.merged_into for branch in branches if branch.merged_into is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from plait.core.events import Event, Failed, Succeeded
@@ -11,20 +11,28 @@ from plait.core.plan import Join
 from plait.core.task import Task
 from plait.core.view import Branch, StepView, View
 
-from ._ballots import Roll, claim_of, count, lead, read
+from ._ballots import Roll, VoteTally, claim_of, count, lead, read
 
 
 class Poll:
     """A vote under way. Its parts are computed when a rule asks for them."""
 
-    def __init__(self, branches: Sequence[Branch], task: Task) -> None:
-        self.branches = branches
-        self.task = task
+    def __init__(
+        self, branches: Sequence[Branch] | Callable[[], Sequence[Branch]], task: Task, tally: object = None
+    ) -> None:
+        self._branches, self.task = branches, task
+        self._tally = tally if isinstance(tally, VoteTally) and tally.plain else None
+        """The votes, where the join's merge counts them anyway: then no branch need be looked at."""
 
     @cached_property
-    def counts(self) -> dict[str, int]:
+    def branches(self) -> Sequence[Branch]:
+        """All branches, in the join's order."""
+        return self._branches() if callable(self._branches) else self._branches
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
         """Votes of each answer, by its key."""
-        return count(self.branches, self.task)[0]
+        return self._tally.counts if self._tally is not None else count(self.branches, self.task)[0]
 
     @cached_property
     def roll(self) -> Roll:
@@ -34,10 +42,12 @@ class Poll:
     @cached_property
     def votes(self) -> int:
         """Votes cast."""
-        return sum(self.counts.values())
+        return self._tally.votes if self._tally is not None else sum(self.counts.values())
 
     def lead(self) -> tuple[int, int]:
         """Return the votes of the first and of the second answer."""
+        if self._tally is not None:
+            return self._tally.top, self._tally.second
         return lead(self.counts.values())
 
     def keys(self) -> list[str | None]:
@@ -71,12 +81,12 @@ class StopRule(Policy):
             return ()
         stops: dict[str, Stop] = {}
         for join in votes_of(view.subject):
-            branches = join.branches()
-            if all(branch.state.ended for branch in branches):
+            if not join.outstanding:
                 continue
-            reason = self.enough(Poll(branches, join.reads()))
+            poll = Poll(join.branches, join.reads(), join.tally)
+            reason = self.enough(poll)
             if reason is not None:
-                stops.update(rest(join, branches, reason, view))
+                stops.update(rest(join, poll.branches, reason, view))
         return tuple(stops.values())
 
 

@@ -195,6 +195,18 @@ class Verdict(Frozen):
     """More plan, whose output stands in for the value: how a merge asks a model. It may refer to the branches."""
 
 
+class Tally(Protocol):
+    """What a merge has counted of a join so far, branch by branch, so that no end of a branch makes it look at all."""
+
+    def ended(self, branch: Branch) -> None:
+        """Take in a branch that has ended, in whatever state. Of the same branch only the first time counts."""
+        ...
+
+    def decided(self, outstanding: int) -> bool:
+        """Return what `Merge.decided` would return over the branches taken in."""
+        ...
+
+
 class Merge(Frozen):
     """Makes one answer of many branches. Pure, like a policy."""
 
@@ -213,6 +225,11 @@ class Merge(Frozen):
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
         """Return whether no outcome of the `outstanding` branches can change the verdict over those done."""
         return False
+
+    def tally(self, task: Task) -> Tally | None:
+        """Return an empty tally, which is asked in the place of `decided`; `None` if the merge has to see all branches.
+        A class that has its own `decided` and inherits this is asked `decided`."""
+        return None
 
 
 class BranchSpec(Frozen):

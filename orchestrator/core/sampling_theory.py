@@ -32,14 +32,32 @@ def coverage(p: float, n: int, ceiling: float = 1.0) -> float:
     return ceiling * (1.0 - (1.0 - p) ** n)
 
 
+EXACT = 256
+"""Votes up to which binomial sums are made of whole numbers; these grow with the votes, and so would the time."""
+
+
+def _half_tail(n: int, k: int) -> float:
+    """Return P(X <= k) for X of n fair coins, k < n / 2: each term is a fraction of the one above it."""
+    term = math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
+    total, least = term, term * 1e-12
+    while k and term > least:
+        term *= k / (n - k + 1)
+        k -= 1
+        total += term
+    return min(1.0, total)
+
+
 @lru_cache(maxsize=65_536)
 def majority_probability(first: int, second: int) -> float:
-    """Return P(p1 > p2) for a uniform prior over two shares, given `first` and `second` votes; exact to rounding.
+    """Return P(p1 > p2) for a uniform prior over two shares, given `first` and `second` votes; exact to rounding,
+    and to nine digits above `EXACT` votes.
 
     It is the Beta integral of x^a (1-x)^b from 1/2 to 1 over that from 0 to 1 (Adaptive-Consistency, arXiv 2305.11860),
     in closed form 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a. 4 votes to none give 0.969.
     """
     n = first + second + 1
+    if n > EXACT:
+        return 1.0 - _half_tail(n, second) if second <= first else _half_tail(n, first)
     below = sum(math.comb(n, k) for k in range(second + 1))  # of the same 2^n, and the shorter sum
     return (2**n - below) / 2**n
 

@@ -223,6 +223,16 @@ class StepView(Protocol):
         ...
 
     @property
+    def tally(self) -> object:
+        """What a join's merge has counted of the branches that have ended (`Merge.tally`), or `None`."""
+        ...
+
+    @property
+    def outstanding(self) -> int:
+        """How many of its needs have not ended."""
+        ...
+
+    @property
     def votes(self) -> bool:
         """Whether it is a join that weighs its branches' answers against one another (`Merge.votes`)."""
         ...

@@ -13,7 +13,7 @@ from ..core.states import FAILED
 from ..core.values import json_value, writable
 from ..core.view import Branch
 from .records import Node
-from .views import branches_of
+from .views import branches_of, decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def judge(node: Node, arrived: bool) -> Ruling:
         out = max(0, quorum - done)  # no more than these will be heard
     if out == 0:
         return CLOSE if done or op.tolerate == "any-end" else _short(node, "got a value from none of its branches")
-    if op.early and arrived and node.merge.decided(branches_of(node), out, node.run.task):
+    if op.early and arrived and decided(node, out):
         return CLOSE
     return WAIT
 

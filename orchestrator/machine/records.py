@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from ..core.errors import InvalidTransition
 from ..core.events import Action
-from ..core.interfaces import Merge, Policy
+from ..core.interfaces import Merge, Policy, Tally
 from ..core.plan import Budget, Kind, Request, Step, Text, Tokens
 from ..core.prefix_index import PrefixIndex
 from ..core.prices import Price
@@ -81,6 +81,10 @@ class Node:
     """Those that are under way; counted in runs with policies."""
     seen: list[Branch] | None = None
     """Of a join: its branches as its merge saw them last."""
+    tally: Tally | None = None
+    """Of a join: what its merge has counted of the branches that have ended. Made when it is first asked for."""
+    untallied: list[Node] | None = None
+    """Of a join with a tally: branches that have ended since it was last asked."""
 
     attempt: Attempt | None = None
     """The live attempt; of two the older one."""
@@ -412,6 +416,7 @@ class Run:
         for node in self.nodes:
             node.deps = node.dependants = ()
             node.after = node.own_waiters = node.inner = node.seen = None
+            node.tally = node.untallied = None
             node.scope.names.clear()
             if node.account is not None:
                 node.account.timed.clear()

@@ -151,6 +151,8 @@ class Steps:
                 continue
             each.pending -= 1
             if each.merge is not None:
+                if each.untallied is not None:
+                    each.untallied.append(node)
                 if done:
                     each.branches_done += 1
                     if each.waits_for_all and each.pending:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 
+from ..core.interfaces import Tally
 from ..core.plan import Kind, Step
 from ..core.result import Failure, Result
 from ..core.states import WAITING, State, tell
@@ -207,7 +209,17 @@ class StepView:
         node = self._node
         if node.merge is None or node.state is not WAITING:
             return False
-        return node.merge.decided(self.branches(), node.pending, node.run.task)
+        return decided(node, node.pending)
+
+    @property
+    def tally(self) -> Tally | None:
+        """What a join's merge has counted of the branches that have ended, if it counts them one by one."""
+        return tally_of(self._node)
+
+    @property
+    def outstanding(self) -> int:
+        """How many of its needs have not ended."""
+        return self._node.pending
 
     @property
     def votes(self) -> bool:
@@ -241,6 +253,33 @@ def branches_of(join: Node) -> list[Branch]:
         ):
             seen[i] = branch_of(dep)
     return list(seen)
+
+
+def decided(join: Node, outstanding: int) -> bool:
+    """Return whether a join's merge is certain of its verdict; what the merge raises comes out."""
+    assert join.merge is not None
+    tally = tally_of(join)
+    if tally is not None:
+        return tally.decided(outstanding)
+    return join.merge.decided(branches_of(join), outstanding, join.run.task)
+
+
+def tally_of(join: Node) -> Tally | None:
+    """Return the tally of a join's branches that have ended, if its merge keeps one."""
+    if join.tally is None and join.merge is not None and _keeps_tally(type(join.merge)):
+        join.tally = join.merge.tally(join.run.task)
+        if join.tally is not None:
+            join.untallied = [dep for dep in join.deps if dep.ended]
+    if join.tally is not None and join.untallied:
+        ended, join.untallied = join.untallied, []
+        for dep in ended:
+            join.tally.ended(branch_of(dep))
+    return join.tally
+
+
+@cache
+def _keeps_tally(merge: type[object]) -> bool:
+    return next("tally" in vars(each) for each in merge.__mro__ if "tally" in vars(each) or "decided" in vars(each))
 
 
 def branch_of(node: Node) -> Branch:

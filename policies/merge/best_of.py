@@ -11,7 +11,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import absent, claim_of, read, truth_of
+from .._ballots import Found, absent, claim_of, read, truth_of
 
 __all__ = ["BestOf"]
 
@@ -64,6 +64,10 @@ class BestOf(Merge):
         if outstanding <= 0:
             return True
         return any(truth_of(branch, task) is True for branch in branches)
+
+    def tally(self, task: Task) -> Found:
+        """Return a tally that looks for the first verified answer."""
+        return Found(lambda branch: truth_of(branch, task) is True)
 
 
 def _answers(branches: Sequence[Branch], task: Task) -> list[tuple[Branch, JsonValue]]:

@@ -8,11 +8,10 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from plait.core.interfaces import Merge, Verdict
-from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import classes, count, lead, most, nobody, read, verdict
+from .._ballots import VoteTally, classes, most, nobody, read, verdict
 
 __all__ = ["Majority"]
 
@@ -45,11 +44,12 @@ class Majority(Merge):
         """Return whether the lead exceeds the `outstanding` votes: then every outcome has the same winner (by
         `Task.key`), whatever the tie rule says. Branches given up in favour of one that is still out are outstanding
         too."""
-        if outstanding <= 0:
-            return True
-        ended = sum(branch.state is State.DONE or branch.merged_into is not None for branch in branches)
-        if ended <= outstanding and not self.weights:
-            return False  # not even with one voice; saves reading all the texts
-        votes, pending = count(branches, task, self.weights)
-        top, second = lead(votes.values())
-        return top - second > outstanding + pending
+        tally = self.tally(task)
+        for branch in branches:
+            if branch.state.ended:
+                tally.ended(branch)
+        return tally.decided(outstanding)
+
+    def tally(self, task: Task) -> VoteTally:
+        """Return an empty tally of the votes."""
+        return VoteTally(task, self.weights)

@@ -10,6 +10,8 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
+from .._ballots import Found
+
 __all__ = ["SynthesisDrafts"]
 
 
@@ -58,6 +60,15 @@ class SynthesisDrafts(Merge):
             record is not None and record["verified"] is True
             for record in (self._record(branch, task) for branch in branches if branch.done)
         )
+
+    def tally(self, task: Task) -> Found:
+        """Return a tally that looks for a verified draft, and counts those that are done."""
+
+        def verified(branch: Branch) -> bool:
+            record = self._record(branch, task) if self.settle and branch.done else None
+            return record is not None and record["verified"] is True
+
+        return Found(verified, self.enough)
 
     def _record(self, branch: Branch, task: Task) -> dict[str, JsonValue] | None:
         if not branch.done or branch.result is None:

@@ -26,10 +26,10 @@ class Consensus(Policy):
             return ()
         stops: dict[str, Stop] = {}
         for join in tolerant_joins(view.subject):
+            if not join.outstanding or not join.decided():
+                continue
             branches = join.branches()
             out = [branch for branch in branches if not branch.state.ended]
-            if not out or not join.decided():
-                continue
             done = sum(branch.done for branch in branches)
             counts = f"{done} of {len(branches)} branches done, {len(out)} out cannot change it"
             reason = f"{join.plan.name} is decided: {counts}"

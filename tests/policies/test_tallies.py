@@ -1,0 +1,131 @@
+"""Votes that are counted as branches end: the same as counting them all anew, and in one step for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, seed, settings, strategies as st
+
+from plait.core.events import Job
+from plait.core.plan import Plugin, Request
+from plait.core.result import Result, Usage
+from plait.core.sampling_theory import majority_probability
+from plait.core.states import State
+from plait.core.view import Branch
+from plait.machine import joins, views
+from plait.policies._ballots import VoteTally, classes, lead, read
+from plait.policies.merge.best_of import BestOf
+from plait.policies.merge.majority import Majority
+from plait.policies.merge.synthesis_drafts import SynthesisDrafts
+from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
+from tests.policies.branches import LETTERS, branch, ended
+
+ANSWERS = st.sampled_from(["A", "B", "c", "?", None])
+
+
+@st.composite
+def votes(draw: st.DrawFn) -> tuple[list[Branch], list[int], dict[str, int]]:
+    """Branches, some of them given up in favour of others, the order in which they end, and weights."""
+    count = draw(st.integers(1, 10))
+    made: list[Branch] = []
+    for i in range(count):
+        answer = draw(ANSWERS)
+        if answer is not None:
+            made.append(branch(f"b{i}", answer))
+            continue
+        into = draw(st.none() | st.integers(0, count - 1).filter(lambda at, own=i: at != own))
+        made.append(ended(f"b{i}", State.CANCELLED)._replace(merged_into=None if into is None else f"r:b{into}"))
+    order = draw(st.permutations(range(count)))
+    weights = draw(st.dictionaries(st.sampled_from([each.name for each in made]), st.integers(1, 3), max_size=2))
+    return made, list(order), weights
+
+
+def recounted(branches: Sequence[Branch], weights: dict[str, int]) -> tuple[dict[str, int], int]:
+    roll = read(branches, LETTERS, weights)
+    return {each.first.key: each.votes for each in classes(roll.ballots)}, roll.pending
+
+
+@seed(3)
+@settings(max_examples=150, deadline=None)
+@given(votes())
+def test_a_tally_is_the_count_of_all_branches(given: tuple[list[Branch], list[int], dict[str, int]]) -> None:
+    made, order, weights = given
+    tally = VoteTally(LETTERS, weights)
+    now = [each._replace(state=State.RUNNING, result=None, merged_into=None) for each in made]
+    for at in order:
+        now[at] = made[at]
+        for _ in range(2):  # told twice, it counts once
+            tally.ended(made[at])
+        counts, pending = recounted(now, weights)
+        assert tally.counts == counts
+        assert tally.pending == pending
+        assert (tally.top, tally.second) == lead(counts.values())
+        assert tally.votes == sum(counts.values())
+        for merge in (Majority(weights=weights), BestOf(), SynthesisDrafts(enough=2, settle=True)):
+            kept = merge.tally(LETTERS)
+            for each in order[: order.index(at) + 1]:
+                kept.ended(made[each])
+            for out in range(4):
+                assert kept.decided(out) == merge.decided(now, out, LETTERS), merge
+
+
+COUNT = 10_000
+RULES: list[dict[str, Any]] = [
+    {"early": True},
+    {"policies": ["consensus"]},
+    {"policies": ["adaptive-consistency:confidence=0.999999"]},
+    {"early": True, "policies": ["waves:width=8"]},
+]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_ten_thousand_branches_are_not_looked_at_again_at_every_end(
+    rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, scans = [0], [0]
+    one, every = views.branch_of, views.branches_of
+
+    def branch_of(node: Any) -> Branch:
+        looks[0] += 1
+        return one(node)
+
+    def branches_of(node: Any) -> list[Branch]:
+        scans[0] += 1
+        return every(node)
+
+    for module in (views, joins):
+        monkeypatch.setattr(module, "branches_of", branches_of)
+    monkeypatch.setattr(views, "branch_of", branch_of)
+
+    def outcome(job: Job, rng: Random) -> Result:
+        number = int(job.step.rpartition("-")[2])
+        return Result(value=f"answer: {'x' if number % 2 else 'y'}", usage=Usage(prompt=1, completion=1))
+
+    request = Request(
+        text="?",
+        planner=Plugin(name="sample", options={"n": COUNT, "early": rule.get("early", False)}),
+        policies=tuple(Plugin.model_validate(_spec(each)) for each in rule.get("policies", ())),
+    )
+    report = simulate(request, hosts=[Host("host", slots=64)], latency=LatencyModel(), outcome=outcome)
+    assert (report.result is not None and report.result.why.startswith("5000 of 10000 votes")) or rule.get("policies")
+    assert scans[0] <= 3, f"all branches were looked at {scans[0]} times"
+    assert looks[0] <= 3 * COUNT
+
+
+def _spec(text: str) -> dict[str, Any]:
+    name, _, options = text.partition(":")
+    return {"name": name, "options": dict([options.split("=")]) if options else {}}
+
+
+def test_the_probability_of_a_majority_takes_no_longer_for_many_votes() -> None:
+    for first, second in ((200, 150), (150, 200), (300, 299), (299, 300), (1000, 0), (700, 640), (400, 256)):
+        n = first + second + 1
+        exact = (2**n - sum(math.comb(n, k) for k in range(second + 1))) / 2**n
+        assert majority_probability(first, second) == pytest.approx(exact, abs=1e-9)
+    assert majority_probability(5_000_000, 5_000_000) == pytest.approx(0.5, abs=1e-3)
+    assert majority_probability(10_000_000, 0) == 1.0
