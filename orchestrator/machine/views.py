@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 
-from ..core.interfaces import Tally
+from ..core.interfaces import Merge, Tally
 from ..core.plan import Kind, Step
 from ..core.result import Failure, Result
 from ..core.states import WAITING, State, tell
@@ -266,7 +265,7 @@ def decided(join: Node, outstanding: int) -> bool:
 
 def tally_of(join: Node) -> Tally | None:
     """Return the tally of a join's branches that have ended, if its merge keeps one."""
-    if join.tally is None and join.merge is not None and _keeps_tally(type(join.merge)):
+    if join.tally is None and join.merge is not None and _keeps_tally(join.merge):
         join.tally = join.merge.tally(join.run.task)
         if join.tally is not None:
             join.untallied = [dep for dep in join.deps if dep.ended]
@@ -277,9 +276,12 @@ def tally_of(join: Node) -> Tally | None:
     return join.tally
 
 
-@cache
-def _keeps_tally(merge: type[object]) -> bool:
-    return next("tally" in vars(each) for each in merge.__mro__ if "tally" in vars(each) or "decided" in vars(each))
+def _keeps_tally(merge: Merge) -> bool:
+    """Whether a merge's tally, if it has one, says what its `decided` says: a subclass may have another `decided`."""
+    for each in type(merge).__mro__:
+        if "tally" in vars(each) or "decided" in vars(each):
+            return "tally" in vars(each)
+    return False
 
 
 def branch_of(node: Node) -> Branch:

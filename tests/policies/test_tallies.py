@@ -129,3 +129,11 @@ def test_the_probability_of_a_majority_takes_no_longer_for_many_votes() -> None:
         assert majority_probability(first, second) == pytest.approx(exact, abs=1e-9)
     assert majority_probability(5_000_000, 5_000_000) == pytest.approx(0.5, abs=1e-3)
     assert majority_probability(10_000_000, 0) == 1.0
+
+
+def test_a_subclass_with_a_rule_of_its_own_is_asked_that() -> None:
+    class Never(Majority):
+        def decided(self, branches: Sequence[Branch], outstanding: int, task: object) -> bool:
+            return False
+
+    assert views._keeps_tally(Majority()) and not views._keeps_tally(Never())
