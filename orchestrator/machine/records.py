@@ -82,9 +82,8 @@ class Node:
     seen: list[Branch] | None = None
     """Of a join: its branches as its merge saw them last."""
     tally: Tally | None = None
-    """Of a join: what its merge has counted of the branches that have ended. Made when it is first asked for."""
     untallied: list[Node] | None = None
-    """Of a join with a tally: branches that have ended since it was last asked."""
+    """Of a join: what its merge has counted, once that was asked for, and the branches that have ended since then."""
 
     attempt: Attempt | None = None
     """The live attempt; of two the older one."""
@@ -415,8 +414,7 @@ class Run:
         """Drop what its records say of one another, so that they go without the garbage collector."""
         for node in self.nodes:
             node.deps = node.dependants = ()
-            node.after = node.own_waiters = node.inner = node.seen = None
-            node.tally = node.untallied = None
+            node.after = node.own_waiters = node.inner = node.seen = node.tally = node.untallied = None
             node.scope.names.clear()
             if node.account is not None:
                 node.account.timed.clear()
