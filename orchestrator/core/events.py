@@ -81,6 +81,8 @@ class Job(_Written):
     tokens, whether or not the step streams."""
     hints: Hints | None = None
     """For a worker that wants them (`Worker.hints`)."""
+    trace: str = ""
+    """The span of the attempt, as the header `traceparent` says it; empty where nothing is traced."""
 
 
 @dataclass(slots=True)

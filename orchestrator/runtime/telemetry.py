@@ -27,6 +27,7 @@ from ..core.result import Failure
 from ..core.values import as_text
 from ..machine import Machine
 from .attempts import Attempt, AttemptLog, Happened
+from .genai_metrics import Metrics, meter
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -40,6 +41,18 @@ SWITCHES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTE
 """Environment variables that mean somebody wants spans, by OpenTelemetry's own conventions."""
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The conventions' switch for prompts and texts."""
+_PROVIDERS = {
+    "openai.azure.com": "azure.ai.openai",
+    "openai.com": "openai",
+    "anthropic.com": "anthropic",
+    "api.cohere.com": "cohere",
+    "deepseek.com": "deepseek",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "groq.com": "groq",
+    "mistral.ai": "mistral_ai",
+    "perplexity.ai": "perplexity",
+    "x.ai": "x_ai",
+}
 _INSTALL = "pip install 'plait[otel]'"
 
 
@@ -84,8 +97,21 @@ def watch(driver: Driver, config: Config) -> None:
         return
     zero = time.time() - driver.now()
     model = model_name(config.worker, config.model, "model" in config.model_fields_set)
-    server = config.base_url if config.worker == "http" else None
-    driver.watchers.append(Spans(tracer(), lambda at: zero + at, model=model, server=server, content=with_content()))
+    servers = {each.name: url for each in driver.workers if (url := _server_of(each))}
+    made = Spans(
+        tracer(), lambda at: zero + at, model=model, server=servers, content=with_content(),
+        metrics=Metrics(meter()),
+    )  # fmt: skip
+    driver.watchers.append(made)
+    driver.traced = made.traceparent
+
+
+def _server_of(worker: object) -> str | None:
+    """Return the address of a worker's server, if it has one."""
+    while (inner := getattr(worker, "inner", None)) is not None:
+        worker = inner
+    url: object = getattr(worker, "base_url", None)
+    return url if isinstance(url, str) else None
 
 
 def model_name(worker: str, model: str, chosen: bool) -> str:
@@ -138,6 +164,7 @@ class _Open:
     """Spans of a run that has not ended."""
 
     span: Span
+    began: float
     steps: dict[str, Span] = field(default_factory=dict[str, "Span"])
 
 
@@ -148,9 +175,10 @@ class Spans:
         tracer: where spans go.
         wall: turns the events' time into Unix time, both in seconds.
         model: name of the model, for requests that name none; if empty, the first that the worker has told of.
-        server: address of the server that has the model, if there is one.
+        server: address of the server that has the model, if there is one; or of each worker's, by its name.
         content: whether prompts, texts, arguments and messages are said too.
         only: the one run to make spans of; all by default.
+        metrics: counts what has ended.
     """
 
     def __init__(
@@ -159,14 +187,15 @@ class Spans:
         wall: Callable[[float], float],
         *,
         model: str = "",
-        server: str | None = None,
+        server: str | Mapping[str, str] | None = None,
         content: bool = False,
         only: str | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._tracer = tracer
         self._wall = wall
         self._model = model
-        self._server = _address(server)
+        self._servers, self._metrics = server, metrics
         self._content = content
         self._log = AttemptLog(only)
         self._runs: dict[str, _Open] = {}
@@ -199,11 +228,11 @@ class Spans:
     def _take(self, event: Event, happened: Happened) -> None:
         at = happened.at
         if isinstance(event, Submitted) and self._log.only in (None, event.run) and event.run not in self._runs:
-            self._runs[event.run] = _Open(self._run_span(event))
+            self._runs[event.run] = _Open(self._run_span(event), event.at)
         for run in happened.runs:
             if run.id not in self._runs:
                 told = {"plait.run": run.id, "plait.resumed": True}
-                self._runs[run.id] = _Open(self._span("invoke_workflow", None, at, told))
+                self._runs[run.id] = _Open(self._span("invoke_workflow", None, at, told), at)
         for step in happened.entered:
             run = self._runs[_run_of(step)]
             run.steps[step.step] = self._step_span(step, run, at)
@@ -259,6 +288,9 @@ class Spans:
             "plait.step.merge": op.merge.name if op is not None and op.kind == "join" else None,
             "plait.step.label": step.label if self._content else None,
         }
+        if step.plan is not None and step.plan.expands:  # what it says becomes more of the plan
+            attributes["gen_ai.operation.name"] = "plan"
+            return self._span(f"plan {step.name}", run.span, at, attributes)
         return self._span(f"step {step.name}", run.span, at, attributes)
 
     def _moved(self, step: StepRecord) -> None:
@@ -303,6 +335,16 @@ class Spans:
         if finish.failure is not None and finish.status != "partial":
             self._fails(span, finish.failure)
         span.end(self._ns(at))
+        if self._metrics is not None:
+            self._metrics.ended(at - run.began, getattr(span, "attributes", None) or {})
+
+    def traceparent(self, attempt: int) -> str:
+        """Return an attempt's span as the header `traceparent` says it (W3C Trace Context); empty without one."""
+        span = self._attempts.get(attempt)
+        if span is None:
+            return ""
+        context = span.get_span_context()
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
@@ -334,9 +376,10 @@ class Spans:
         there = self._log.workers.get(worker)
         model = op.model or self._model or next(iter(there.models if there is not None else ()), "")
         text = "".join(part.text if part.kind == "text" else "" for part in op.parts)
+        server = self._servers if isinstance(self._servers, str) else (self._servers or {}).get(worker)
         return f"{operation} {model}".strip(), {
             "gen_ai.operation.name": operation,
-            "gen_ai.provider.name": "plait",
+            "gen_ai.provider.name": provider(server, worker),
             "gen_ai.request.model": model,
             "gen_ai.request.max_tokens": sampling.max_tokens,
             "gen_ai.request.temperature": sampling.temperature,
@@ -346,7 +389,7 @@ class Spans:
             "gen_ai.request.stop_sequences": list(sampling.stop) or None,
             "gen_ai.request.stream": op.stream,
             "gen_ai.input.messages": _messages("user", text) if self._content else None,
-            **self._server,
+            **_address(server),
         }
 
     def _attempt_ended(self, attempt: Attempt, at: float) -> None:
@@ -367,6 +410,8 @@ class Spans:
                 name = "gen_ai.output.messages" if thinks else "gen_ai.tool.call.result"
                 span.set_attribute(name, _messages("assistant", said) if thinks else said)
         span.end(self._ns(at))
+        if self._metrics is not None:
+            self._metrics.called(at - attempt.start, getattr(span, "attributes", None) or {})
 
     def _fails(self, span: Span, failure: Failure) -> None:
         from opentelemetry.trace import Status, StatusCode
@@ -374,6 +419,17 @@ class Spans:
         span.set_attribute("error.type", failure.kind)
         # Messages quote what models and tools said.
         span.set_status(Status(StatusCode.ERROR, failure.message if self._content else failure.kind))
+
+
+def provider(server: str | None, worker: str) -> str:
+    """Return who provides a model, in the conventions' words where they have one: by the address of its server, or by
+    the worker's name."""
+    host = urlsplit(server or "").hostname or ""
+    for ending, name in _PROVIDERS.items():
+        if host == ending or host.endswith(f".{ending}"):
+            return name
+    kind = "http" if server else worker.rstrip("-0123456789")
+    return {"": "plait", "engine": "vllm", "ray": "vllm", "http": "openai_compatible"}.get(kind, kind)
 
 
 def _run_of(step: StepRecord) -> str:

@@ -222,6 +222,8 @@ class Sender:
         extra = told(self._kind, live.job, self._options.data_parallel, priority=dialect.extras)
         if dialect.extras or self._kind == "dynamo":
             fields = {**extra.fields, **fields}
+        if live.job.trace:
+            extra.headers["traceparent"] = live.job.trace
         whole = not followed and self._limits
         if whole:
             # A line for every token costs the server and us more than a small model's token itself.

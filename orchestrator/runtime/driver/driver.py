@@ -117,6 +117,8 @@ class Driver:
         self._closed = False
         self._over: list[tuple[asyncio.Future[Ended], Ended]] = []
         """Runs that have ended, to be told when that is written."""
+        self.traced: Callable[[int], str] | None = None
+        """Returns the span of an attempt that is about to be sent out (`Job.trace`)."""
         self._hinter = Hinter()
         self._hinted: dict[int, str] = {}
         """Steps of attempts that were sent out with hints."""
@@ -431,6 +433,8 @@ class Driver:
                 if getattr(self.jobs.workers.get(action.worker), "hints", False):
                     job = replace(job, hints=self._hinter.hints(job, self.machine))
                     self._hinted[job.attempt] = job.step
+                if self.traced is not None and (trace := self.traced(job.attempt)):
+                    job = replace(job, trace=trace)
                 self.jobs.start(action.worker, job, self._contexts.get(job.run))
             case Expand():
                 self._inbox.extend(self.expander.expand(action, self.machine, self.now()))

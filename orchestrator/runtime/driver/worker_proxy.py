@@ -28,6 +28,7 @@ class WorkerProxy(Worker):
         comes back."""
         said = offer(self.inner)
         self.slots, self.models, self.identity = said.slots, said.models, said.identity
+        self.hints = getattr(self.inner, "hints", False)
         self.cache_tokens, self.block = said.cache_tokens, said.block
         self.reports, self.counts_tokens, self.prices = said.reports, said.counts_tokens, said.prices
 

@@ -1,0 +1,100 @@
+"""Metrics of model calls, tools and runs, with the names and buckets of OpenTelemetry's GenAI conventions."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+__all__ = ["SWITCHES", "Metrics", "meter", "wanted"]
+
+SWITCHES = ("OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+"""Environment variables that mean somebody wants metrics."""
+_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+_OF_A_CALL = (
+    *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "server.address", "server.port"),
+    *("gen_ai.tool.name", "error.type"),
+)
+"""Attributes of a span that its metrics have too: their values are few."""
+
+
+def wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment names where metrics are to be sent."""
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_METRICS_EXPORTER") == "none":
+        return False
+    return any(environment.get(name, "") for name in SWITCHES)
+
+
+def meter() -> Meter:
+    """Return a meter: of the provider that the program has set up, else of one made as the environment says. Raises
+    `ConfigError` where the exporter asked for is not known or not installed."""
+    from opentelemetry import metrics
+    from opentelemetry.metrics import NoOpMeterProvider
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+
+    provider = metrics.get_meter_provider()
+    if not isinstance(provider, MeterProvider) and "Proxy" in type(provider).__name__:
+        if not wanted():
+            return NoOpMeterProvider().get_meter("plait")
+        readers: list[Any] = []
+        for name in os.environ.get("OTEL_METRICS_EXPORTER", "otlp").split(","):
+            match name.strip():
+                case "console":
+                    readers.append(PeriodicExportingMetricReader(ConsoleMetricExporter(out=sys.stderr)))
+                case "otlp" | "":
+                    readers.append(PeriodicExportingMetricReader(_otlp()))
+                case other:
+                    raise ConfigError(f"OTEL_METRICS_EXPORTER names {other!r}: plait knows otlp, console and none")
+        provider = MeterProvider(metric_readers=readers)
+        metrics.set_meter_provider(provider)
+    return provider.get_meter("plait")
+
+
+def _otlp() -> Any:
+    said = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    kind = "grpc" if said == "grpc" else "http"
+    try:
+        module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{kind}.metric_exporter")
+    except ImportError:
+        said = "metrics are to be sent by OTLP, for which nothing is installed"
+        raise ConfigError(f"{said}: pip install 'plait[otel]'") from None
+    return module.OTLPMetricExporter()
+
+
+class Metrics:
+    """The instruments, fed with the attributes of ended spans."""
+
+    def __init__(self, meter: Meter) -> None:
+        def histogram(name: str, unit: str, about: str, buckets: tuple[float, ...]) -> Any:
+            return meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=list(buckets))
+
+        self._duration = histogram("gen_ai.client.operation.duration", "s", "Duration of a model call", _SECONDS)
+        self._tokens = histogram("gen_ai.client.token.usage", "{token}", "Tokens of a model call", _TOKENS)
+        self._tool = histogram("gen_ai.execute_tool.duration", "s", "Duration of a tool's call", _SECONDS)
+        self._run = histogram("gen_ai.workflow.duration", "s", "Duration of a run", _SECONDS)
+
+    def called(self, seconds: float, attributes: Mapping[str, Any]) -> None:
+        """Take a model call or a tool's call that has ended."""
+        kept = {name: attributes[name] for name in _OF_A_CALL if name in attributes}
+        if attributes.get("gen_ai.operation.name") == "execute_tool":
+            self._tool.record(seconds, kept)
+            return
+        self._duration.record(seconds, kept)
+        for kind in ("input", "output"):
+            tokens = attributes.get(f"gen_ai.usage.{kind}_tokens")
+            if tokens:
+                self._tokens.record(tokens, {**kept, "gen_ai.token.type": kind})
+
+    def ended(self, seconds: float, attributes: Mapping[str, Any]) -> None:
+        """Take a run that has ended."""
+        names = ("gen_ai.operation.name", "gen_ai.workflow.name", "error.type")
+        self._run.record(seconds, {name: attributes[name] for name in names if name in attributes})
