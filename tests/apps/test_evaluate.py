@@ -257,7 +257,8 @@ def test_a_file_with_another_modules_name_is_refused(plait, tmp_path, script):
     assert done.code == 2 and "rename the file" in done.err
 
 
-def test_several_planners_are_compared_problem_by_problem(plait, problems, solver, tmp_path):
+def test_several_planners_are_compared_problem_by_problem(plait, problems, solver, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")  # the table names its rows on a narrow screen too
     given = ["eval", "countdown", "--problems", problems, "--script", solver]
     both = ["--planner", "single", "--planner", "sample:n=3"]
     done = plait(*given, *both, "--answers", "both.jsonl", "--json")

@@ -26,7 +26,7 @@ from ..common.output import Output, opened
 from ..common.progress import counting
 from ..common.session import opened_session
 from .order import Order, in_order
-from .rows import FIELDS, Log, Row, count_rows, other_columns, read_rows, write_output
+from .rows import FIELDS, Log, Row, carried, count_rows, other_columns, read_rows, write_output
 
 __all__ = ["batch"]
 
@@ -67,9 +67,10 @@ def batch(
     _check(config, rows, options)
     header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed, "options": options}
     began = time.monotonic()
+    others = other_columns(rows)
     with opened(as_json) as output:
-        if others := other_columns(rows):
-            said = f"note: columns that mean nothing here are passed over: {', '.join(others)}"
+        if others:
+            said = f"note: columns that mean nothing here are carried into the output: {', '.join(others)}"
             output.progress.print(said, style="dim", markup=False, soft_wrap=True)
         log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
         if log.is_new and out.exists() and not fresh:
@@ -82,7 +83,7 @@ def batch(
             )
             finished = log.done == count
             if finished:
-                write_output(log, out)
+                write_output(log, out, others)
         finally:
             log.close()
         if finished:
@@ -145,7 +146,9 @@ async def _outcome(
     """Run one row and return its outcome; `None` if the user gave it up."""
     fields = dict(row.fields)
     name = fields.pop("id", None)
-    head = {"row": row.number, "id": None if name is None else str(name)}
+    head: dict[str, Any] = {"row": row.number, "id": None if name is None else str(name)}
+    if rest := {carried(key): value for key, value in fields.items() if key not in FIELDS}:
+        head["carried"] = rest
     if row.fault:
         return {**head, "status": "invalid", "error": row.fault}
     try:

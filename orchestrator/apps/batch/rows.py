@@ -13,21 +13,22 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...core.errors import ConfigError
 from ...core.messages import did_you_mean
+from ...core.values import as_text
 from ..common.files import written
 from ..common.rows import is_csv, raw_rows
 
-__all__ = ["COLUMNS", "Log", "Row", "count_rows", "other_columns", "read_rows", "write_output"]
+__all__ = ["COLUMNS", "Log", "Row", "carried", "count_rows", "other_columns", "read_rows", "write_output"]
 
 FIELDS = ("id", "text", "task", "planner", "policies", "merge", "n", "seed", "tokens", "seconds")
-"""What a row may say; all but `text` are the command's options where it leaves them out. Other columns are passed
-over."""
+"""What a row may say; all but `text` are the command's options where it leaves them out. Other columns are carried into
+the output."""
 COLUMNS: dict[str, str] = {
     "row": "int64",
     "id": "string",
@@ -98,8 +99,13 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def other_columns(path: Path) -> list[str]:
-    """Return the columns of the first row that mean nothing to a batch."""
+    """Return the columns of the first row that are only carried into the output."""
     return [name for name in next(read_rows(path)).fields if name not in FIELDS]
+
+
+def carried(name: str) -> str:
+    """Return the name of such a column in the output: its own, unless the output has a column of that name."""
+    return f"input_{name}" if name in COLUMNS else name
 
 
 def _of_text(name: str, cell: str) -> Any:
@@ -113,10 +119,10 @@ def _of_text(name: str, cell: str) -> Any:
 
 
 def _checked(number: int, fields: object) -> Row:
-    """Return a row; a column that is nearly the name of an option is taken for a slip, any other is passed over."""
+    """Return a row; a column that is nearly the name of an option is taken for a slip, any other is carried over."""
     if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
         return Row(number, {}, f"no `text` in it; write {_EXAMPLE}")
-    for name in fields.keys() - set(FIELDS):
+    for name in fields.keys() - set(FIELDS) - set(COLUMNS):  # an `answer` is no `planner`
         if near := did_you_mean(str(name), FIELDS):
             return Row(number, fields, f"unknown field {name!r}{near}; there are {', '.join(FIELDS)}")
     return Row(number, fields)
@@ -217,29 +223,36 @@ def _locked(path: Path) -> BinaryIO:
         file.close()  # the other process was done with it just now, and has deleted it
 
 
-def write_output(log: Log, path: Path) -> None:
-    """Write all outcomes, in the order of the input, as Parquet or JSON lines by the file's ending; atomically."""
+def write_output(log: Log, path: Path, others: Sequence[str] = ()) -> None:
+    """Write all outcomes, in the order of the input, as Parquet or JSON lines by the file's ending; atomically.
+    `others`: columns of the input that the table has too; JSON lines have all of each row."""
     with written(path) as file:
         if path.suffix == ".parquet":
-            _write_parquet(log, file)
+            _write_parquet(log, file, list(map(carried, others)))
             return
         for outcome in log.outcomes():
-            line = json.dumps({name: outcome.get(name) for name in COLUMNS}, ensure_ascii=False)
+            told = {name: outcome.get(name) for name in COLUMNS} | outcome.get("carried", {})
+            line = json.dumps(told, ensure_ascii=False)
             file.write(line.encode(errors="replace") + b"\n")
 
 
-def _write_parquet(log: Log, path: BinaryIO) -> None:
+def _write_parquet(log: Log, path: BinaryIO, others: Sequence[str]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
     types = {"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_(), "double": pa.float64()}
-    schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+    schema = pa.schema(
+        [(name, types[kind]) for name, kind in COLUMNS.items()] + [(name, types["string"]) for name in others]
+    )
     with parquet.ParquetWriter(path, schema) as writer:
         held: list[dict[str, Any]] = []
         for outcome in log.outcomes():
             answer = outcome.get("answer")
             told = answer if answer is None or isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-            held.append({**outcome, "answer": told})
+            rest = {
+                name: None if value is None else as_text(value) for name, value in outcome.get("carried", {}).items()
+            }
+            held.append({**rest, **outcome, "answer": told})
             if len(held) == _BATCH:
                 writer.write_table(pa.Table.from_pylist(held, schema=schema))
                 held.clear()

@@ -103,7 +103,11 @@ def show(rows: Sequence[Compared], output: Output) -> None:
             row.name, f"{row.solved:.1%}", f"{row.low:.1%}–{row.high:.1%}", difference, f"{row.tokens:,.0f}", ratio,
             f"{row.critical:,.0f}", f"{row.seconds:.2f}",
         )  # fmt: skip
-    output.people.print(table)
+    people = output.people
+    before = people.width
+    people.width = max(before, people.measure(table, options=people.options.update(width=500)).maximum)
+    people.print(table, crop=False)  # a narrow screen wraps lines, but loses no column
+    people.width = before
     output.people.print(f"{rows[0].n} problems that all have in common; differences in points, paired by problem.")
 
 

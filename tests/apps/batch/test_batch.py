@@ -215,13 +215,23 @@ def test_nothing_but_failures_is_a_failure(plait: Plait, tmp_path: Path) -> None
     assert (done.code, done.json["failed"], done.json["status"]) == (1, 2, "done")
 
 
-def test_other_columns_are_passed_over_and_named(plait: Plait, tmp_path: Path) -> None:
+def test_other_columns_are_carried_into_the_output_and_named(plait: Plait, tmp_path: Path) -> None:
     rows, script = tmp_path / "in.jsonl", _script(tmp_path / "s.json")
-    rows.write_text('{"text": "a", "label": "4", "source": {"page": 3}}\n{"text": "b", "label": "5"}\n')
+    rows.write_text('{"text": "a", "label": "4", "source": {"page": 3}, "answer": 7}\n{"text": "b", "label": "5"}\n')
     done = plait("batch", rows, "--out", "out.jsonl", "--script", script)
     assert done.code == 0
-    assert [row["status"] for row in _read(tmp_path / "out.jsonl")] == ["done", "done"]
-    assert "passed over: label, source" in done.err
+    first, second = _read(tmp_path / "out.jsonl")
+    assert (first["status"], second["status"]) == ("done", "done")
+    assert (first["label"], first["source"], first["input_answer"]) == ("4", {"page": 3}, 7)
+    assert second["label"] == "5"
+    assert "carried into the output: label, source, answer" in done.err
+    assert plait("batch", rows, "--out", "out.parquet", "--script", script).code == 0
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [(row["label"], row["source"], row["input_answer"]) for row in table] == [
+        ("4", '{"page":3}', "7"),
+        ("5", None, None),
+    ]
 
 
 def test_rows_of_csv(plait: Plait, tmp_path: Path) -> None:
