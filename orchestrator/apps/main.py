@@ -39,6 +39,7 @@ COMMANDS = {
     "learn": (".learn.command", "app", "Learn from runs: which strategy, which prompt text; with versions to undo."),
     "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
     "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
+    "calibrate": (".commands.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
     "replay": (".commands.replay", "replay", "Feed a journal's events to a new machine and compare what it does."),
     "view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
     "trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans or as plain JSON."),

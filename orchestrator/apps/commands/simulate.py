@@ -14,6 +14,7 @@ from ...core.errors import UsageError
 from ...core.messages import counted
 from ...runtime.plugins.loader import parse_plugin
 from ...runtime.simulation.latency import Fault, Host, LatencyModel, Throttle
+from ...runtime.simulation.profile import Profile, load, profile_file
 from ...runtime.simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from ...runtime.simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
 from ..common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
@@ -70,6 +71,13 @@ def simulate(
     slots: Annotated[
         int, typer.Option(min=1, help="Requests an engine decodes together.", rich_help_panel=_CLUSTER)
     ] = 64,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What `plait calibrate` wrote; by default that of the model on this machine.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     decode_rate: Annotated[
         float | None,
         typer.Option(min=0.001, help="Tokens a second of each, whatever the batch.", rich_help_panel=_CLUSTER),
@@ -109,21 +117,26 @@ def simulate(
 ) -> None:  # fmt: skip
     """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
     engines are. Example: `plait simulate "Why?" --planner sample:n=8 --runs 1000 --rate 20 --engines 16`."""
-    brief = asked(common.load(), text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens)
+    config = common.load()
+    brief = asked(config, text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens)
     times = _times(runs, rate, burstiness, arrivals, brief.request.seed)
     if die is not None and engines == 1:
         raise UsageError("the only engine would die and nothing would be left: give `--engines 2` or more with `--die`")
     variants = list(policies or _DEFAULT)
     if len(set(variants)) != len(variants):
         raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
+    known = _profile(profile, config.model) if decode_rate is None else None
     rates: dict[str, Any] = {} if decode_rate is None else {"decode_rate": decode_rate}
     # news of tokens serves nothing but going on after a loss; of many runs it would cost the most
     rates |= {"cache_tokens": cache, "block": block, "tells_ids": times is None or die is not None}
-    cluster = [Host(f"host-{i}", slots=slots, **rates) for i in range(1, engines + 1)]
+    made = Host if known is None else known.host
+    cluster = [made(f"host-{i}", slots=slots, **rates) for i in range(1, engines + 1)]
+    times_of = LatencyModel if known is None else known.latency
+    lengths = whole if known is None or not known.lengths else known.outcome()
     options: dict[str, Any] = {
         "hosts": cluster,
-        "latency": LatencyModel(call=call_seconds),
-        "outcome": whole if vary is None else varied(vary),
+        "latency": times_of(call=call_seconds),
+        "outcome": lengths if vary is None else varied(vary),
         "confidence": synthetic(),
         "faults": _strikes(cluster, slow, die),
         "tools": brief.tools,
@@ -139,13 +152,33 @@ def simulate(
                 else _of_workload(simulate_workload(request, times, **options))
             )
         if as_json:
-            output.result({"engines": engines, "slots": slots, "policies": summaries})
+            calibrated = None if known is None else f"{known.model} on {known.machine}"
+            output.result({"engines": engines, "slots": slots, "calibrated": calibrated, "policies": summaries})
         else:
+            output.people.print(_trust(known, slots), markup=False)
             (_show if times is None else _show_workload)(summaries, engines, slots, output)
     failed = next((each["error"] for each in summaries.values() if each["error"] is not None), None)
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _profile(path: Path | None, model: str) -> Profile | None:
+    """Return the profile that is named, or the one of a model on this machine, if there is one."""
+    if path is None:
+        path = profile_file(model)
+        if not path.exists():
+            return None
+    return load(path)
+
+
+def _trust(profile: Profile | None, slots: int) -> str:
+    """Say what the figures stand on."""
+    if profile is None:
+        return "uncalibrated: seconds are those of an assumed engine (`plait calibrate` fits them to yours)"
+    said = f"calibrated: {profile.model} on {profile.machine}, attempts to {profile.error:.0%}"
+    wide = f"; only up to {profile.widest} sequences together were seen" if slots > 2 * profile.widest else ""
+    return said + wide
 
 
 def _times(

@@ -223,6 +223,9 @@ class Cluster:
         starts = self.now + self._latency.dispatch
         if isinstance(op, Think):
             usage = running.outcome.usage if isinstance(running.outcome, Result) else Usage()
+            if batch.host.blocking:
+                batch.advance(self.now)
+                self._changed[worker] = batch
             read = batch.prefill(usage.prompt - usage.cached, starts)
             self.later(read, lambda: self._decode(running))
         else:

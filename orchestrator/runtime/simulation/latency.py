@@ -58,6 +58,8 @@ class Host:
     """Tokens between two reports of a job that a budget counts; 0: it reports none before the end."""
     price: Price | None = None
     """Of its tokens and its time."""
+    blocking: bool = False
+    """Reading a prompt holds decoding up, as in an engine that does both in the same steps."""
 
     def rate(self, batch: int) -> float:
         """Return the tokens per second of each of `batch` sequences."""
@@ -225,17 +227,27 @@ class Batch:
     """When all prompts given so far have been read."""
     share: float = 1.0
     """Of its full speed."""
+    debt: float = 0.0
+    """Seconds of reading that decoding has yet to wait for, on a host where that is so."""
     _goals: list[tuple[float, int, Running]] = field(default_factory=list[tuple[float, int, Running]])
 
     def advance(self, now: float) -> None:
         """Move the mark to a time."""
+        elapsed = now - self.at
+        if self.debt:
+            read = min(self.debt, elapsed)
+            self.debt -= read
+            elapsed -= read
         if self.size:
-            self.mark += (now - self.at) * self._rate()
+            self.mark += elapsed * self._rate()
         self.at = now
 
     def prefill(self, tokens: int, now: float) -> float:
         """Take a prompt in and return when it has been read."""
-        self.read_until = max(self.read_until, now) + tokens / (self.host.prefill_rate * self.share)
+        seconds = tokens / (self.host.prefill_rate * self.share)
+        self.read_until = max(self.read_until, now) + seconds
+        if self.host.blocking:
+            self.debt += seconds
         return self.read_until
 
     def join(self, running: Running, now: float) -> None:
@@ -264,7 +276,7 @@ class Batch:
             heapq.heappop(self._goals)
         if not self._goals:
             return None
-        return self.at + max(0.0, self._goals[0][0] - self.mark) / self._rate()
+        return self.at + self.debt + max(0.0, self._goals[0][0] - self.mark) / self._rate()
 
     def due(self, now: float) -> tuple[Running, int]:
         """Take out the sequence whose news `next_at` announced, and return how many tokens it has."""
@@ -283,7 +295,7 @@ class Batch:
         """Drop everything."""
         self.advance(now)
         self._goals.clear()
-        self.size, self.read_until = 0, now
+        self.size, self.read_until, self.debt = 0, now, 0.0
 
     def throttle(self, share: float, now: float) -> None:
         """Change the speed of all that is decoded, and of the prompts that are read from now on."""

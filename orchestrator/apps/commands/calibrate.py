@@ -1,0 +1,162 @@
+"""`plait calibrate`: fits the simulator to recorded runs, or to a short probe of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...core.errors import UsageError
+from ...core.events import Job
+from ...core.plan import Call, Plugin
+from ...core.result import Failure, Result, Usage
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
+from ...runtime.journal.directory import default_folder, entries
+from ...runtime.journal.names import refuse_names
+from ...runtime.simulation.calibrate import Recorded, Session, fit, recorded
+from ...runtime.simulation.profile import Profile, profile_file
+from ...runtime.simulation.workload import Spread, WorkloadReport, simulate_workload
+from ..common.options import Common, Json, common_options
+from ..common.output import Output, opened
+
+__all__ = ["calibrate", "compared", "probe"]
+
+_NEWEST = 5
+"""Journals that are read where none is named."""
+_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 8, 2)
+"""Answers at the same time in a probe, one lot after another."""
+_TOKENS = 64
+
+
+@common_options
+def calibrate(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Journals of runs of the model; by default the newest ones.")
+    ] = None,
+    probing: Annotated[bool, typer.Option("--probe", help="Run some short answers on the engine first.")] = False,
+    check: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Simulate this journal's runs and say how far off that is; repeat."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile here.")] = None,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Fit the simulator to a model on this machine: seconds of a decoding step by the number of sequences, of a prompt
+    token, of dispatch and abort, and lengths of steps. `plait simulate` uses the profile from then on.
+    Example: `plait calibrate --probe`."""
+    config = common.load()
+    with opened(as_json) as output:
+        attempts, aborts = _attempts(config, files, probing)
+        profile = fit(attempts, aborts, model=config.model)
+        path = out or profile_file(config.model)
+        profile.write(path)
+        checks = {str(each): compared(each, profile) for each in check or ()}
+        if as_json:
+            figures = profile.model_dump(mode="json", exclude={"lengths"})
+            output.result({**figures, "file": str(path), "checks": checks})
+        else:
+            _show(profile, path, checks, output)
+
+
+def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tuple[list[Recorded], list[float]]:
+    attempts: list[Recorded] = []
+    aborts: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = list(files or ())
+        if probing:
+            paths.append(Path(folder) / "probe.jsonl")
+            asyncio.run(probe(config, paths[-1]))
+        if not paths:
+            place = config.journal if isinstance(config.journal, Path) else default_folder()
+            paths = list(dict.fromkeys(each.path for each in entries(place, [])))[:_NEWEST] if place.exists() else []
+        if not paths:
+            raise UsageError("no runs of this model are recorded: name journals, or give --probe")
+        for at, path in enumerate(paths):
+            refuse_names(path)
+            found, stops = recorded(path)
+            # workers of two journals are two workers: their times have nothing to do with one another
+            attempts += [_of(at, each) for each in found]
+            aborts += stops
+    return attempts, aborts
+
+
+def _of(number: int, attempt: Recorded) -> Recorded:
+    said = {name: getattr(attempt, name) for name in Recorded.__slots__}
+    return Recorded(**{**said, "worker": f"{number}:{attempt.worker}"})
+
+
+async def probe(config: Config, journal: Path) -> None:
+    """Run short answers on the engine, more and more at the same time, and write them down."""
+    config = config.model_copy(update={"journal": journal, "cache": None})
+    async with AsyncOrchestrator(config=config) as orchestrator:
+        for lot, width in enumerate(_WIDTHS):
+            planner = Plugin(name="single", options={"max_tokens": _TOKENS, "temperature": 1.0})
+            texts = [f"{lot} {i}: {'What comes next? ' * (1 + 4 * (i % 3))}" for i in range(width)]
+            runs = (
+                orchestrator.run(text, task="plain", planner=planner, seed=i, budget=None)
+                for i, text in enumerate(texts)
+            )
+            await asyncio.gather(*runs)
+
+
+def compared(path: Path, profile: Profile, runs: Collection[str] | None = None) -> dict[str, Any]:
+    """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare."""
+    session = Session.read(path, runs)
+    report = _again(session, profile, path)
+    measured = Spread.of(session.latencies)
+    return {
+        "runs": len(session.latencies),
+        "makespan_seconds": round(session.makespan, 4),
+        "simulated_makespan_seconds": round(report.makespan, 4),
+        "makespan_error": round(report.makespan / session.makespan - 1.0, 4) if session.makespan else None,
+        "p99_seconds": round(measured.p99, 4),
+        "simulated_p99_seconds": round(report.latency.p99, 4),
+        "p99_error": round(report.latency.p99 / measured.p99 - 1.0, 4) if measured.p99 else None,
+    }
+
+
+def _again(session: Session, profile: Profile, path: Path) -> WorkloadReport:
+    workers = Counter(each.worker for each in recorded(path)[0])
+    slots = max(profile.widest, 128)
+    hosts = [profile.host(name, slots) for name in sorted(workers)]
+
+    def outcome(job: Job, rng: Any) -> Result | Failure:
+        if isinstance(job.op, Call):
+            return Result()
+        known = session.lengths.get(job.step, job.op.sampling.max_tokens)
+        return Result(value="", usage=Usage(completion=max(1, known)))
+
+    requests = [
+        request.model_copy(update={"planner": Plugin(name="fixed", options={"plan": plan.model_dump(mode="json")})})
+        for request, plan in zip(session.requests, session.plans, strict=True)
+    ]
+    return simulate_workload(requests, session.arrivals, hosts=hosts, latency=profile.latency(), outcome=outcome)
+
+
+def _show(profile: Profile, path: Path, checks: dict[str, dict[str, Any]], output: Output) -> None:
+    say = output.people.print
+    say(f"{profile.model} on {profile.machine}, by {profile.attempts} recorded attempts", markup=False)
+    say(
+        f"a step: {profile.fixed * 1e3:.3g} ms and {profile.each * 1e3:.3g} ms for each sequence (up to "
+        f"{profile.widest} were seen); a prompt token: {profile.read * 1e6:.3g} µs; "
+        f"dispatch {profile.dispatch * 1e3:.3g} ms, abort {profile.abort * 1e3:.3g} ms",
+        markup=False,
+    )
+    say(f"attempts are predicted to {profile.error:.1%} (median); written to {path}", markup=False, soft_wrap=True)
+    for name, each in checks.items():
+        say(
+            f"{name}: {each['runs']} runs took {each['makespan_seconds']:.2f} s, simulated "
+            f"{each['simulated_makespan_seconds']:.2f} s ({each['makespan_error']:+.1%}); "
+            f"p99 {each['p99_seconds']:.2f} s, simulated {each['simulated_p99_seconds']:.2f} s "
+            f"({each['p99_error']:+.1%})",
+            markup=False,
+            soft_wrap=True,
+        )

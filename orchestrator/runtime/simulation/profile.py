@@ -1,0 +1,107 @@
+"""How fast a model is on a machine, as `calibrate.py` fits it to recorded runs. A file for each model and machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from ...core.errors import ConfigError
+from ...core.events import Job
+from ...core.plan import Think
+from ...core.result import Failure, Result, Usage
+from ...core.values import Frozen
+from .latency import Host, LatencyModel, Outcome
+
+__all__ = ["Profile", "load", "machine", "profile_file", "template"]
+
+
+class Profile(Frozen):
+    """What was fitted. Seconds, and tokens."""
+
+    model: str
+    machine: str
+    fixed: float = Field(gt=0)
+    """Of a step of decoding, however many sequences."""
+    each: float = Field(ge=0)
+    """More for each sequence."""
+    read: float = Field(ge=0)
+    """To read one token of a prompt."""
+    dispatch: float = Field(default=0.0, ge=0)
+    """From the decision to send a job to its first step."""
+    abort: float = Field(default=0.002, ge=0)
+    """From the decision to stop a job until the engine has said that it did."""
+    attempts: int = 0
+    """That it was fitted to."""
+    error: float = 0.0
+    """Median relative error of the seconds of an attempt, over those."""
+    widest: int = 0
+    """Most sequences together that were seen."""
+    lengths: dict[str, tuple[int, ...]] = {}
+    """Tokens of steps that came to their end, by the step's name without its number; in order of size."""
+
+    def step(self, sequences: int) -> float:
+        """Return the seconds of a step of decoding."""
+        return self.fixed + self.each * sequences
+
+    def host(self, name: str, slots: int, **options: Any) -> Host:
+        """Return an engine of this model on this machine."""
+        read = 1.0 / max(self.read, 1e-9)
+        return Host(name, slots, prefill_rate=read, decode_rate=lambda n: 1.0 / self.step(n), blocking=True, **options)
+
+    def latency(self, **options: Any) -> LatencyModel:
+        """Return the times that are not the model's."""
+        return LatencyModel(dispatch=self.dispatch, abort_latency=self.abort, **options)
+
+    def outcome(self) -> Outcome:
+        """Return what jobs end in: lengths drawn from those recorded of steps of the same name, or of all."""
+        every = tuple(sorted(length for each in self.lengths.values() for length in each))
+
+        def drawn(job: Job, rng: Random) -> Result | Failure:
+            if not isinstance(job.op, Think):
+                return Result()
+            known = self.lengths.get(template(job.step)) or every
+            limit = job.op.sampling.max_tokens
+            tokens = min(limit, rng.choice(known)) if known else limit
+            finish = "stop" if tokens < limit else "length"
+            return Result(value="", usage=Usage(completion=max(1, tokens)), finish=finish)
+
+        return drawn
+
+    def write(self, path: Path) -> None:
+        """Write it to a file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def template(step: str) -> str:
+    """Return a step's name without its run, its scope and its number."""
+    return step.rpartition(":")[2].rpartition("/")[2].rstrip("0123456789")
+
+
+def machine() -> str:
+    """Return what tells this kind of machine from others: its processor and how many of it."""
+    return f"{platform.machine()}-{os.cpu_count() or 1}"
+
+
+def profile_file(model: str) -> Path:
+    """Return where the profile of a model on this machine is kept."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    name = "".join(each if each.isalnum() or each in "-._" else "-" for each in Path(model).name)
+    return state / "plait" / "profiles" / f"{name}@{machine()}.json"
+
+
+def load(path: Path) -> Profile:
+    """Read a profile. Raises `ConfigError` for a file that is none."""
+    try:
+        return Profile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"the profile {path} cannot be read: {error.strerror or error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ConfigError(f"{path} is no profile ({where}: {first['msg']}): `plait calibrate` writes one") from None

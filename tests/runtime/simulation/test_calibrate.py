@@ -1,0 +1,119 @@
+"""What `plait calibrate` fits: known engines are found again, and other runs of them are predicted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plait.apps import main
+from plait.core import Join, Plan, Sampling, Step, Text, Think
+from plait.core.errors import ConfigError
+from plait.runtime.simulation.calibrate import Recorded, Session, fit, recorded
+from plait.runtime.simulation.latency import varied
+from plait.runtime.simulation.profile import Profile, load, profile_file
+from plait.runtime.simulation.simulator import SimReport, simulate
+
+pytest.importorskip("scipy")
+
+TRUTH = Profile(model="m", machine="x", fixed=0.004, each=0.0005, read=0.00002, dispatch=0.003)
+
+
+def play(profile: Profile, widths: tuple[int, ...], prompt: int = 50, seed: int = 0, slots: int = 64) -> SimReport:
+    """Lots of so many samples at a time, one after another."""
+    steps: list[Step] = []
+    before: tuple[str, ...] = ()
+    for lot, width in enumerate(widths):
+        names = tuple(f"s{lot}-{i}" for i in range(width))
+        for i, name in enumerate(names):
+            text = f"{lot}-{i}".ljust(4 * prompt * (1 + i % 3), "x")
+            op = Think(prompt=(Text(text=text),), sampling=Sampling(max_tokens=120))
+            steps.append(Step(name=name, op=op, needs=before))
+        steps.append(Step(name=f"j{lot}", op=Join(), needs=names))
+        before = (f"j{lot}",)
+    plan = Plan(steps=tuple(steps), output=before[0])
+    return simulate(
+        plan, hosts=[profile.host("e", slots)], latency=profile.latency(), outcome=varied(0.4), seed=seed, check=True
+    )
+
+
+def attempts(report: SimReport) -> list[Recorded]:
+    return [
+        Recorded(span.host, "s", span.start, span.end, span.prompt, span.cached, span.tokens, span.end_in == "done")
+        for span in report.spans
+    ]
+
+
+def test_a_known_engine_is_found_again_and_other_runs_of_it_are_predicted() -> None:
+    found = fit(attempts(play(TRUTH, (1, 4, 16, 2, 32, 8))), [0.004, 0.002, 0.003], model="/models/m")
+    assert found.model == "m"
+    assert found.step(1) == pytest.approx(TRUTH.step(1), rel=0.1)
+    assert found.step(32) == pytest.approx(TRUTH.step(32), rel=0.1)
+    assert found.abort == 0.003
+    assert found.widest == 32
+    assert found.error < 0.05
+    for widths, slots in (((24, 3), 64), ((40,), 12), ((1, 1, 1), 64)):
+        real, ours = (play(each, widths, seed=7, slots=slots) for each in (TRUTH, found))
+        assert ours.makespan == pytest.approx(real.makespan, rel=0.1)
+
+
+def test_reading_prompts_holds_decoding_up() -> None:
+    quick, slow = TRUTH, TRUTH.model_copy(update={"read": 0.002})
+    assert play(slow, (8,)).makespan > 1.3 * play(quick, (8,)).makespan
+
+
+def test_too_few_attempts_are_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match="3 recorded attempts .* too few"):
+        fit(attempts(play(TRUTH, (3,))), model="m")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"model": "m"}', '{"model":"m","machine":"x","fixed":-1,"each":0,"read":0}']
+)
+def test_a_file_that_is_no_profile_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(ConfigError, match="is no profile .*plait calibrate"):
+        load(tmp_path / "p.json")
+
+
+def test_the_commands_fit_and_use_a_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From recorded runs of a scripted model to a simulation that says what it stands on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "script.json").write_text(
+        json.dumps({"replies": [{"text": "word " * 9 + "end", "delay": 0.02}, {"text": "one two", "delay": 0.01}]})
+    )
+    plan = ["simulate", "why?", "--planner", "sample:n=4"]
+    assert main.run(plan) == 0
+    assert "uncalibrated" in capsys.readouterr().out
+    run = ["run", "why?", "--script", "script.json", "--planner", "sample:n=12", "--journal", "runs.jsonl"]
+    assert main.run(run) == 0
+    assert main.run(run) == 0
+    capsys.readouterr()
+    assert main.run(["calibrate", "runs.jsonl", "--check", "runs.jsonl", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["attempts"] == 24
+    assert told["checks"]["runs.jsonl"]["runs"] == 2
+    assert profile_file("countdown").exists()
+    assert main.run(plan) == 0
+    said = capsys.readouterr().out
+    assert "uncalibrated" not in said
+    assert "calibrated: countdown" in said
+    assert main.run([*plan, "--profile", "script.json"]) == 2
+
+
+def test_a_journal_is_read_as_attempts_and_as_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.json").write_text(json.dumps({"replies": [{"text": "one two three"}]}))
+    words = ["run", "why?", "--script", "script.json", "--planner", "sample:n=3", "--journal", "runs.jsonl"]
+    assert main.run(words) == 0
+    found, aborts = recorded(tmp_path / "runs.jsonl")
+    assert [(each.template, each.tokens, each.done) for each in found] == [("sample-", found[0].tokens, True)] * 3
+    assert aborts == []
+    session = Session.read(tmp_path / "runs.jsonl")
+    assert session.arrivals == (0.0,)
+    assert set(session.lengths) == {f"run-0:sample-{i}" for i in (1, 2, 3)}
+    assert session.makespan == session.latencies[0] > 0
