@@ -32,7 +32,7 @@ def play(profile: Profile, widths: tuple[int, ...], prompt: int = 50, seed: int 
             steps.append(Step(name=name, op=op, needs=before))
         steps.append(Step(name=f"j{lot}", op=Join(), needs=names))
         before = (f"j{lot}",)
-    plan = Plan(steps=tuple(steps), output=before[0])
+    plan = Plan(steps=tuple(steps), output=steps[-1].name)
     return simulate(
         plan, hosts=[profile.host("e", slots)], latency=profile.latency(), outcome=varied(0.4), seed=seed, check=True
     )
@@ -64,7 +64,7 @@ def test_reading_prompts_holds_decoding_up() -> None:
 
 
 def test_too_few_attempts_are_refused_in_words() -> None:
-    with pytest.raises(ConfigError, match="3 recorded attempts .* too few"):
+    with pytest.raises(ConfigError, match=r"3 recorded attempts .* too few"):
         fit(attempts(play(TRUTH, (3,))), model="m")
 
 
@@ -73,7 +73,7 @@ def test_too_few_attempts_are_refused_in_words() -> None:
 )
 def test_a_file_that_is_no_profile_is_refused_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(ConfigError, match="is no profile .*plait calibrate"):
+    with pytest.raises(ConfigError, match=r"is no profile .*plait calibrate"):
         load(tmp_path / "p.json")
 
 
