@@ -69,8 +69,11 @@ def main() -> None:
         print(f"votes of {width}, {together} at a time: {row}")
     makespan = fmean(abs(row["makespan_error"]) for row in rows)
     p99 = fmean(abs(row["p99_error"]) for row in rows)
-    tau = kendalltau([r["makespan_seconds"] for r in rows], [r["simulated_makespan_seconds"] for r in rows]).statistic
-    print(f"makespan error {makespan:.1%} on average, p99 error {p99:.1%}, Kendall's τ {tau:.2f} over {len(rows)}")
+    both = [row["makespan_seconds"] for row in rows], [row["simulated_makespan_seconds"] for row in rows]
+    tau: Any = kendalltau(*both)
+    print(
+        f"makespan error {makespan:.1%} on average, p99 error {p99:.1%}, Kendall's τ {tau.statistic:.2f} over {len(rows)}"
+    )
 
 
 if __name__ == "__main__":

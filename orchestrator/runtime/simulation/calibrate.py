@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import statistics
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -148,8 +149,7 @@ def fit(attempts: Sequence[Recorded], aborts: Sequence[float] = (), *, model: st
 
 
 def _median(values: Any) -> float:
-    middle: Any = np.median(values)
-    return float(middle)
+    return statistics.median(values.tolist())
 
 
 def _timeline(attempts: Sequence[Recorded]) -> _Timeline:
@@ -225,10 +225,8 @@ class Session(Frozen):
                     begun[action["job"]["attempt"]] = action["job"]["step"]
                 elif action["kind"] == "finish":
                     over[action["run"]] = float(event["at"])
-        whole = sorted(
-            (each for run, each in came.items() if run in over and (runs is None or run in runs)),
-            key=lambda each: each.at,
-        )
+        wanted = [each for run, each in came.items() if run in over and (runs is None or run in runs)]
+        whole = sorted(wanted, key=lambda each: each.at)
         if not whole:
             raise ConfigError(f"{path} has no run that ended: nothing can be compared")
         number = {each.run: f"run-{i}" for i, each in enumerate(whole)}
