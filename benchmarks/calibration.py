@@ -71,9 +71,7 @@ def main() -> None:
     p99 = fmean(abs(row["p99_error"]) for row in rows)
     both = [row["makespan_seconds"] for row in rows], [row["simulated_makespan_seconds"] for row in rows]
     tau: Any = kendalltau(*both)
-    print(
-        f"makespan error {makespan:.1%} on average, p99 error {p99:.1%}, Kendall's τ {tau.statistic:.2f} over {len(rows)}"
-    )
+    print(f"mean errors: makespan {makespan:.1%}, p99 {p99:.1%}; Kendall's τ {tau.statistic:.2f} over {len(rows)}")
 
 
 if __name__ == "__main__":
