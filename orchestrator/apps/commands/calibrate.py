@@ -76,7 +76,8 @@ def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tu
             asyncio.run(probe(config, paths[-1]))
         if not paths:
             place = config.journal if isinstance(config.journal, Path) else default_folder()
-            paths = list(dict.fromkeys(each.path for each in entries(place, [])))[:_NEWEST] if place.exists() else []
+            there = entries(place, []) if place.exists() else []
+            paths = list(dict.fromkeys(each.path for each in there if isinstance(each.path, Path)))[:_NEWEST]
         if not paths:
             raise UsageError("no runs of this model are recorded: name journals, or give --probe")
         for at, path in enumerate(paths):
