@@ -21,12 +21,16 @@ from ...runtime.journal.journal import Journal
 from ...runtime.journal.location import Database, Location
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
+from ...runtime.simulation.profile import load, profile_file
 from ...runtime.simulation.simulator import Host, simulate
 
 __all__ = ["Estimate", "estimate", "lengths"]
 
 SHARE = 0.3
 """Of `max_tokens`: what a step is taken to generate, where no run of its planner is recorded."""
+_PARTS = ("p10", "p50", "p90")
+_DRAWS = 20
+"""Simulations of the time that a plan takes."""
 _RUNS, _FILES = 50, 5
 """The newest runs of a planner, and the newest journals, that are looked at."""
 
@@ -43,6 +47,9 @@ class Estimate:
     open: int
     """Steps that may expand into others, which are in neither figure."""
     priced: bool
+    seconds: tuple[float, float, float] | None = None
+    """Until the end, on one engine with nothing else to do: the 10th, 50th and 90th of 100, by the profile of the model
+    on this machine. `None` without a profile."""
 
     def plain(self) -> dict[str, Any]:
         """Return it for `--json`."""
@@ -50,6 +57,7 @@ class Estimate:
             **{name: self._figures(usage) for name, usage in (("at_most", self.at_most), ("likely", self.likely))},
             "recorded_steps": self.recorded,
             "steps_that_may_expand": self.open,
+            **({} if self.seconds is None else {"seconds": dict(zip(_PARTS, self.seconds, strict=True))}),
         }
 
     def _figures(self, usage: Usage) -> dict[str, Any]:
@@ -62,6 +70,9 @@ class Estimate:
             f"by {self.recorded} recorded steps" if self.recorded else f"{SHARE:.0%} of what each step may generate"
         )
         lines = [f"at most {self._said(self.at_most)}", f"likely  {self._said(self.likely)} ({stands})"]
+        if self.seconds is not None:
+            low, middle, high = self.seconds
+            lines.append(f"takes   {middle:.3g} s, eight times in ten {low:.3g} to {high:.3g} s (by `plait calibrate`)")
         if self.open:
             lines.append(f"{self.open} of the steps may expand into more, which is not counted: a budget limits it")
         if not self.priced:
@@ -101,7 +112,33 @@ def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
         sum(count for name, (_, count) in known.items() if name in names),
         sum(step.expands for step in plan.steps),
         price is not None,
+        _seconds(plan, brief, config),
     )
+
+
+def _seconds(plan: Plan, brief: Brief, config: Config) -> tuple[float, float, float] | None:
+    """Return how long a plan takes, with lengths drawn from those of the model's profile."""
+    path = profile_file(config.model)
+    if not path.exists():
+        return None
+    profile = load(path)
+    hosts = [profile.host("host", slots=max(64, len(plan.steps)))]
+    whole = None if plan.output is None else plan
+    took = sorted(
+        simulate(
+            brief.request,
+            plan=whole,
+            hosts=hosts,
+            latency=profile.latency(),
+            outcome=profile.outcome(),
+            tools=brief.tools,
+            plugins=Plugins(),
+            seed=seed,
+        ).makespan
+        for seed in range(_DRAWS)
+    )
+    low, middle, high = (round(took[int(part * (_DRAWS - 1))], 4) for part in (0.1, 0.5, 0.9))
+    return low, middle, high
 
 
 def lengths(config: Config, planner: str) -> dict[str, tuple[int, int]]:

@@ -72,11 +72,7 @@ def simulate(
         int, typer.Option(min=1, help="Requests an engine decodes together.", rich_help_panel=_CLUSTER)
     ] = 64,
     profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What `plait calibrate` wrote; by default that of the model on this machine.",
-            rich_help_panel=_CLUSTER,
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Of `plait calibrate`.", rich_help_panel=_CLUSTER)
     ] = None,
     decode_rate: Annotated[
         float | None,
@@ -129,19 +125,9 @@ def simulate(
     rates: dict[str, Any] = {} if decode_rate is None else {"decode_rate": decode_rate}
     # news of tokens serves nothing but going on after a loss; of many runs it would cost the most
     rates |= {"cache_tokens": cache, "block": block, "tells_ids": times is None or die is not None}
-    made = Host if known is None else known.host
-    cluster = [made(f"host-{i}", slots=slots, **rates) for i in range(1, engines + 1)]
-    times_of = LatencyModel if known is None else known.latency
-    lengths = whole if known is None or not known.lengths else known.outcome()
-    options: dict[str, Any] = {
-        "hosts": cluster,
-        "latency": times_of(call=call_seconds),
-        "outcome": lengths if vary is None else varied(vary),
-        "confidence": synthetic(),
-        "faults": _strikes(cluster, slow, die),
-        "tools": brief.tools,
-        "seed": brief.request.seed,
-    }
+    options = _cluster(known, engines, slots, call_seconds, vary, rates)
+    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], slow, die)}
+    options |= {"tools": brief.tools, "seed": brief.request.seed}
     with opened(as_json) as output:
         summaries: dict[str, dict[str, Any]] = {}
         for variant in variants:
@@ -152,8 +138,8 @@ def simulate(
                 else _of_workload(simulate_workload(request, times, **options))
             )
         if as_json:
-            calibrated = None if known is None else f"{known.model} on {known.machine}"
-            output.result({"engines": engines, "slots": slots, "calibrated": calibrated, "policies": summaries})
+            head = {"engines": engines, "slots": slots, "calibrated": known and f"{known.model} on {known.machine}"}
+            output.result({**head, "policies": summaries})
         else:
             output.people.print(_trust(known, slots), markup=False)
             (_show if times is None else _show_workload)(summaries, engines, slots, output)
@@ -161,6 +147,19 @@ def simulate(
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _cluster(
+    known: Profile | None, engines: int, slots: int, call: float, vary: float | None, rates: dict[str, Any]
+) -> dict[str, Any]:
+    """Return engines, times and lengths, those of a profile if there is one."""
+    made = Host if known is None else known.host
+    lengths = whole if known is None or not known.lengths else known.outcome()
+    return {
+        "hosts": [made(f"host-{i}", slots=slots, **rates) for i in range(1, engines + 1)],
+        "latency": (LatencyModel if known is None else known.latency)(call=call),
+        "outcome": lengths if vary is None else varied(vary),
+    }
 
 
 def _profile(path: Path | None, model: str) -> Profile | None:

@@ -44,7 +44,7 @@ class Profile(Frozen):
     lengths: dict[str, tuple[int, ...]] = {}
     """Tokens of steps that came to their end, by the step's name without its number; in order of size."""
 
-    def step(self, sequences: int) -> float:
+    def step(self, sequences: float) -> float:
         """Return the seconds of a step of decoding."""
         return self.fixed + self.each * sequences
 

@@ -103,6 +103,10 @@ def test_the_commands_fit_and_use_a_profile(
     assert "uncalibrated" not in said
     assert "calibrated: countdown" in said
     assert main.run([*plan, "--profile", "script.json"]) == 2
+    capsys.readouterr()
+    assert main.run(["plan", "why?", "--planner", "sample:n=4", "--price", "--json"]) == 0
+    seconds = json.loads(capsys.readouterr().out)["price"]["seconds"]
+    assert 0 < seconds["p10"] <= seconds["p50"] <= seconds["p90"]
 
 
 def test_a_journal_is_read_as_attempts_and_as_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

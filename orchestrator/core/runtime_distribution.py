@@ -1,0 +1,172 @@
+"""How long n branches of one prompt take: until the first ends, until k have, until one succeeds. And how many fit.
+
+From the lengths of like branches that are recorded, as in "Predicting the runtime of parallel local search" (arXiv
+2403.08790): branches are independent draws, so the first of n to end is later than t with probability S(t)^n, the k-th
+of them is a sum of binomials, and the first success a draw of a distribution that may never come. Lengths are tokens;
+seconds follow from a decoding step of n sequences (`fixed + each * n`), which gets shorter as branches end. Intervals
+come from drawing the recorded lengths again (bootstrap): they say how sure the mean is, not how far a single run lies.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+__all__ = ["Branches", "Prediction", "Step", "n_for"]
+
+Step = Callable[[float], float]
+"""Seconds of a decoding step, by the number of sequences."""
+_AGAIN = 60
+"""Draws of a bootstrap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds (or tokens) until something happens."""
+
+    mean: float
+    """Given that it happens."""
+    low: float
+    """Of a 90 % interval of the mean."""
+    high: float
+    p50: float
+    p90: float
+    """`math.inf` where it does not happen so often."""
+    happens: float = 1.0
+    """Probability that it happens at all."""
+
+
+class Branches:
+    """Lengths of branches that are recorded, in tokens, and which of them succeeded (all, if that is not said)."""
+
+    def __init__(self, lengths: Sequence[int], succeeded: Sequence[bool] | None = None) -> None:
+        """Raises `ValueError` without lengths, for one below 1, and where the two are not of the same number."""
+        good = [True] * len(lengths) if succeeded is None else list(succeeded)
+        if not lengths or min(lengths) < 1 or len(good) != len(lengths):
+            raise ValueError("lengths of at least one token are needed, and as many marks of success")
+        pairs = sorted(zip(lengths, good, strict=True))
+        self.lengths = [length for length, _ in pairs]
+        self.succeeded = [mark for _, mark in pairs]
+
+    def first(self, n: int, step: Step | None = None) -> Prediction:
+        """Predict when the first of n branches ends."""
+        return self.quorum(n, 1, step)
+
+    def quorum(self, n: int, k: int, step: Step | None = None) -> Prediction:
+        """Predict when the k-th of n branches ends; k = n: when all have. Seconds with `step`, else tokens."""
+        if not 1 <= k <= n:
+            raise ValueError(f"of {n} branches {k} cannot have ended")
+        return self._predicted(lambda branches: branches._kth(n, k), n, step)
+
+    def success(self, n: int, step: Step | None = None) -> Prediction:
+        """Predict when the first of n branches ends in success."""
+        if n < 1:
+            raise ValueError("at least one branch is needed")
+        return self._predicted(lambda branches: branches._first_success(n), n, step)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _kth(self, n: int, k: int) -> list[float]:
+        """Return P(the k-th of n has ended by then), for each length."""
+        total = len(self.lengths)
+        return [_at_least(n, k, bisect_right(self.lengths, length) / total) for length in self.lengths]
+
+    def _first_success(self, n: int) -> list[float]:
+        """Return P(one of n has succeeded by then), for each length."""
+        total, so_far = len(self.lengths), 0
+        chances: list[float] = []
+        for i, (length, mark) in enumerate(zip(self.lengths, self.succeeded, strict=True)):
+            so_far += mark
+            later = i + 1
+            ahead = so_far
+            while later < total and self.lengths[later] == length:
+                ahead += self.succeeded[later]
+                later += 1
+            chances.append(1.0 - (1.0 - ahead / total) ** n)
+        return chances
+
+    def _predicted(self, chances: Callable[[Branches], list[float]], n: int, step: Step | None) -> Prediction:
+        mean, p50, p90, happens = self._figures(chances(self), n, step)
+        rng = Random(f"{n}/{len(self.lengths)}")
+        again: list[float] = []
+        size = len(self.lengths)
+        for _ in range(_AGAIN):
+            picks = [rng.randrange(size) for _ in range(size)]
+            drawn = Branches([self.lengths[i] for i in picks], [self.succeeded[i] for i in picks])
+            figures = drawn._figures(chances(drawn), n, step)
+            if figures[3] > 0:
+                again.append(figures[0])
+        again.sort()
+        low, high = (again[len(again) // 20], again[-1 - len(again) // 20]) if again else (mean, mean)
+        return Prediction(mean, low, high, p50, p90, happens)
+
+    def _figures(self, chances: list[float], n: int, step: Step | None) -> tuple[float, float, float, float]:
+        happens = chances[-1]
+        if happens <= 0.0:
+            return math.inf, math.inf, math.inf, 0.0
+        times = self._times(n, step)
+        mean = before = 0.0
+        p50 = p90 = math.inf
+        for time, chance in zip(times, chances, strict=True):
+            mean += time * (chance - before)
+            before = chance
+            p50 = time if chance >= 0.5 and p50 == math.inf else p50
+            p90 = time if chance >= 0.9 and p90 == math.inf else p90
+        return mean / happens, p50, p90, happens
+
+    def _times(self, n: int, step: Step | None) -> list[float]:
+        """Return when a branch of each length ends, n having begun together; it is quicker as others have ended."""
+        if step is None:
+            return [float(length) for length in self.lengths]
+        total, times, at, before = len(self.lengths), list[float](), 0.0, 0
+        for i, length in enumerate(self.lengths):
+            alive = max(1.0, n * (total - i) / total)
+            at += (length - before) * step(alive)
+            before = length
+            times.append(at)
+        return times
+
+
+def n_for(
+    latency: float, lengths: Branches, step: Step, *, share: float = 1.0, quantile: float = 0.9, most: int = 256
+) -> int:
+    """Return the most branches of which `share` have ended within `latency` seconds, with probability `quantile`; 0
+    where a single one takes longer. `step` gives the seconds of a decoding step with so many sequences.
+
+    >>> n_for(3.0, Branches([100] * 50), lambda n: 0.01 + 0.001 * n)
+    20
+    """
+
+    def fits(n: int) -> bool:
+        k = max(1, math.ceil(share * n))
+        chances = lengths._kth(n, k)  # pyright: ignore[reportPrivateUsage]
+        times = lengths._times(n, step)  # pyright: ignore[reportPrivateUsage]
+        reached = (time for time, chance in zip(times, chances, strict=True) if chance >= quantile)
+        return next(reached, math.inf) <= latency
+
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _at_least(n: int, k: int, p: float) -> float:
+    """Return P(at least k of n), each with probability p."""
+    if p >= 1.0:
+        return 1.0
+    if p <= 0.0:
+        return 0.0
+    odds, term, total = math.log(p) - math.log1p(-p), n * math.log1p(-p), 0.0
+    for i in range(n + 1):
+        if i >= k:
+            total += math.exp(term)
+        if i < n:
+            term += math.log((n - i) / (i + 1)) + odds
+    return min(1.0, total)

@@ -1,0 +1,54 @@
+"""Allocation `runtime`: as many further branches as end within a time, predicted from the lengths of a few probes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from plait.core.interfaces import Allocation, Allocator, BranchSpec
+from plait.core.runtime_distribution import Branches, n_for
+from plait.core.task import Task
+from plait.core.view import Branch
+
+__all__ = ["Runtime"]
+
+
+class Runtime(Allocator):
+    """The most branches of which `share` have ended within `latency` seconds, with probability `quantile`: order
+    statistics of the probes' lengths (arXiv 2403.08790) at the pace of an engine that decodes all of them together, a
+    step of n sequences taking `fixed + each * n` seconds. `plait calibrate` tells both. `most` and `tokens` cap the
+    number.
+
+    Without a probe that ended nothing is predicted, and no branch follows.
+    """
+
+    latency: float = Field(default=10.0, gt=0.0)
+    """Seconds that the further branches may take."""
+    share: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Of the branches that must have ended by then; less is enough for a vote that may end early."""
+    quantile: float = Field(default=0.9, gt=0.0, lt=1.0)
+    """Probability with which they have."""
+    fixed: float = Field(default=0.0025, gt=0.0)
+    """Seconds of a decoding step, however many sequences …"""
+    each: float = Field(default=0.0002, ge=0.0)
+    """… and more for each sequence."""
+
+    def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
+        """Return the further branches; `why` has the number that fits and what capped it."""
+        lengths = [probe.tokens for probe in probes if probe.done and probe.tokens > 0]
+        if not lengths:
+            return Allocation(why="no probe has ended: nothing can be predicted")
+        fits = n_for(
+            self.latency,
+            Branches(lengths),
+            lambda sequences: self.fixed + self.each * sequences,
+            share=self.share,
+            quantile=self.quantile,
+            most=self.most,
+        )
+        count = min(fits, self.affordable(probes))
+        why = f"{fits} branches end within {self.latency:g} s, by the lengths of {len(lengths)} probes"
+        if count < fits:
+            why += f"; the limits allow {count}"
+        return Allocation(branches=(BranchSpec(),) * count, why=why)
