@@ -13,12 +13,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import Random
 
 __all__ = ["Branches", "Prediction", "Step", "n_for"]
 
 Step = Callable[[float], float]
 """Seconds of a decoding step, by the number of sequences."""
+_FACTOR, _STEP, _MODULUS = 6364136223846793005, 1442695040888963407, 1 << 64
+"""Of a linear congruential generator (Knuth's MMIX): nothing here may depend on chance, so this is enough."""
 _AGAIN = 60
 """Draws of a bootstrap."""
 
@@ -90,11 +91,13 @@ class Branches:
 
     def _predicted(self, chances: Callable[[Branches], list[float]], n: int, step: Step | None) -> Prediction:
         mean, p50, p90, happens = self._figures(chances(self), n, step)
-        rng = Random(f"{n}/{len(self.lengths)}")
         again: list[float] = []
-        size = len(self.lengths)
+        size, state = len(self.lengths), n
         for _ in range(_AGAIN):
-            picks = [rng.randrange(size) for _ in range(size)]
+            picks: list[int] = []
+            for _ in range(size):
+                state = (state * _FACTOR + _STEP) % _MODULUS
+                picks.append((state >> 33) * size >> 31)
             drawn = Branches([self.lengths[i] for i in picks], [self.succeeded[i] for i in picks])
             figures = drawn._figures(chances(drawn), n, step)
             if figures[3] > 0:
