@@ -97,7 +97,7 @@ def study(
         with opened(False) as output:
             if not report:
                 asyncio.run(draw_sums(config, problems, kept))
-            drawn = read(kept)
+            drawn = read(kept, problems, config.seed)
             if not collect and drawn:
                 outcomes = replay_all(drawn, processes or len(os.sched_getaffinity(0)))
                 command = f"python -m studies erring-votes --problems {problems} --seed {config.seed}"

@@ -54,15 +54,17 @@ def sums(count: int, seed: int) -> list[str]:
     return list(found)
 
 
-def read(kept: Path) -> list[Drawn]:
-    """Return what has been drawn; a last line that was cut off is left out."""
+def read(kept: Path, count: int, seed: int) -> list[Drawn]:
+    """Return what has been drawn of the first `count` sums of a seed; a last line that was cut off is left out."""
     lines = kept.read_text(encoding="utf-8").split("\n")[:-1] if kept.is_file() else []
-    return [json.loads(line) for line in lines]
+    drawn: list[Drawn] = [json.loads(line) for line in lines]
+    wanted = set(sums(count, seed))
+    return [each for each in drawn if each["text"] in wanted]
 
 
 async def collect(config: Config, count: int, kept: Path, at_once: int = 8) -> None:
     """Draw what is missing, `at_once` sums at a time. Every sum is on disk when it is done."""
-    have = {(each["level"], each["text"]) for each in read(kept)}
+    have = {(each["level"], each["text"]) for each in read(kept, count, config.seed)}
     todo = [(level, text) for text in sums(count, config.seed) for level in LEVELS if (level, text) not in have]
     if not todo:
         return
