@@ -22,6 +22,9 @@ from .upstreams import workers_of
 
 __all__ = ["Server", "run"]
 
+_KEEP_ALIVE = 75
+"""Seconds for which an idle connection may be used again. Clients keep theirs for less (httpx for 5 s), so that none
+sends a request on one that is just being closed."""
 HEAD_BYTES = 64 << 10
 HEADERS = 200
 """Most bytes, and most lines, of the head of a request."""
@@ -58,6 +61,7 @@ class Server:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE,
                 timeout_graceful_shutdown=int(settings.drain_seconds) + 1,
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
@@ -101,18 +105,20 @@ class Server:
         """Close connections whose request does not arrive, or whose client does not read."""
         seen: dict[Any, tuple[object, float]] = {}
         loop = asyncio.get_running_loop()
+        pause = min(1.0, self.settings.header_seconds / 4, self.settings.stalled_seconds / 4)
         while True:
-            await asyncio.sleep(min(1.0, self.settings.header_seconds / 4, self.settings.stalled_seconds / 4))
-            now = loop.time()
+            looked = loop.time()
+            await asyncio.sleep(pause)
+            passed = min(loop.time() - looked, 2 * pause)  # where we were late ourselves, clients are not to blame
             still: dict[Any, tuple[object, float]] = {}
             for each in list(self._uvicorn.server_state.connections):
                 mark, most = self._mark(each)
-                before, since = seen.get(each, (None, now))
-                since = since if before == mark else now
-                if mark is not None and now - since > most:
+                before, waited = seen.get(each, (None, 0.0))
+                waited = waited + passed if before == mark else 0.0
+                if mark is not None and waited > most:
                     each.transport.abort()
                     continue
-                still[each] = (mark, since)
+                still[each] = (mark, waited)
             seen = still
 
     def _mark(self, connection: Any) -> tuple[object, float]:

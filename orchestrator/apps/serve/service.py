@@ -145,7 +145,8 @@ class Service:
         handle, user = live.handle, live.user
         self.live[handle.run] = live
         user.began(handle.run)
-        self._owners[handle.run] = user.name
+        if self.tenants.everybody is None:  # else all runs are everybody's
+            self._owners[handle.run] = user.name
         if len(self._owners) > _OWNERS:
             self._owners.popitem(last=False)
         handle.finished.add_done_callback(lambda done: self._ended(live, done))
