@@ -2,7 +2,7 @@
 
 Four engines of 16 slots at 1, 1, 1/2 and 1/4 of a speed. Runs come as a Poisson process: single answers, votes of four,
 and trees of three levels (two thoughts, each continued by two), lengths exponential. Load is the share of the tokens a
-second that all engines make with full slots. Each run has 20 seconds times its levels; deadlines are also measured
+second that all engines make with full slots. Each run has 8 seconds times its levels; deadlines are also measured
 with the budget that ends runs which are late. Medians of three seeds; the same seeds for every policy.
 """
 
@@ -23,7 +23,7 @@ MOST, SHARE = 400, 0.3
 RUNS, SEEDS = 400, (1, 2, 3)
 LOADS = (0.5, 0.8, 0.95)
 PLACING = ("round-robin", "least-loaded", "affinity", "predictive")
-DEADLINE = 20.0
+DEADLINE = 8.0
 
 
 def _think(name: str, text: str, after: str | None = None) -> Step:
