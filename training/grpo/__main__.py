@@ -20,12 +20,13 @@ import torch
 from .. import export
 from ..trades import TRADES
 from ..train import stopping
-from . import evaluate, five, warmup
+from . import evaluate, five, page, warmup
 from .threads import play, records
 from .trainer import Loss, advantages, update
 
 START = Path("build/training/five-start")
 FOLDER = Path("build/training/five-grpo")
+COMMAND = "python -m training.grpo start && python -m training.grpo train && python -m training.grpo evaluate"
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -34,13 +35,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("command", choices=("start", "train", "evaluate"))
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--start", type=Path, default=START / "model", help="the model that training begins with")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=None, help="320 to start, 200 to train")
     parser.add_argument("--minutes", type=float, default=None, help="train: stop after so long")
     parser.add_argument("--problems", type=int, default=None, help="a step: 24; to evaluate: 1,000")
     parser.add_argument("--branches", type=int, default=4, help="rollouts of a problem")
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of AdamW")
     parser.add_argument("--credit", choices=("thread", "rollout"), default="thread")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=None, help="evaluate: write the page of results into this folder")
     parser.add_argument("--save-records", action="store_true", help="keep the records of each step in FOLDER/records")
     return parser.parse_args(arguments)
 
@@ -51,6 +53,7 @@ def train(options: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model = export.load(options.start)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.0)
+    steps = options.steps or 200
     step, last = 0, folder / "last.pt"
     if last.exists():
         kept = torch.load(last, weights_only=True)
@@ -60,7 +63,7 @@ def train(options: argparse.Namespace) -> None:
     begun, cpu = time.monotonic(), time.process_time()
     problems = options.problems or 24
     with stopping() as stopped, (folder / "curve.jsonl").open("a") as curve:
-        while step < options.steps and not stopped.is_set():
+        while step < steps and not stopped.is_set():
             rng = random.Random(f"grpo/{options.seed}/{step}")
             puzzles = [five.draw_problem(rng, test=False) for _ in range(problems)]
             games = play(model, [each for each in puzzles for _ in range(options.branches)], 1.0, rng.getrandbits(31))
@@ -93,7 +96,7 @@ def train(options: argparse.Namespace) -> None:
             curve.write(json.dumps(row) + "\n")
             curve.flush()
             late = options.minutes is not None and time.monotonic() - begun > 60 * options.minutes
-            if step % 10 == 0 or step == options.steps or stopped.is_set() or late:
+            if step % 10 == 0 or step == steps or stopped.is_set() or late:
                 kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
                 torch.save(kept, folder / ".last.tmp")
                 os.replace(folder / ".last.tmp", last)
@@ -107,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     torch.set_num_threads(1)
     if options.command == "start":
-        print(warmup.run(options.folder or START, options.steps, options.seed))
+        print(warmup.run(options.folder or START, options.steps or 320, options.seed))
     elif options.command == "train":
         train(options)
     else:
@@ -115,6 +118,8 @@ def main(arguments: list[str] | None = None) -> None:
         pair = evaluate.compare(export.load(options.start), export.load(folder / "model"), options.problems or 1000)
         (folder / "evaluation.json").write_text(json.dumps(dataclasses.asdict(pair), indent=1) + "\n")
         print(evaluate.table(pair))
+        if options.out is not None:
+            print(page.write(pair, folder / "curve.jsonl", COMMAND, options.out))
 
 
 if __name__ == "__main__":

@@ -13,17 +13,18 @@ _PROMPT = re.compile(r"\bT(\d{1,3})((?: \d{1,3})+) <go>")
 
 
 class Countdown(Dialect):
-    """Items are `a op b = c | x y`: a first step and the two numbers left beside its result."""
+    """Items are `a op b = c | x y`: a first step and the numbers left beside its result, two of four."""
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
         """Return `<child> T n1 n2 n3 <go>`, or `None` for an illegal step or one on numbers that are not there."""
         problem = _PROMPT.search(prompt)
         if problem is None:
             return None
-        a, b, c, x, y = (int(fields[name]) for name in "abcxy")
-        if sorted(map(int, problem[2].split())) != sorted((a, b, x, y)) or _apply(a, fields["op"], b) != c:
+        a, b, c = (int(fields[name]) for name in "abc")
+        rest = [int(number) for number in fields["rest"].split()]
+        if sorted(map(int, problem[2].split())) != sorted((a, b, *rest)) or _apply(a, fields["op"], b) != c:
             return None
-        numbers = " ".join(map(str, sorted((c, x, y), reverse=True)))
+        numbers = " ".join(map(str, sorted((c, *rest), reverse=True)))
         return fill(self.header, {"target": problem[1], "numbers": numbers})
 
 
@@ -55,7 +56,7 @@ DIALECT = Countdown(
     chat=False,
     open="<spawn>",
     separator=";",
-    item=r"(?P<step>(?P<a>\d{1,3}) (?P<op>[-+*/]) (?P<b>\d{1,3}) = (?P<c>\d{1,3})) \| (?P<x>\d{1,3}) (?P<y>\d{1,3})",
+    item=r"(?P<step>(?P<a>\d{1,3}) (?P<op>[-+*/]) (?P<b>\d{1,3}) = (?P<c>\d{1,3})) \| (?P<rest>\d{1,3}(?: \d{1,3})*)",
     words=True,
     holes=True,
     echo="{step}",
