@@ -41,8 +41,8 @@ def write(pair: Pair, curve: Path, command: str, out: Path) -> Path:
             "The curve",
             ("steps", "solved", "threads that hit", "critical path", "total tokens", "gap in log p"),
             shown,
-            "Rollouts at temperature 1 on training problems, as they were trained on; gap in log p: mean difference between the "
-            "sampler's log-probability (float32) and the trainer's (bfloat16) before an update.",
+            "Rollouts at temperature 1 on training problems, as they were trained on; gap in log p: mean difference "
+            "between the sampler's log-probability (float32) and the trainer's (bfloat16) before an update.",
         ),
     ]
     page = contents(
