@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from .chat import Message
 from .errors import PlannerError
-from .flow import Answerable, Context, Flow
-from .plan import Budget, Plugin
+from .flow import Answerable, Context, Flow, flow_step
+from .plan import Budget, Plugin, Step
 from .tools.tool import is_name
 
 __all__ = ["Agent"]
@@ -57,6 +57,16 @@ class Agent(Flow):
         if twice is not None:
             raise ValueError(f"two agents of {self.name!r} are named {twice!r}")
         return self
+
+    @property
+    def reach(self) -> tuple[str, ...] | None:
+        """Names of the tools that it and the agents beside it may call; `None` for all of the run."""
+        reaches = [self.tools, *(each.reach for each in (*self.agents, *self.handoffs))]
+        return None if None in reaches else tuple(dict.fromkeys(name for each in reaches for name in each or ()))
+
+    def step(self, question: str, name: str) -> Step:
+        """Return a step for the patch of a reader: the agent works on a question, as a part of the run."""
+        return flow_step(self, question, name, label=self.name, reach=self.reach)
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Work as the planner does, with the agent's instructions and tools."""

@@ -44,7 +44,20 @@ from .planning import derive
 from .tools.context import Context as ToolContext
 from .tools.tool import tool
 
-__all__ = ["ROOT", "Answerable", "Asked", "Context", "Flow", "Line", "StepFailed", "ask_a_person", "is_root"]
+__all__ = [
+    "ROOT",
+    "Answerable",
+    "Asked",
+    "Context",
+    "Flow",
+    "Line",
+    "StepFailed",
+    "ask_a_person",
+    "flow_step",
+    "flow_within",
+    "is_root",
+    "may_change",
+]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Made[object])
@@ -393,6 +406,40 @@ class Flow(Planner):
 def is_root(step: Step) -> bool:
     """Whether a step stands for a flow."""
     return step.op.kind == "join" and not step.needs and step.expands
+
+
+def flow_step(flow: Flow, question: str, name: str, *, label: str = "", reach: Sequence[str] | None = None) -> Step:
+    """Return a step for the patch of a reader: a flow that works on a question, as a part of the run. Its value is the
+    flow's. `reach` names the tools that the flow may call; by default all of the run."""
+    spec = Plugin.of(flow).model_dump(mode="json")
+    tools = None if reach is None else list[JsonValue](reach)
+    state: JsonValue = {"flow": spec, "question": question, "reach": tools}
+    op = Join(merge=Plugin(name="constant"), tolerate="any-end")
+    return Step(name=name, op=op, expands=True, label=label, state=state)
+
+
+def flow_within(step: Step, brief: Brief) -> tuple[Flow, Brief] | None:
+    """Return the flow that a step of `flow_step` stands for, and its brief; `None` for any other step. `brief` is the
+    run's. Raises `PluginError` for a planner that is not there."""
+    match step.state:
+        case {"flow": dict() as spec, "question": str() as question}:
+            flow = brief.plugin("planner", Plugin.model_validate(spec))
+            assert isinstance(flow, Flow)
+            seed = derive(brief.request.seed, "flow", step.name)
+            request = brief.request.model_copy(update={"text": question, "messages": (), "seed": seed})
+            return flow, replace(brief, request=request, task=brief.task.model_copy(update={"text": question}))
+        case _:
+            return None
+
+
+def may_change(step: Step, brief: Brief) -> bool:
+    """Whether a step changes the world, or is a flow that may call a tool which does."""
+    match step.state:
+        case {"flow": dict(), "reach": reach}:
+            tools = (each for each in brief.tools if not isinstance(reach, list) or each.name in reach)
+            return any(each.side_effects or each.approve for each in tools)
+        case _:
+            return step.side_effects
 
 
 def _parts(prompt: Pieces) -> tuple[Part, ...]:

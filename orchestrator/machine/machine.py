@@ -466,7 +466,8 @@ class Machine:
         if event.patch is not None:
             if node.inner is None:
                 prefix = f"{node.id}/" if node.tries <= 1 else f"{node.id}~{node.tries}/"
-                level = node.scope.level + (not is_root(node.step))
+                of_run = is_root(node.step) and node.scope.owner is None  # a run's flow stands in the plan as one step
+                level = node.scope.level + (not of_run)
                 node.inner = Scope(node.run, node, node.scope, prefix, level)
             if repeats(event.patch, node.inner):
                 self.late += 1

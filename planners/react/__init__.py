@@ -71,7 +71,8 @@ class React(Flow):
     temperature: float = Field(default=0.0, ge=0.0)
     """0 is greedy."""
     agents: tuple[Agent, ...] = ()
-    """Agents that the model may call as tools; they begin when the turn is whole, side by side."""
+    """Agents that the model may call as tools. They begin like other calls: while the turn is still being written, or,
+    if they may call a tool with side effects, when it is whole."""
     handoffs: tuple[Agent, ...] = ()
     """Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`."""
     early: bool = True
@@ -96,7 +97,7 @@ class React(Flow):
             calls = ledger.calls(turn.value)
             if not calls:
                 break
-            said = await self._agents(ctx, calls)
+            said = await self._agents(ctx, calls) if self.samples > 1 else {}
             heir = next((each for each in self.handoffs for call, _ in calls if call.name == transfer(each)), None)
             readable = [call for call, _ in calls if call.id]
             value = turn.value if self.samples == 1 else await self._made(ctx, turn, calls)
@@ -132,22 +133,24 @@ class React(Flow):
         return {"text": turn.text, "results": results}
 
     async def _agents(self, ctx: Context, calls: Sequence[tuple[Wanted, str]]) -> dict[str, str]:
-        """Let the agents that were called work, side by side, and return what each said, by the id of the call."""
-        known = {each.name: each for each in self.agents}
-        asked = [call for call, fate in calls if fate == "ours" and call.name in known]
+        """Let the agents that a voted turn calls work, side by side, and return what each said, by the id of the call.
+        Those of other turns are steps of the turn's own."""
 
-        async def one(call: Wanted) -> str:
-            question = call.arguments.get("question")
-            if not isinstance(question, str) or not question.strip():
-                return f"{_ERROR}give the `question` as a text"
+        async def one(agent: Agent, question: str) -> str:
             try:
-                value = await known[call.name].work(ctx, question)
+                return _answer(await agent.work(ctx, question))
             except (StepFailed, PlannerError, PluginError) as error:
-                return f"{_ERROR}{error}"
-            return split_reasoning(as_text(value))[1].strip()
+                return f"{_ERROR}the agent {agent.name}, asked {question[:80]!r}: {error}"
 
-        said = await ctx.gather(*(one(call) for call in asked))
-        return {call.id: each for call, each in zip(asked, said, strict=True)}
+        asked = [(call, found) for call, fate in calls if fate == "ours" and (found := self.asks(call)) is not None]
+        said = await ctx.gather(*(one(*found) for _, found in asked))
+        return {call.id: each for (call, _), each in zip(asked, said, strict=True)}
+
+    def asks(self, call: Wanted) -> tuple[Agent, str] | None:
+        """Return the agent that a call asks, and what; `None` for a call that asks none."""
+        agent = next((each for each in self.agents if each.name == call.name), None)
+        question = call.arguments.get("question")
+        return (agent, question) if agent is not None and isinstance(question, str) and question.strip() else None
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that starts a turn's calls as they are written."""
@@ -303,7 +306,11 @@ class Ledger:
                 most_calls = f"a turn may make {self.planner.calls} calls"
                 said.append((call, f"not run: {most_calls}; make it again if it is needed"))
                 continue
-            if fate == "ours" and call.id not in agents:
+            asked = self.planner.asks(call) if fate == "ours" else None
+            if fate == "ours" and asked is None:
+                if any(call.name == each.name for each in self.planner.agents):
+                    said.append((call, f"{_ERROR}give the `question` as a text"))
+                    continue
                 moved = any(call.name == transfer(each) for each in self.planner.handoffs)
                 said.append((call, "The conversation is handed over." if moved else self._more(call, most)))
                 continue
@@ -312,6 +319,10 @@ class Ledger:
                 if fate == "same"
                 else agents.get(call.id) or _result(value, call)
             )
+            if asked is not None and call.id not in agents:
+                who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
+                failed = result.startswith(_ERROR)
+                result = f"{_ERROR}{who}{result.removeprefix(_ERROR)}" if failed else _answer(result)
             if call.name == MORE_TOOLS and fate == "run" and not result.startswith(_ERROR):
                 result = self._found(result)
             self.by_id[call.id] = now[call.key] = result
@@ -382,7 +393,7 @@ class TurnReader:
         if not calls:
             return None
         new = self._new(calls)
-        needs = [call.step for call, fate in calls if fate == "run"]
+        needs = list(self._made)
         merge = Plugin(name="observations", options={"text": text})
         join = Step(name=RESULTS, op=Join(merge=merge, tolerate="any-end"), needs=tuple(needs), label="results")
         return Plan(steps=(*new, join), output=RESULTS)
@@ -393,11 +404,18 @@ class TurnReader:
     def _new(self, calls: Sequence[tuple[Wanted, str]]) -> list[Step]:
         new: list[Step] = []
         for call, fate in calls:
-            if fate != "run" or call.step in self._made:
+            asked = self._planner.asks(call) if fate == "ours" else None
+            if (fate != "run" and asked is None) or call.step in self._made:
                 continue
-            step = self._made[call.step] = call_step(call)
+            step = call_step(call) if asked is None else asked[0].step(asked[1], call.step)
+            self._made[call.step] = step
             new.append(step)
         return new
+
+
+def _answer(value: JsonValue) -> str:
+    """Return what an agent answered."""
+    return split_reasoning(as_text(value))[1].strip()
 
 
 def _text(value: JsonValue) -> str:

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from plait import Agent, AsyncOrchestrator, Budget, Flow, Orchestrator
+from plait import Agent, AsyncOrchestrator, Budget, Flow, Orchestrator, tool
 from plait.core.errors import PlaitError
+from plait.core.events import Job
+from plait.core.plan import Call, Request, Think
+from plait.core.result import Result
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
+from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply
 from tests.planners.test_react import call, look
 from tests.runtime.client.test_messages import Seen, said
@@ -66,7 +70,7 @@ def test_an_agents_budget_is_within_the_runs_and_its_end_is_an_observation():
     answer = run(worker, lead)
     assert answer.answer == "none"
     observed = worker.thinks[-1].messages[-1].text
-    assert "BudgetExceeded" in observed
+    assert observed.startswith("error: the agent scout, asked 'Look at x': ")
     assert "3 tokens are used up" in observed
     answer = run(worker, lead, tokens=1)
     assert answer.failure is not None
@@ -161,4 +165,108 @@ async def test_a_run_with_agents_is_replayed_and_taken_up_after_any_event(tmp_pa
             (entry,) = entries(left)
             again = await asyncio.wait_for(orchestrator.resume(entry.run), 20)
         assert (again.status, again.answer) == ("done", "one"), f"killed after {events}"
-        assert sorted(row.name for row in again.trace) == sorted(row.name for row in answer.trace)
+        # a turn that was cut off is written again, and the agents that it had begun begin again
+        left_over = [row for row in again.trace if row.state == "cancelled"]
+        assert sorted(row.name for row in again.trace if row not in left_over) == sorted(
+            row.name for row in answer.trace
+        )
+
+
+def test_agents_begin_while_the_turn_is_still_being_written():
+    quick = call("scout", question="Look at x")
+    slow = Agent(name="clerk", instructions="You are a clerk.")
+    lead = Agent(name="lead", tools=(), agents=(SCOUT, slow))
+    text = quick + call("clerk", question="Write it down") + " and so on" * 40
+
+    @tool(side_effects=True)
+    def write(what: str) -> str:
+        """Write it down."""
+        return what
+
+    worker = Seen(
+        Reply(when="You are a scout", text="A thing."),
+        Reply(when="You are a clerk", text="Written."),
+        Reply(when="Tool: A thing.*Tool: Written", text="Answer: done"),
+        Reply(text=text, tokens_per_second=60),
+    )
+    with Orchestrator(workers=[worker], tools=[look, write], journal="off") as plait:
+        answer = plait.run("x", planner=lead)
+    assert answer.answer == "done"
+    turn, scout, clerk, last = (
+        next(row for row in answer.trace if row.name == name)
+        for name in ("lead-1.turn-1", "scout-1.turn-1", "clerk-1.turn-1", "results")
+    )
+    assert scout.ended_at and clerk.started_at and last.ended_at and turn.started_at and scout.started_at
+    assert scout.ended_at < clerk.started_at, "the clerk may write, so it begins when the turn is whole"
+    assert turn.started_at < scout.started_at < clerk.started_at < last.ended_at
+
+
+def test_depth_bounds_agents_of_agents_before_they_begin():
+    inner = Agent(name="inner", instructions="You are inside.", tools=("look",))
+    middle = Agent(name="middle", instructions="You are between.", tools=(), agents=(inner,))
+    lead = Agent(name="lead", tools=(), agents=(middle,))
+
+    def asked(depth: int) -> tuple[Any, Seen]:
+        worker = Seen(
+            Reply(when="You are inside.*a thing at x", text="A thing."),
+            Reply(when="You are inside", text=call("look", at="x")),
+            Reply(when="You are between.*Tool: ", text="The inner one is done or not."),
+            Reply(when="You are between", text=call("inner", question="Look at x")),
+            Reply(when="Tool: ", text="Answer: done"),
+            Reply(text=call("middle", question="Have x looked at")),
+        )
+        return run(worker, lead, budget=Budget(depth=depth)), worker
+
+    for depth, who in [
+        (1, ["lead"]),
+        (2, ["lead", "between"]),
+        (3, ["lead", "between"]),
+        (5, ["lead", "between", "inside"]),
+    ]:
+        answer, worker = asked(depth)
+        assert answer.answer == "done", depth
+        spoke = {
+            "inside" if "You are inside" in said(each) else "between" if "You are between" in said(each) else "lead"
+            for each in worker.thinks
+        }
+        assert spoke == set(who), depth
+        observed = [m.text for each in worker.thinks for m in each.messages if m.role == "tool" and "error" in m.text]
+        refused = [text for text in observed if "depth" in text]
+        assert bool(refused) == (depth < 5)
+        assert all("the agent " in text and "asked '" in text for text in refused)
+
+
+def test_turns_of_agents_count_in_the_runs():
+    lead = Agent(name="lead", tools=(), agents=(SCOUT,))
+
+    def asked(turns: int) -> tuple[Any, Seen]:
+        worker = Seen(
+            Reply(when="You are a scout.*a thing at x", text="A thing."),
+            Reply(when="You are a scout", text=call("look", at="x")),
+            Reply(when="Tool: ", text="Answer: done"),
+            Reply(text=call("scout", question="Look at x")),
+        )
+        return run(worker, lead, budget=Budget(turns=turns)), worker
+
+    answer, worker = asked(4)
+    assert answer.answer == "done" and len(worker.thinks) == 4
+    answer, worker = asked(2)
+    assert len(worker.thinks) < 4
+    assert answer.failure is None or "turns" in answer.failure.message
+
+
+def test_an_agent_within_a_run_is_simulated():
+    lead = Agent(name="lead", tools=(), agents=(SCOUT,))
+
+    def outcome(job: Job, _: Any) -> Result:
+        if isinstance(job.op, Call):
+            return Result(value="a thing")
+        assert isinstance(job.op, Think)
+        text = said(job.op)
+        tools = sum(each.role == "tool" for each in job.op.messages)
+        if "You are a scout" in text:
+            return Result(value="A thing." if tools else call("look", at="x"))
+        return Result(value="Answer: one" if tools else call("scout", question="Look at x"))
+
+    report = simulate(Request(text="x"), planner=lead, outcome=outcome, tools=[tool(look).spec])
+    assert report.result is not None and report.result.text == "Answer: one", report.failure

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ...core.errors import RAISED, PlaitError, PlannerError
 from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
-from ...core.flow import Flow, is_root
+from ...core.flow import Flow, flow_within, is_root, may_change
 from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan, Step
 from ...core.result import Failure, as_failure
@@ -38,11 +38,11 @@ class _Reading:
     names: set[str] = field(default_factory=set[str])
     """Names of the steps that are held."""
 
-    def ready(self, patches: Sequence[Plan]) -> list[Plan]:
+    def ready(self, patches: Sequence[Plan], brief: Brief) -> list[Plan]:
         """Return the patches that need not wait, and hold the others."""
         ready: list[Plan] = []
         for patch in patches:
-            effects = any(step.side_effects for step in patch.steps)
+            effects = any(may_change(step, brief) for step in patch.steps)
             if effects or (self.names and any(name in self.names for name in _mentioned(patch))):
                 self.held.append(patch)
                 self.names |= {step.name for step in patch.steps}
@@ -71,7 +71,7 @@ class Expander:
         self._revise = revise or _as_it_is
         self._runs: dict[str, _Open] = {}
         self.flows: dict[str, Running] = {}
-        """By run."""
+        """By the id of the step that stands for it."""
 
     def adopt(self, run: str, planner: Planner, brief: Brief) -> None:
         """Take a run that was planned before, so that its steps can go on expanding."""
@@ -96,37 +96,45 @@ class Expander:
         ends: dict[str, list[End]] = {}
         for _, step, _, state, _ in machine.moves:
             if state in ENDS:
-                run = step.partition(":")[0]
-                flow = self.flows.get(run)
-                if flow is not None and flow.knows(step) and run in machine.runs:
-                    ends.setdefault(run, []).append(end_of(machine, step))
+                root = step.rpartition("/")[0]
+                flow = self.flows.get(root)
+                if flow is not None and flow.knows(step) and root.partition(":")[0] in machine.runs:
+                    ends.setdefault(root, []).append(end_of(machine, step))
         said: list[Event] = []
-        for run, each in ends.items():
-            flow = self.flows[run]
-            if machine.nodes[flow.root].ended:  # given up as a whole
+        for root, each in ends.items():
+            flow = self.flows[root]
+            if machine.nodes[root].ended:  # given up as a whole
                 flow.close(each)
             else:
-                said += flow.heard(each, machine.now - self._runs[run].shift, at)
+                said += flow.heard(each, machine.now - self._runs[root.partition(":")[0]].shift, at)
         return said
 
     def shift(self, run: str, seconds: float) -> None:
         """Say that a run goes on in a machine whose clock is so far ahead of the one that it had."""
         self._runs[run].shift = seconds
 
-    def is_flow(self, run: str) -> bool:
-        """Whether a run's planner is a flow."""
+    def is_flow(self, step: Step, run: str) -> bool:
+        """Whether a step of a run stands for a flow: the run's planner or one within it."""
         opened = self._runs.get(run)
-        return opened is not None and isinstance(opened.planner, Flow)
+        return opened is not None and (isinstance(opened.planner, Flow) or flow_within(step, opened.brief) is not None)
 
     def again(self, action: Expand, machine: Machine, trail: Iterable[Heard], at: float) -> list[Event]:
         """Run a flow anew through what a journal has of it; return what it had not said yet. Raises `ConfigError` for
         one that is not what it was."""
-        run = action.step.partition(":")[0]
-        opened = self._runs[run]
-        assert isinstance(opened.planner, Flow)
-        flow = Running(opened.planner, opened.brief, action.step, action.attempt, self._revise)
-        self.flows[run] = flow
+        opened = self._runs[action.step.partition(":")[0]]
+        flow = self._flow(opened, machine.nodes[action.step].step, action)
+        assert flow is not None
         return again(flow, trail, lambda step: end_of(machine, step), at)
+
+    def _flow(self, opened: _Open, step: Step, action: Expand) -> Running | None:
+        """Return the flow that a step stands for, made anew; `None` if it stands for none."""
+        within = flow_within(step, opened.brief)
+        if within is None and not isinstance(opened.planner, Flow):
+            return None
+        flow, brief = within or (opened.planner, opened.brief)
+        assert isinstance(flow, Flow)
+        running = self.flows[action.step] = Running(flow, brief, action.step, action.attempt, self._revise)
+        return running
 
     def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
         """Feed a step's reader and return what it says, in order; after the step's result the last event closes it.
@@ -145,12 +153,15 @@ class Expander:
         if opened is None:
             message = f"run {step.run} was submitted without a planner, so {action.step} has nothing to expand into"
             return [_failed(action, at, PlannerError(message))]
-        if isinstance(opened.planner, Flow) and is_root(step.plan):
-            if step.run in self.flows:
+        if is_root(step.plan):
+            if action.step in self.flows:
                 return []
-            flow = Running(opened.planner, opened.brief, action.step, action.attempt, self._revise)
-            self.flows[step.run] = flow
-            return flow.begin(machine.now, at)
+            try:
+                flow = self._flow(opened, step.plan, action)
+            except RAISED as error:
+                return [_failed(action, at, _of_planner(opened.planner, f"flow {step.plan.name!r}", error))]
+            if flow is not None:
+                return flow.begin(machine.now, at)
         reading = opened.readers.get(action.step)
         if reading is not None and (
             reading.attempt > action.attempt or (reading.attempt == action.attempt and reading.reader is None)
@@ -173,7 +184,7 @@ class Expander:
         patches: list[Plan] = []
         if action.delta is not None:
             fed: Sequence[Plan] = reading.reader.feed(action.delta)
-            patches += reading.ready([self._revise(checked.plan(patch, "its reader"), brief) for patch in fed])
+            patches += reading.ready([self._revise(checked.plan(patch, "its reader"), brief) for patch in fed], brief)
         last: Plan | None = None
         if action.result is not None:
             merged = getattr(reading.reader, "merged", None)
@@ -191,9 +202,8 @@ class Expander:
     def forget(self, run: str) -> None:
         """Drop a run that is over."""
         self._runs.pop(run, None)
-        flow = self.flows.pop(run, None)
-        if flow is not None:
-            flow.close()
+        for root in [each for each in self.flows if each.partition(":")[0] == run]:
+            self.flows.pop(root).close()
 
 
 def _reader(opened: _Open, step: Step) -> Reader:

@@ -65,8 +65,8 @@ class Rebuilt:
     dispatched: dict[int, Dispatch]
     """All dispatches of the run, by attempt."""
     notes: list[Note]
-    trail: list[Heard] = field(default_factory=list["Heard"])
-    """The events of the run's flow, if its planner is one."""
+    trails: dict[str, list[Heard]] = field(default_factory=dict[str, list["Heard"]])
+    """The events of the run's flows, by the ids of the steps that stand for them."""
     finish: Finish | None = None
     record: Run | None = None
     """Its records, if it has finished."""
@@ -88,11 +88,15 @@ class Rebuilt:
         return answers
 
     def follow(self, moment: Moment) -> None:
-        """Add one event to the trail of the run's flow, if its planner is one and the event concerns it."""
-        root = self.submitted.plan.steps[0]
-        if is_root(root):
-            heard = heard_at(f"{self.run}:{root.name}", moment.event, moment.machine, moment.actions)
-            self.trail += [heard] if heard is not None else []
+        """Add one event to the trails of the run's flows that it concerns."""
+        for action in moment.actions:
+            if isinstance(action, Expand) and action.step.partition(":")[0] == self.run:
+                node = moment.machine.nodes.get(action.step)
+                if node is not None and is_root(node.step):
+                    self.trails.setdefault(action.step, [])
+        for root, trail in self.trails.items():
+            heard = heard_at(root, moment.event, moment.machine, moment.actions)
+            trail += [heard] if heard is not None else []
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -220,9 +224,9 @@ def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
         if node.state is not State.EXPANDING or node.own is None:
             continue
         op = node.step.op
-        if is_root(node.step) and expander.is_flow(rebuilt.run):
+        if node.id in rebuilt.trails and expander.is_flow(node.step, rebuilt.run):
             action = Expand(step=node.id, attempt=node.generation, result=node.own)
-            events += expander.again(action, rebuilt.machine, rebuilt.trail, at)
+            events += expander.again(action, rebuilt.machine, rebuilt.trails[node.id], at)
             continue
         said: list[Event] = []
         if op.kind == "think" and op.stream and node.own.text:
