@@ -466,8 +466,7 @@ class Machine:
         if event.patch is not None:
             if node.inner is None:
                 prefix = f"{node.id}/" if node.tries <= 1 else f"{node.id}~{node.tries}/"
-                of_run = is_root(node.step) and node.scope.owner is None  # a run's flow stands in the plan as one step
-                level = node.scope.level + (not of_run)
+                level = node.scope.level + (node.scope.owner is not None or not is_root(node.step))
                 node.inner = Scope(node.run, node, node.scope, prefix, level)
             if repeats(event.patch, node.inner):
                 self.late += 1
