@@ -211,7 +211,7 @@ async def test_a_call_that_was_never_made_is_made(work: Work, crash: Crash) -> N
     """Killed after the event that led to it, before its intent was written."""
     path = await crash(chain("look", "pay"), lambda: any("pay" in each for each in work.made))
     with Journal(path) as journal:
-        journal._db.execute("DELETE FROM notes WHERE kind = 'intent'")
+        journal._storage._db.execute("DELETE FROM notes WHERE kind = 'intent'")
     before = len(work.made)
     async with fresh(work, path) as orchestrator:
         answer = await orchestrator.resume(run_of(path))
@@ -258,7 +258,7 @@ async def test_an_expansion_that_was_not_yet_read_is_read_once(work: Work, crash
         path = tmp_path / f"cut-{cut}.plait"
         shutil.copy(whole, path)
         with Journal(path) as journal:
-            db = journal._db
+            db = journal._storage._db
             db.execute("DELETE FROM events WHERE seq > ?", (cut,))
             db.execute("DELETE FROM actions WHERE seq > ?", (cut,))
             db.execute("UPDATE runs SET status = NULL")
@@ -353,7 +353,7 @@ async def test_what_cannot_be_resumed_is_said(work: Work, crash: Crash, tmp_path
         with Journal(path), pytest.raises(ConfigError, match="being written by another run"):
             await orchestrator.resume(run)
     with Journal(path) as journal:
-        journal._db.execute("UPDATE actions SET actions = replace(actions, ':s0\"', ':s1\"')")
+        journal._storage._db.execute("UPDATE actions SET actions = replace(actions, ':s0\"', ':s1\"')")
     async with fresh(work, path) as orchestrator:
         with pytest.raises(ConfigError, match=f"run {run} cannot be resumed: from event"):
             await orchestrator.resume(run)
@@ -410,7 +410,7 @@ async def test_a_side_effect_waits_until_the_text_that_plans_it_is_whole(work: W
 async def test_what_another_version_words_otherwise_is_resumed_all_the_same(work: Work, crash: Crash) -> None:
     path = await crash(chain("look", "put"), lambda: "put 2" in work.made)
     with Journal(path) as journal:
-        journal._db.execute("""UPDATE actions SET actions = replace(actions, '"seconds":null', '"second":null')""")
+        journal._storage._db.execute("""UPDATE actions SET actions = replace(actions, '"seconds":null', '"second":null')""")
     assert replay(path, Plugins()).divergence is not None
     async with fresh(work, path) as orchestrator:
         assert (await orchestrator.resume(run_of(path))).value == 2
