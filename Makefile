@@ -10,7 +10,7 @@ ARGS ?=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports architecture site format docs bench clean
+.PHONY: help setup demo test compiled check lint types imports architecture site format docs bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -34,6 +34,11 @@ ifeq ($(strip $(ARGS)),)
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+# Takes a minute. Compiled modules are used while the sources stay as they are; PURE_PLAIT=1 leaves them out.
+compiled: $(READY) ## Compile the machine with mypyc: about twice as fast
+	@$(BIN)/python -c 'import mypyc' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check mypy
+	@COMPILE_PLAIT=1 $(BIN)/python setup.py --quiet build_ext --inplace
 
 check: lint types imports architecture site ## Run every check of the code and the documents themselves
 
@@ -70,4 +75,4 @@ bench: $(READY) ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## Remove the virtual environment and everything made
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	@rm -rf orchestrator/machine/*.so orchestrator/machine/compiled.crc32 src/*.so $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache

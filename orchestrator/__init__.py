@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from .compiled import choose
+
 if TYPE_CHECKING:
     from .core.agent import Agent
     from .core.errors import PlaitError
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from .runtime.client.client import AsyncOrchestrator
     from .runtime.client.config import Config
     from .runtime.client.sync import Orchestrator
+
+choose()  # before anything of the machine is imported
 
 __all__ = [
     "Agent",

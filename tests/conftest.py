@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, settings
 # Before any test imports an engine: nothing is fetched or reported.
 os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1")
 
+# The machine's sources are what is tested, whatever has been compiled; `PURE_PLAIT= make test` tests the compiled ones.
+os.environ.setdefault("PURE_PLAIT", "1")
+
 # Runs are written down by default: not into the home of whoever runs the tests. Of several processes (`-n`) each has a
 # folder of its own within that of the first, which alone ends in an orderly way.
 _above = os.environ["XDG_STATE_HOME"] if "PYTEST_XDIST_WORKER" in os.environ else None

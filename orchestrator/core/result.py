@@ -153,6 +153,10 @@ class Result(Frozen):
         return self.prior + as_text(self.value)
 
 
+NOTHING = Result()
+"""Of what has no value to tell. One for all: they are frozen, and a plan may have a million."""
+
+
 def as_failure(error: BaseException) -> Failure:
     """Turn an exception into the data that a failed step carries."""
     message = writable(str(error) or repr(error))

@@ -222,8 +222,7 @@ class Machine:
         found = self.attempts.get(attempt)
         if found is None:
             return 0
-        readers = found.node.dependants
-        most = len(readers)
+        most = len(readers := found.node.dependants)
         if most < 16:
             for each in readers:
                 if each.pending == 1 and len(each.deps) > most:

@@ -175,10 +175,6 @@ class ReadyQueue:
             self._see_lane(lane)
         return lane
 
-    def offer(self, worker: WorkerState) -> None:
-        """Take note that a worker has given a slot back."""
-        self._pool_of[worker.name].offer(worker)
-
     def least_loaded(self, lane: str) -> WorkerState | None:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
         return self._lane(lane).least_loaded()
@@ -239,8 +235,11 @@ class ReadyQueue:
             share.call.served += 1
 
     def over(self, attempt: Attempt, usage: Usage) -> None:
-        """Count the end of an attempt."""
-        node = attempt.node
+        """Count the end of an attempt, which gives its slot back."""
+        node, worker = attempt.node, attempt.worker
+        worker.running -= 1
+        if not 0 <= worker.listed <= worker.running:
+            self._pool_of[worker.name].offer(worker)
         if node.step.op.kind != "think":
             return
         share = node.run.share
@@ -255,14 +254,12 @@ class ReadyQueue:
         """Queue a step that is ready: for the first time, or again where it stood."""
         if node.ticket == 0:
             self._tickets = node.ticket = self._tickets + 1
-        name = node.lane
+        name, share = node.lane, node.run.share
         lane = self._lanes.get(name) or self._lane(name)
-        share = node.run.share
-        waiting = self._waiting[share]
-        if not waiting.surely(name) and waiting.first(name) is None:
+        waiting, known = self._waiting[share], lane.listed.get(share)
+        if known is None or (len(self.shares) > 1 and waiting.first(name) is None):
             lane.tally(share).lift(self._least(lane))
         waiting.push(node, name)
-        known = lane.listed.get(share)
         if known is None or node.priority < known[0]:
             lane.enter(share, node.priority)
             self._busy[name] = lane
@@ -305,14 +302,8 @@ class ReadyQueue:
         """Take out the first step that a worker has room for; or one, with `None`, that no worker serves or will serve.
         Return `None` if there is neither."""
         busy = self._busy
-        if len(busy) == 1:
-            ((name, lane),) = busy.items()
-            share = self._top(lane)
-            if share is None:
-                busy.clear()
-                return None
-            worker = lane.least_loaded()
-            return None if worker is None and lane.expected else self._take(share, {name: worker})
+        if len(busy) == 1 and len(self.shares) == 1:
+            return self._take_alone()
         room: dict[str, WorkerState | None] = {}
         first: dict[bool, _Lane] = {}
         for name, lane in list(busy.items()):
@@ -332,14 +323,31 @@ class ReadyQueue:
         ours = [lane.call for lane in first.values() if lane.heap[0][3] is share]
         return self._take(share, {name: worker for name, worker in room.items() if (name == "call") in ours})
 
+    def _take_alone(self) -> tuple[Node, WorkerState | None] | None:
+        """Do what `take` does where one share has steps, in one lane: there is nothing to weigh. The share stays listed
+        though nothing of it waits, until another share is there."""
+        ((name, lane),) = self._busy.items()
+        worker = lane.least_loaded()
+        if worker is None and lane.expected:
+            return None
+        ((share, waiting),) = self._waiting.items()
+        node = waiting.pop(name)
+        if node is None:
+            return None
+        if worker is not None:
+            self._note_last(share, worker, lane.call)
+        return node, worker
+
+    def _note_last(self, share: Share, worker: WorkerState, call: bool) -> None:
+        self._pool_of[worker.name].last[call] = (share.call if call else share.think).counter
+
     def _take(self, share: Share, room: Room) -> tuple[Node, WorkerState | None]:
         """Take out the first step of a share in the lanes given, in one of which it has a step."""
         taken = self._waiting[share].take(room)
         assert taken is not None
         node, worker = taken
         if worker is not None:
-            call = node.step.op.kind == "call"
-            self._pool_of[worker.name].last[call] = (share.call if call else share.think).counter
+            self._note_last(share, worker, node.step.op.kind == "call")
         return taken
 
     def _arrival(self, lane: _Lane) -> tuple[int, int]:

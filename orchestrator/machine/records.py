@@ -23,6 +23,7 @@ from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, 
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView
 from .checkpoint import Checkpoint
+from .figures import Figures
 from .lanes import lane_of
 from .latencies import LatencyStats
 from .meter import Meter
@@ -30,7 +31,7 @@ from .pace import Pace
 from .shares import Share
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class Node:
     """A step in the plan of a run.
 
@@ -44,101 +45,131 @@ class Node:
     scope: Scope
     account: Account | None
     """Innermost budget account over it; `None` without any budget."""
-    merge: Merge | None = None
+    merge: Merge | None
     """Of a join: its merge."""
-    priority: int = 0
+    priority: int
     """Of its request and its step together: the smaller the earlier."""
-    lane: str = ""
+    lane: str
     """Name of the queue that it waits in (`lane_of`)."""
-    state: State = WAITING
-    ended: bool = False
+    state: State
+    ended: bool
     """Whether `state` is one that a step does not leave."""
 
-    deps: tuple[Node, ...] = ()
+    deps: tuple[Node, ...]
     """Steps whose values it needs, and the one whose context it continues, unless that is an expander around it."""
-    after: Node | None = None
+    after: Node | None
     """The step whose context it continues."""
-    after_own: bool = False
+    after_own: bool
     """It continues the text that an expander around it generated itself, not the value of that expansion."""
-    dependants: list[Node] | tuple[()] = ()
+    dependants: list[Node] | tuple[()]
     """Steps that have it among their `deps`; a list once there is one."""
-    own_waiters: list[Node] | None = None
+    own_waiters: list[Node] | None
     """Steps of its own expansion that wait for the text that it generates itself (`after_own`)."""
-    pending: int = 0
+    pending: int
     """Needs that have not ended (for a join: branches)."""
-    consumers: int = 0
+    consumers: int
     """Dependants that have not ended and still want its value, and one more while its scope keeps it."""
-    released: bool = False
+    released: bool
     """A join that has its verdict, expands, and wants its branches no longer."""
-    inner: Scope | None = None
+    inner: Scope | None
     """The scope of the steps that it expands into."""
 
-    waits_for_all: bool = False
+    waits_for_all: bool
     """A join that can only close when its last branch has ended, unless one of them fails."""
-    branches_done: int = 0
-    branches_failed: int = 0
-    branches_going: int = 0
+    branches_done: int
+    branches_failed: int
+    branches_going: int
     """Those that are under way; counted in runs with policies."""
-    seen: list[Branch] | None = None
+    seen: list[Branch] | None
     """Of a join: its branches as its merge saw them last."""
     tally: Tally | None = None
     untallied: list[Node] | None = None
     """Of a join: what its merge has counted, once that was asked for, and the branches that have ended since then."""
 
-    attempt: Attempt | None = None
+    attempt: Attempt | None
     """The live attempt; of two the older one."""
-    hedge: Attempt | None = None
+    hedge: Attempt | None
     """The second live attempt, of a step that is hedged."""
-    hedged: bool = False
+    hedged: bool
     """It has had its one hedge, which may be over."""
-    generation: int = 0
+    generation: int
     """Id of the attempt whose text the planner reads; patches to any other are late."""
-    tries: int = 0
-    lost: int = 0
+    tries: int
+    lost: int
     """Tries that ended because the worker was lost."""
-    interrupted: int = 0
+    interrupted: int
     """Those of them where our own process had ended."""
-    checkpoint: Checkpoint | None = None
+    checkpoint: Checkpoint | None
     """The beginning of its text that a lost attempt had generated; the next attempt goes on from there."""
-    prompt: tuple[Text | Tokens, ...] = ()
+    prompt: tuple[Text | Tokens, ...]
     """Assembled prompt of the last attempt, for servers that return no token ids."""
-    ran_on: str | None = None
+    ran_on: str | None
     """The worker of the last attempt; in the end, of the one that gave its value."""
-    prefix_group: PrefixGroup | None = None
+    prefix_group: PrefixGroup | None
     """The steps that share its context, in a run with policies."""
 
-    ticket: int = 0
+    ticket: int
     """Its number by arrival in the ready queue, which it keeps when it is tried again; 0 before it was ready."""
-    turn: int = 0
+    turn: int
     """The ticket on which it goes beside steps of other orders (`ready_queue.py`): its own or one that it swapped."""
-    rank: tuple[float, ...] = ()
+    rank: tuple[float, ...]
     """Of its policies, the smaller the earlier; empty without one that ranks."""
-    blocked: Blocked | None = None
+    blocked: Blocked | None
     """Why it is ready and may not start. Still set while it is asked about again."""
 
-    own: Result | None = None
+    own: Result | None
     """The result of its own attempt (or merge)."""
-    result: Result | None = None
+    result: Result | None
     """Its value to others: its own, or that of its expansion."""
-    failure: Failure | None = None
-    spent: Usage | None = None
+    failure: Failure | None
+    spent: Usage | None
     """Usage of all its attempts that are gone."""
-    merged_into: str | None = None
+    merged_into: str | None
     """Id of the step in whose favour a policy gave it up."""
-    limited: Failure | None = None
+    limited: Failure | None
     """The budget or deadline that limited something that it was made from."""
 
-    upward_rank: float = 0.0
+    upward_rank: float
     """Longest way from its start to the output, in tokens that may be generated."""
-    path_before: int = 0
+    path_before: int
     """Most generated tokens along any chain that leads to its own start."""
-    path_own: int = 0
+    path_own: int
     """`path_before` and its own tokens."""
-    path: int = 0
+    path: int
     """Most generated tokens along any chain that its value was made from."""
-    _moves: tuple[float | str, ...] = ()
+    _moves: tuple[float | str, ...]
     """Its moves so far, three entries each: when, into which state, why. One flat tuple of atoms, which the garbage
     collector need not follow: a plan of 100,000 steps has 300,000 moves."""
+
+    def __init__(
+        self,
+        id: str,
+        run: Run,
+        step: Step,
+        scope: Scope,
+        account: Account | None,
+        merge: Merge | None,
+        priority: int,
+        lane: str,
+    ) -> None:
+        self.id = id
+        self.run = run
+        self.step = step
+        self.scope = scope
+        self.account = account
+        self.merge = merge
+        self.priority = priority
+        self.lane = lane
+        self.state = WAITING
+        self.ended = self.after_own = self.released = self.waits_for_all = self.hedged = False
+        self.deps = self.dependants = self.prompt = self.rank = self._moves = ()
+        self.after = self.own_waiters = self.inner = self.seen = self.attempt = self.hedge = self.checkpoint = None
+        self.ran_on = self.prefix_group = self.blocked = self.own = self.result = self.failure = self.spent = None
+        self.merged_into = self.limited = None
+        self.pending = self.consumers = self.branches_done = self.branches_failed = self.branches_going = 0
+        self.generation = self.tries = self.lost = self.interrupted = self.ticket = self.turn = self.path_before = 0
+        self.path_own = self.path = 0
+        self.upward_rank = 0.0
 
     def __repr__(self) -> str:
         return f"<{self.id} {self.state.value}>"  # the records refer to one another: a field by field repr has no end
@@ -273,67 +304,19 @@ class Scope:
     """Accounts of the groups that its patches name (`Plan.group`)."""
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
+@dataclass(slots=True, eq=False, init=False)
+class Attempt(Figures):
     """One dispatch of a step to a worker. Its slot is held until the worker has answered."""
 
-    id: int
     node: Node
     worker: WorkerState
-    reserved: int
-    """Tokens that it may generate."""
-    short: str
-    """The limit by which that is less than its step asked for, in words; empty if it is not."""
-    started: float
-    heartbeat: float
-    """When it was last heard of."""
-    priority: int
-    left: int
-    """Tokens of its reservation that it has not been heard to use."""
-    resumed_from: Checkpoint | None = None
-    """The text that it was told to go on from; `None` also once it is seen to have begun again."""
-    continues: bool = False
-    """It is seen to go on from that text."""
-    state: Literal["live", "stopping", "gone"] = "live"
-    tokens: int = 0
-    """Generated by it: without those that it went on from."""
-    largest: int = 0
-    """Tokens of the largest single report of it: about as many may be missing when its worker dies."""
-    text: list[str] | tuple[()] = ()
-    """Pieces of text; a list once there is one."""
-    ids: list[int] | None = None
-    """Token ids that it generated, from a worker that says so."""
-    group: float | None = None
-    lowest: float | None = None
-    due: int = 0
-    """Units that its share is still expected to be charged for it (`shares.py`)."""
-    context: int = 0
-    """Tokens of context that it alone may come to hold on its worker, in a run with policies."""
-    beside: int = 0
-    """Attempts on its worker when it began, itself included."""
-    expected: int = 0
-    """Bytes of its context that its worker was expected to have cached, in a run with policies."""
-    counted: bool = False
-    """Budgets are charged what it reports, as it comes, and it is cut when they are used up."""
-    likely: int = 0
-    """Tokens that it was likely to generate when it began."""
-    prompt: int = 0
-    """Tokens of its prompt that budgets are charged."""
-    estimated: bool = False
-    """Those are an estimate."""
-    price: Price | None = None
-    """Of its model, where a budget limits the cost."""
-    cost: float = 0.0
-    """What budgets have been charged."""
-    priced_until: float = 0.0
-    """When time was charged last."""
-    cut: str = ""
-    """The limit on which it is being cut, in words."""
 
-    @property
-    def generated(self) -> int:
-        """Tokens of its text so far, those that it went on from included."""
-        return self.tokens + len(self.resumed_from.ids) if self.resumed_from is not None else self.tokens
+    def __init__(
+        self, id: int, node: Node, worker: WorkerState, reserved: int, short: str, started: float, priority: int
+    ) -> None:
+        Figures.__init__(self, id, reserved, short, started, priority)
+        self.node = node
+        self.worker = worker
 
     def leave(self) -> None:
         """Be no longer among the live attempts at its step."""
@@ -342,26 +325,6 @@ class Attempt:
             node.attempt, node.hedge = node.hedge, None
         elif node.hedge is self:
             node.hedge = None
-
-    def reused(self, result: Result) -> int:
-        """Return how many tokens of its result it went on from rather than generated."""
-        if self.resumed_from is None:
-            return 0
-        ids = self.resumed_from.ids
-        fewer = result.token_ids[: len(ids)] == ids and result.usage.completion < len(result.token_ids)
-        return len(ids) if self.continues or fewer else 0
-
-    def length(self, result: Result) -> int:
-        """Return how many tokens its result has, those that it went on from included."""
-        before = len(self.resumed_from.ids) if self.resumed_from is not None else 0
-        return before + max(result.usage.completion + result.usage.reused, self.tokens)
-
-    def checkpoint(self) -> Checkpoint | None:
-        """Return the text so far as another attempt can go on from it, as far as its token ids are known."""
-        if not self.ids or len(self.ids) != self.tokens:
-            return self.resumed_from
-        before = self.resumed_from.ids if self.resumed_from is not None else ()
-        return Checkpoint((*before, *self.ids), "".join(self.text))
 
 
 @dataclass(slots=True, eq=False)

@@ -47,7 +47,7 @@ class Slots:
         op = node.step.op
         if not isinstance(op, Call) or op.args:
             op = resolve(node, tokens, 0 if checkpoint is None else len(checkpoint.ids))
-        attempt = Attempt(number, node, worker, tokens, grant.short, records.now, records.now, priority, tokens)
+        attempt = Attempt(number, node, worker, tokens, grant.short, records.now, priority)
         records.attempts[number] = attempt
         run.live += 1
         node.ran_on = worker.name
@@ -128,10 +128,7 @@ class Slots:
             run.meter.add(usage, read)
         node.spent = usage if node.spent is None else node.spent + usage
         worker.load -= attempt.left
-        worker.running -= 1
         self._queue.over(attempt, usage)
-        if not 0 <= worker.listed <= worker.running:
-            self._queue.offer(worker)
         if node.prefix_group is not None:
             prefix_groups.gone(node.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:

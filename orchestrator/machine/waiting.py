@@ -142,11 +142,6 @@ class Waiting:
                 queue = self.lanes[lane] = Unranked()
             queue.push(node)
 
-    def surely(self, lane: str) -> bool:
-        """Whether a step that waits in a lane is seen at a glance."""
-        queue = self.lanes.get(lane)
-        return queue is not None and bool(queue.line) and queue.line[-1].state is READY
-
     def first(self, lane: str) -> Node | None:
         """Return a step of a lane that has the smallest priority, or `None` if nothing waits there."""
         best: Node | None = None
@@ -165,18 +160,19 @@ class Waiting:
                     best = node
         return best
 
+    def pop(self, lane: str) -> Node | None:
+        """Take out the step that goes first in a lane, or return `None`."""
+        if self.orders:
+            taken = self.take({lane: None})
+            return None if taken is None else taken[0]
+        queue = self.lanes.get(lane)
+        node = queue.first() if queue is not None else None
+        if queue is not None and node is not None:
+            queue.pop(node)
+        return node
+
     def take(self, room: Room) -> tuple[Node, WorkerState | None] | None:
         """Take out the step that goes first in the lanes given, or return `None`."""
-        if len(room) == 1 and not self.orders:
-            ((lane, worker),) = room.items()
-            queue = self.lanes[lane]
-            if queue.line and not queue.heap and queue.line[0].state is READY:
-                return queue.line.popleft(), worker
-            node = queue.first()
-            if node is None:
-                return None
-            queue.pop(node)
-            return node, worker
         chosen: Node | None = None
         where: Unranked | None = None
         worker: WorkerState | None = None

@@ -22,7 +22,7 @@ from plait.core.events import Job
 from plait.core.flow import ask_a_person
 from plait.core.interfaces import Progress, Tell, Worker
 from plait.core.plan import Call, Kind
-from plait.core.result import Failure, Result, as_failure
+from plait.core.result import NOTHING, Failure, Result, as_failure
 from plait.core.tools.context import Context, Question
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
@@ -431,6 +431,8 @@ def _raised(the_tool: AnyTool, error: BaseException) -> Failure:
 
 
 def _result(the_tool: AnyTool, value: object) -> Result | Failure:
+    if value is None:
+        return NOTHING
     try:
         return Result(value=to_json(value))
     except NotJson as error:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ...core.errors import PlannerError, UsageError
 from ...core.interfaces import MOST_STEPS, Brief, Planner, Progress
 from ...core.plan import Plan, Step
-from ...core.result import NO_USAGE, Failure, Finish, Result, Signals, Usage
+from ...core.result import NO_USAGE, NOTHING, Failure, Finish, Result, Signals, Usage
 from ...core.values import json_value, writable
 
 _FINISHES = get_args(Finish)
@@ -39,6 +39,8 @@ def news(item: Progress) -> Progress:
 def end(item: Result | Failure, worker: str) -> Result | Failure:
     """Return the end of a job as it may be written. A result that cannot be, or whose fields are of no kind that they
     may have, is a failure."""
+    if item is NOTHING:
+        return item
     usage = sane(item.usage) if isinstance(item.usage, Usage) else Usage()  # pyright: ignore[reportUnnecessaryIsInstance]
     changed: dict[str, object] = {} if usage is item.usage else {"usage": usage}
     if isinstance(item, Failure):

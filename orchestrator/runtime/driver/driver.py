@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 from ...core.errors import RAISED, ConfigError, UsageError, WorkerError
 from ...core.events import (
@@ -103,7 +103,9 @@ class Driver:
         self.jobs = Jobs(workers, self._hear, self.now)
         self._collector = Collector(self._loop, collector)
         self._inbox: deque[Event | _Adoption] = deque()
-        self._draining: Generator[asyncio.Future[Any] | None] | None = None
+        self._draining = self._drain()
+        self._idle = True
+        """Nothing is being handled: there is nothing to do, or `_go_on` is about to be called."""
         self._context = contextvars.copy_context()
         """Of what is done on behalf of no run."""
         self._contexts: dict[str, contextvars.Context] = {}
@@ -241,76 +243,75 @@ class Driver:
         if self._broken is not None:
             return
         self._inbox.append(event)
-        if self._draining is None:
-            self._draining = self._drain()
+        if self._idle:
+            self._idle = False
             self._context.run(self._go_on)
 
     def _awake(self) -> None:
-        if self._inbox and self._draining is None:
-            self._draining = self._drain()
+        if self._inbox and self._idle:
+            self._idle = False
             self._loop.call_soon(self._go_on)
 
     def _go_on(self, _: object = None) -> None:
         """Handle events until there are none, or others are due their turn."""
-        assert self._draining is not None
         try:
             waits = next(self._draining)
-        except StopIteration:
-            self._draining = None
-            self._awake()  # runs that were lost while the last of it was written
         except Exception as error:
-            self._draining = None
+            self._idle = True
             self._break_down(error)
+            return
+        if waits is None:
+            self._idle = True
+            self._awake()  # runs that were lost while the last of it was written
+        elif waits == "turn":
+            self._loop.call_soon(self._go_on)
         else:
-            if waits is None:
-                self._loop.call_soon(self._go_on)
-            else:
-                waits.add_done_callback(self._go_on)
+            waits.add_done_callback(self._go_on)
 
-    def _drain(self) -> Generator[asyncio.Future[Any] | None]:
-        """Take in all that has arrived: written down first, then handled, then acted on. Yields where the loop may do
-        something else, with what has to be waited for."""
-        until = perf_counter() + SLICE
-        while self._inbox:
-            event = self._inbox.popleft()
-            runs = self._runs_of(event) if self._watched else ()
-            if self._is_large(event):
-                self._write_urgent()
-                handled = self._loop.run_in_executor(None, self._handle_large, event)
-                yield handled
-                actions = handled.result()
-                until = perf_counter() + SLICE
-            else:
-                actions = self._handle(event)
-            if isinstance(event, Succeeded | Failed | Stopped):
-                self._runs.pop(event.attempt, None)
-                if isinstance(event, Succeeded) and event.attempt in self._hinted:
-                    self._hinter.ended(self._hinted[event.attempt], event.result.usage.completion)
-                self._hinted.pop(event.attempt, None)
-            seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
-            for watcher in list(self.watchers):
-                self._tell(watcher, seen, actions, None)
-            if self._watched:
-                self._tell_watchers(runs, seen, actions)
-            for action in actions:
-                self._perform(action)
-                if perf_counter() >= until:
+    def _drain(self) -> Generator[asyncio.Future[list[Action]] | Literal["turn"] | None]:
+        """Take in all that has arrived, for ever: written down first, then handled, then acted on. Yields where the
+        loop may do something else: `turn`, what has to be waited for, or `None` when nothing is left."""
+        inbox = self._inbox
+        while True:
+            until = perf_counter() + SLICE
+            while inbox:
+                event = inbox.popleft()
+                runs = self._runs_of(event) if self._watched else ()
+                if self._is_large(event):
                     self._write_urgent()
-                    yield None
+                    handled = self._loop.run_in_executor(None, self._handle_large, event)
+                    yield handled
+                    actions = handled.result()
                     until = perf_counter() + SLICE
-            if self.expander.flows:
-                self._inbox.extend(self.expander.heard(self.machine, self.now()))
-            if not actions and perf_counter() >= until:
-                yield None
-                until = perf_counter() + SLICE
-        self._write_urgent()
-        if self._flush is None and self.recorder.active:
-            self._flush = self._loop.call_later(KEEP, self._write)
+                else:
+                    actions = self._handle(event)
+                if isinstance(event, Succeeded | Failed | Stopped):
+                    self._runs.pop(event.attempt, None)
+                    hinted = self._hinted.pop(event.attempt, None) if self._hinted else None
+                    if hinted is not None and isinstance(event, Succeeded):
+                        self._hinter.ended(hinted, event.result.usage.completion)
+                if self.watchers or self._watched:
+                    self._say(event, runs, actions)
+                for action in actions:
+                    self._perform(action)
+                    if perf_counter() >= until:
+                        self._write_urgent()
+                        yield "turn"
+                        until = perf_counter() + SLICE
+                if self.expander.flows:
+                    inbox.extend(self.expander.heard(self.machine, self.now()))
+                if not actions and perf_counter() >= until:
+                    yield "turn"
+                    until = perf_counter() + SLICE
+            self._write_urgent()
+            if self._flush is None and self.recorder.active:
+                self._flush = self._loop.call_later(KEEP, self._write)
+            yield None
 
     def _is_large(self, event: Event | _Adoption) -> bool:
         """Whether an event takes so long that it is handled on a thread, beside the event loop."""
         if isinstance(event, Succeeded):
-            return self.machine.reach(event.attempt) >= FAR
+            return len(self.machine.nodes) >= FAR and self.machine.reach(event.attempt) >= FAR
         return isinstance(event, Submitted | Expanded) and _steps(event) >= LARGE
 
     def _handle(self, event: Event | _Adoption) -> list[Action]:
@@ -395,6 +396,14 @@ class Driver:
                 return () if run is None else (run,)
             case _:
                 return ()
+
+    def _say(self, event: Event | _Adoption, runs: Iterable[str], actions: list[Action]) -> None:
+        """Tell watchers of an event."""
+        seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
+        for watcher in list(self.watchers):
+            self._tell(watcher, seen, actions, None)
+        if self._watched:
+            self._tell_watchers(runs, seen, actions)
 
     def _tell_watchers(self, runs: Iterable[str], event: Event, actions: list[Action]) -> None:
         """Tell the watchers of those runs that an event concerns, and of those in which something moved."""

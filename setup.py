@@ -1,0 +1,55 @@
+"""Compiles the machine with mypyc where `COMPILE_PLAIT=1` asks for it (docs/adr/0018). All else is in pyproject.toml.
+
+Without it, or where mypy or a C compiler is missing, plait is pure Python: the same sources, run as they are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+MACHINE = Path("src/plait/machine")
+
+
+def modules() -> list[Any]:
+    """Return the machine's modules as extensions, or none."""
+    if os.environ.get("COMPILE_PLAIT") != "1":
+        return []
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        sys.stderr.write("plait: mypy is not installed, so the machine is not compiled\n")
+        return []
+    paths = sorted(str(path) for path in MACHINE.glob("*.py") if path.name != "__init__.py")
+    options = ["--follow-imports=silent", f"--python-executable={sys.executable}"]
+    found = mypycify([*options, *paths], opt_level="2", group_name="plait")
+    for each in found:
+        each.optional = True  # without a C compiler the sources are used
+    return found
+
+
+class Build(build_ext):
+    """Leaves beside the modules what they were made of, for `plait.compiled`."""
+
+    def run(self) -> None:
+        """Build."""
+        spec = importlib.util.spec_from_file_location("compiled", ROOT / "src/plait/compiled.py")
+        assert spec is not None and spec.loader is not None
+        compiled = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(compiled)
+        checksum = compiled.checksum(MACHINE)
+        super().run()
+        if self.extensions:
+            folder = MACHINE if self.inplace else Path(self.build_lib) / "plait" / "machine"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / compiled.STAMP).write_text(checksum, "utf-8")
+
+
+setup(ext_modules=modules(), cmdclass={"build_ext": Build})

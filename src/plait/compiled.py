@@ -1,0 +1,1 @@
+../../orchestrator/compiled.py
