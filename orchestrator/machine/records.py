@@ -82,8 +82,8 @@ class Node:
     """Those that are under way; counted in runs with policies."""
     seen: list[Branch] | None
     """Of a join: its branches as its merge saw them last."""
-    tally: Tally | None = None
-    untallied: list[Node] | None = None
+    tally: Tally | None
+    untallied: list[Node] | None
     """Of a join: what its merge has counted, once that was asked for, and the branches that have ended since then."""
 
     attempt: Attempt | None
@@ -169,6 +169,8 @@ class Node:
         self.pending = self.consumers = self.branches_done = self.branches_failed = self.branches_going = 0
         self.generation = self.tries = self.lost = self.interrupted = self.ticket = self.turn = self.path_before = 0
         self.path_own = self.path = 0
+        self.tally = None
+        self.untallied = None
         self.upward_rank = 0.0
 
     def __repr__(self) -> str:
