@@ -31,6 +31,7 @@ KINDS = {
     "policy": ("Policies", "policies.md", "Which to use when: [policies](../policies.md). `--policy {}`"),
     "merge": ("Merges and allocations", "merges.md", "Which to use when: [policies](../policies.md). `--merge {}`"),
     "search": ("Searches", "searches.md", "Which node of a tree grows next. `--planner tree:search={}`"),
+    "environment": ("Environments", "environments.md", "Where answers are graded. `plait eval --environment {}`"),
     "scorer": ("Scorers", "scorers.md", "How promising a partial solution is. `--planner tree:scorer={}`"),
     "task": ("Tasks", "tasks.md", "What a request's text means. `--task {}`"),
     "worker": ("Workers", "workers.md", "What runs steps. Their options are keywords of the class: `--worker NAME` and "

@@ -13,10 +13,11 @@ from plait.core.awaited import Asked, Called
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import derive
+from plait.core.programs import Cell, harness, outputs
 from plait.core.task import Task
 
 from .choose import Evidence, Rule, chosen
-from .programs import Candidate, Cell, harness, mutated, outputs, tests_in
+from .programs import Candidate, mutated, tests_in
 
 __all__ = ["CodeSearch"]
 
@@ -99,7 +100,8 @@ class _Search:
     ) -> None:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
         self._candidates: dict[str, Candidate] = {}
-        self._runs: dict[str, Called] = {}
+        self._runs: dict[str, tuple[str, Called]] = {}
+        """Runs with their keys, by program and inputs."""
 
     async def answer(self) -> Answerable:
         options, ctx = self._options, self._ctx
@@ -193,15 +195,17 @@ class _Search:
         keys = [json.dumps(each) for each in inputs]
         new = [args for args, key in zip(inputs, keys, strict=True) if key not in candidate.cells]
         if new:
-            code = harness(candidate.program, self._entry, new)
-            made = self._runs.get(code)
-            if made is None:
-                made = self._runs[code] = self._ctx.call(self._options.tool, code=code)
+            known = json.dumps([candidate.program, new])
+            if known not in self._runs:
+                key = f"{self._ctx.random.random():.17f}"
+                code = harness(candidate.program, self._entry, new, key)
+                self._runs[known] = (key, self._ctx.call(self._options.tool, code=code))
+            key, made = self._runs[known]
             try:
                 said = await made
             except StepFailed:
                 said = None  # a program that cannot be run is a failed candidate
-            candidate.cells |= dict(zip((json.dumps(each) for each in new), outputs(said, len(new)), strict=True))
+            candidate.cells |= dict(zip((json.dumps(each) for each in new), outputs(said, len(new), key), strict=True))
         return [candidate.cells[key] for key in keys]
 
     async def _matrix(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> None:

@@ -1,46 +1,18 @@
-"""Programs of a code search: what is run, what came of it, inputs made from others. Nothing is run here."""
+"""Programs of a code search: what came of them, inputs made from others, tests that a model wrote."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from pydantic import JsonValue
 
 from plait.core.flow import Line
+from plait.core.programs import Cell
 
-__all__ = ["Candidate", "Cell", "harness", "mutated", "outputs", "tests_in"]
-
-MARK = "\x1eplait "
-_HARNESS = """import json, sys
-_out, sys.stdout = sys.stdout, sys.stderr
-def _say(kind, value):
-    try:
-        line = json.dumps([kind, value], sort_keys=True)
-    except (TypeError, ValueError):
-        line = json.dumps(["other", repr(value)[:1000]])
-    _out.write({mark} + line + "\\n")
-    _out.flush()
-_space = {{"__name__": "program"}}
-try:
-    exec(compile({program}, "program.py", "exec"), _space)
-except BaseException as error:
-    _say("broken", f"{{type(error).__name__}}: {{error}}")
-else:
-    for _args in json.loads({inputs}):
-        try:
-            _value = _space[{entry}](*_args)
-        except BaseException as error:
-            _say("error", f"{{type(error).__name__}}: {{error}}"[:500])
-        else:
-            _say("value", _value)
-"""
-
-Cell = tuple[str, Any]
-"""What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
-`("none", None)` where the program was ended before."""
+__all__ = ["Candidate", "mutated", "tests_in"]
 
 
 @dataclass(slots=True)
@@ -66,33 +38,6 @@ def _kind(cell: Cell) -> object:
     """Return what of a cell counts as behaviour: of an error only its class."""
     kind, value = cell
     return [kind, str(value).partition(":")[0]] if kind in ("error", "broken") else [kind, value]
-
-
-def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]]) -> str:
-    """Return a program that calls a function on inputs and prints what each came to, apart from what it prints."""
-    return _HARNESS.format(
-        mark=repr(MARK),
-        program=repr(program),
-        inputs=repr(json.dumps([list(each) for each in inputs])),
-        entry=repr(entry),
-    )
-
-
-def outputs(said: JsonValue, count: int) -> list[Cell]:
-    """Read what a run of `harness` printed: a cell for each of `count` inputs."""
-    printed = said.get("stdout", "") if isinstance(said, dict) else ""
-    cells: list[Cell] = []
-    for line in str(printed).split("\n"):
-        if not line.startswith(MARK):
-            continue
-        try:
-            kind, value = json.loads(line[len(MARK) :])
-        except (ValueError, TypeError, RecursionError):
-            continue
-        if kind == "broken":
-            return [("broken", value)] * count
-        cells.append((str(kind), value))
-    return [*cells, *[("none", None)] * count][:count]
 
 
 def mutated(args: Sequence[JsonValue]) -> list[list[JsonValue]]:

@@ -41,6 +41,7 @@ class Calls:
             return f"there is no tool {name!r}: there are {', '.join(sorted(self._tools)) or 'none'}"
         if spec.side_effects:
             self._tree.commit(node)
+            self._made.clear()  # what was read before may have changed
         key = name + json.dumps(given, sort_keys=True)
         made = None if spec.side_effects else self._made.get(key)
         if made is None:

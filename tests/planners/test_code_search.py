@@ -12,9 +12,10 @@ import pytest
 
 from plait import Orchestrator, tool
 from plait.core.errors import TaskError
+from plait.core.programs import harness, outputs
 from plait.planners.code_search import CodeSearch
 from plait.planners.code_search.choose import Evidence, chosen
-from plait.planners.code_search.programs import harness, mutated, outputs, tests_in as read_tests
+from plait.planners.code_search.programs import mutated, tests_in as read_tests
 from plait.tasks.code import Code
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Outcome, Program, Sandbox
@@ -120,16 +121,19 @@ def test_a_program_can_print_and_fail_without_harm() -> None:
     lines = ["def f(x):", '    print("\\x1eplait [1]")', "    if x == 1:", '        raise ValueError("no")']
     program = "\n".join([*lines, "    return {1, 2} if x else [x]"])
     done = subprocess.run(
-        [sys.executable, "-I", "-c", harness(program, "f", [[0], [1], [2]])], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-c", harness(program, "f", [[0], [1], [2]], "k")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    cells = outputs({"stdout": done.stdout}, 4)
+    cells = outputs({"stdout": done.stdout}, 4, "k")
     assert cells[0] == ("value", [0])
     assert cells[1] == ("error", "ValueError: no")
     assert cells[2][0] == "other" and cells[3] == ("none", None)
-    command = [sys.executable, "-I", "-c", harness("def f(:", "f", [[0]])]
-    broken = outputs({"stdout": subprocess.run(command, capture_output=True, text=True, check=True).stdout}, 2)
+    command = [sys.executable, "-I", "-c", harness("def f(:", "f", [[0]], "k")]
+    broken = outputs({"stdout": subprocess.run(command, capture_output=True, text=True, check=True).stdout}, 2, "k")
     assert [cell[0] for cell in broken] == ["broken", "broken"]
-    assert outputs(None, 2) == outputs({"stdout": "\x1eplait nonsense"}, 2) == [("none", None)] * 2
+    assert outputs(None, 2, "k") == outputs({"stdout": "\x1eplait k nonsense"}, 2, "k") == [("none", None)] * 2
 
 
 def test_inputs_are_made_from_known_ones_and_tests_are_read_from_any_text() -> None:

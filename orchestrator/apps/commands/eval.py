@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from ...core.errors import ConfigError, UsageError
+from ...core.errors import ConfigError
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
@@ -21,7 +21,7 @@ from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
-from ..common.dataset import Question, read_questions
+from ..common.dataset import Question, drawn_questions, environment_of, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
 from ..common.options import Common, Json, RequestOptions, common_options
@@ -60,9 +60,9 @@ class Tally:
     records: dict[int, dict[str, Any]] = field(default_factory=dict[int, "dict[str, Any]"])
     """What is written of each problem, by its place in the file."""
 
-    def add(self, place: int, problem: Problem | Question, answer: Answer) -> bool:
-        """Count one answer and return whether it solves the problem."""
-        solved = problem.is_right(answer.answer)
+    def add(self, place: int, problem: Problem | Question, answer: Answer, solved: bool | None = None) -> bool:
+        """Count one answer and return whether it solves the problem: as graded elsewhere, or as the problem says."""
+        solved = problem.is_right(answer.answer) if solved is None else solved
         usage = answer.usage
         self.n += 1
         self.solved += solved
@@ -130,7 +130,8 @@ def evaluate(
     task: Annotated[
         str,
         typer.Argument(
-            callback=local, help="What to evaluate on: countdown, or with --problems another task (FILE.py:Class, too)."
+            callback=local,
+            help="What to evaluate on: countdown, bash-sql, or with --problems another task (FILE.py:Class, too).",
         ),
     ],
     problems: Annotated[
@@ -155,6 +156,13 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="NAME[:k=v,…]", help="How requests are split; several are compared with the first."),
     ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:k=v,…]",
+            help="Where answers are run and graded (`code:sandbox=process`); by default that of the task's name.",
+        ),
+    ] = None,
     plot_to: Annotated[
         Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw share solved against tokens.")
     ] = None,
@@ -164,21 +172,20 @@ def evaluate(
     common: Common,
 ) -> None:
     """Solve many problems and count how many are right."""
-    if task != "countdown" and problems is None:
-        raise UsageError(
-            f"there is nothing to evaluate {task!r} on: give --problems FILE; only countdown draws its own"
-        )
     config = common.load()
     if config.whole is None:
         config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
     given: Sequence[Problem | Question]
-    if problems is None:
+    graded = environment_of(task, parse_plugin(environment) if environment else None)
+    if problems is None and task != "countdown":
+        given = drawn_questions(parse_plugin(task), count, config.seed or 0, graded)
+    elif problems is None:
         given = draw(count, config.seed)
     elif task == "countdown":
         given = read_puzzles(problems)
     else:
         trust(task)
-        given = read_questions(problems, parse_plugin(task), text, want)
+        given = read_questions(problems, parse_plugin(task), text, want, graded)
     given = given[:limit]
     planners = list(dict.fromkeys(planner or [""]))
     asked = {name or _spelled(config.planner): request.options(task=task, planner=name or None) for name in planners}
@@ -304,15 +311,23 @@ async def solve_all(
 
     async def solve(item: tuple[int, Problem | Question]) -> None:
         place, problem = item
-        handle = await orchestrator.submit(problem.text, **request)
+        there = problem.environment() if isinstance(problem, Question) else None
+        own: dict[str, Any] = {} if there is None else {"tools": [*request.get("tools", ()), *there.tools()]}
+        handle = await orchestrator.submit(problem.text, **{**request, **own})
         revoke = stopper.then(handle.cancel)
         try:
             answer = await handle
+            if answer.status == "cancelled":
+                return
+            solved = None
+            if there is not None and isinstance(problem, Question):
+                solved = await there.grade(answer.answer, problem.want)
+            tally.add(place, problem, answer, solved)
+            advance()
         finally:
             revoke()
-        if answer.status != "cancelled":
-            tally.add(place, problem, answer)
-            advance()
+            if there is not None:
+                await there.close()
 
     await for_each(list(enumerate(problems)), solve, min(concurrency, len(problems)), stopper)
 

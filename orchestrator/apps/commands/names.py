@@ -20,7 +20,7 @@ from ..doctor.packages import versions
 
 __all__ = ["names", "version"]
 
-_KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "worker")
+_KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment", "worker")
 _PLURALS = {each: f"{each}s" for each in _KINDS} | {"policy": "policies", "search": "searches"}
 
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import UsageError
+from ...core.environment import Environment
+from ...core.errors import PluginError, UsageError
 from ...core.plan import Plugin
 from ...core.task import Task
 from ...runtime.plugins.loader import Plugins
 from .rows import read_problems
 
-__all__ = ["Question", "read_questions"]
+__all__ = ["Question", "drawn_questions", "environment_of", "read_questions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Question:
     task: Task
     want: Any = None
     """The right answer; `None` where the task itself can tell."""
+    place: Plugin | None = None
+    """The environment that it is worked on and graded in."""
 
     @property
     def text(self) -> str:
@@ -36,31 +39,65 @@ class Question:
             return self.task.verify(answer) is True
         return self.task.key(answer) == self.task.key(self.want)
 
+    def environment(self) -> Environment | None:
+        """Return a new environment for it, if it needs one."""
+        return None if self.place is None else Plugins().environment(self.place, self.text)
+
     def record(self) -> dict[str, Any]:
         """Return what is written of the question."""
         return {"text": self.text, "want": self.want}
 
 
-def read_questions(path: Path, spec: Plugin, text: str = "text", want: str = "want") -> list[Question]:
-    """Read JSON lines or CSV; `text` and `want` name the fields. Raises `UsageError` for a task that cannot be
-    evaluated, and `ConfigError` that names the lines that are no questions."""
+def environment_of(task: str, asked: Plugin | None) -> Plugin | None:
+    """Return the environment for a task's questions: the one asked for, or the one of the task's name, if any."""
+    if asked is None and task not in Plugins().names("environment"):
+        return None
+    found = asked or Plugin(name=task)
+    cls = Plugins().class_of("environment", found.name)
+    if unknown := sorted(set(found.options) - set(cls.model_fields)):  # pyright: ignore[reportAttributeAccessIssue]
+        raise PluginError(f"environment {found.name!r}: there is no option {', '.join(unknown)}")
+    return found
+
+
+def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = None) -> list[Question]:
+    """Return problems that a task draws itself. Raises `UsageError` for a task that draws none."""
+    plugins = Plugins()
+    draws: Any = getattr(plugins.class_of("task", spec.name), "drawn", None)
+    if draws is None:
+        raise UsageError(
+            f"there is nothing to evaluate {spec.name!r} on: give --problems FILE; only countdown and tasks with "
+            "`drawn` draw their own"
+        )
+    return [Question(plugins.task(spec, text), want, place) for text, want in draws(count, seed)]
+
+
+def read_questions(
+    path: Path, spec: Plugin, text: str = "text", want: str = "want", place: Plugin | None = None
+) -> list[Question]:
+    """Read JSON lines or CSV; `text` and `want` name the fields, `place` is the environment.
+
+    Raises `UsageError` for a task that cannot be evaluated, and `ConfigError` that names the lines that are no
+    questions.
+    """
     plugins = Plugins()
     cls: Any = plugins.class_of("task", spec.name)
     if missing := [name for name in ("render", "extract", "key") if getattr(cls, name) is getattr(Task, name)]:
         raise UsageError(f"the task {spec.name!r} lacks {', '.join(missing)}: an answer has to be found and compared")
     verifies = cls.verify is not Task.verify
     example = f'{{"{text}": "6 times 7?", "{want}": "42"}}'
-    return read_problems(path, lambda fields: _question(plugins, spec, fields, text, want, verifies), example)
+    return read_problems(path, lambda fields: _question(plugins, spec, fields, text, want, verifies, place), example)
 
 
-def _question(plugins: Plugins, spec: Plugin, fields: Any, text: str, want: str, verifies: bool) -> Question:
+def _question(
+    plugins: Plugins, spec: Plugin, fields: Any, text: str, want: str, verifies: bool, place: Plugin | None
+) -> Question:
     if not isinstance(fields, dict) or not isinstance(fields.get(text), str):
         there = f" (there are: {', '.join(map(str, fields))})" if isinstance(fields, dict) else ""
         raise ValueError(f"has no text in the field {text!r}{there}; --text names another")
     wanted = fields.get(want)
     if wanted is None and not verifies:
         raise ValueError(f"has no {want!r}, and the task {spec.name!r} cannot tell what is right; --want names another")
-    question = Question(plugins.task(spec, fields[text]), wanted)
-    if wanted is not None:
+    question = Question(plugins.task(spec, fields[text]), wanted, place)
+    if wanted is not None and place is None:
         question.task.key(wanted)  # said now rather than when the tokens are spent
     return question

@@ -21,6 +21,7 @@ GROUPS = {
     "worker": "plait.workers",
     "search": "plait.searches",
     "scorer": "plait.scorers",
+    "environment": "plait.environments",
 }
 """The group of entry points for each kind of plugin."""
 

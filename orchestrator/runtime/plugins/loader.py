@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
 
 from ...core.addresses import allow, check, found_in, is_allowed
+from ...core.environment import Environment
 from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
@@ -32,7 +33,7 @@ from .spec import parse_plugin
 
 __all__ = ["PluginKind", "Plugins", "parse_plugin"]
 
-PluginKind = Literal["planner", "policy", "merge", "task", "worker", "search", "scorer"]
+PluginKind = Literal["planner", "policy", "merge", "task", "worker", "search", "scorer", "environment"]
 T = TypeVar("T")
 
 PACKAGES: dict[PluginKind, tuple[str, ...]] = {
@@ -43,6 +44,7 @@ PACKAGES: dict[PluginKind, tuple[str, ...]] = {
     "worker": ("plait.workers",),
     "search": ("plait.policies.search",),
     "scorer": ("plait.policies.score",),
+    "environment": ("plait.workers.tools.environments",),
 }
 _BASES: dict[PluginKind, type] = {
     "planner": Planner,
@@ -52,7 +54,10 @@ _BASES: dict[PluginKind, type] = {
     "worker": Worker,
     "search": Search,
     "scorer": Scorer,
+    "environment": Environment,
 }
+_OF_THEIR_OWN = ("task", "worker", "environment")
+"""Kinds that are made with more than options."""
 _OWN = tuple(f"{package}." for packages in PACKAGES.values() for package in packages)
 """Beginnings of the modules that hold our own plugins: importing one does nothing."""
 _MOST_MADE = 256
@@ -89,7 +94,7 @@ class Plugins:
 
     def made(self, kind: str, spec: Plugin) -> object:
         """Return the plugin of a spec, of any kind that has no state of its own."""
-        kinds: dict[str, PluginKind] = {each: each for each in PACKAGES if each not in ("task", "worker")}
+        kinds: dict[str, PluginKind] = {each: each for each in PACKAGES if each not in _OF_THEIR_OWN}
         if kind not in kinds:
             raise PluginError(f"there is no kind {kind!r} of plugin to be made by name: there are {', '.join(kinds)}")
         return self._once(kinds[kind], object, spec)
@@ -112,6 +117,14 @@ class Plugins:
             raise
         except RAISED as error:
             raise _broken("task", spec.name, error) from error
+
+    def environment(self, spec: Plugin, text: str) -> Environment:
+        """Return a new environment for a question's text."""
+        cls = cast("type[Environment]", self.class_of("environment", spec.name))
+        try:
+            return cls.model_validate({**spec.options, "text": text})
+        except ValidationError as error:
+            raise _bad_options("environment", spec.name, cls, error) from None
 
     def worker(self, name: str, /, **options: object) -> Worker:
         """Return a new worker, not started; `options` are its constructor's keyword arguments."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import lru_cache
 from typing import Any
 
 from pydantic import JsonValue
@@ -14,7 +15,7 @@ from plait.core.tools.tool import Tool, tool
 from .local import Bubblewrap, Container, Process
 from .program import Backend, Limits, Outcome, Program
 
-__all__ = ["Backend", "Bubblewrap", "Container", "Limits", "Outcome", "Process", "Program", "Sandbox"]
+__all__ = ["Backend", "Bubblewrap", "Container", "Limits", "Outcome", "Process", "Program", "Sandbox", "shared"]
 
 
 class Sandbox:
@@ -78,6 +79,12 @@ class Sandbox:
 
     async def _told(self, program: Program) -> dict[str, JsonValue]:
         return (await self.run(program)).model_dump(mode="json", exclude={"seconds"})
+
+
+@lru_cache
+def shared(backend: str) -> Sandbox:
+    """Return the sandbox of this process with a backend, for those who make one for each question."""
+    return Sandbox(backend)
 
 
 def _backend(name: str, options: dict[str, Any]) -> Backend:

@@ -1,0 +1,65 @@
+"""Task `bash-sql`: change a folder and a SQLite database by commands; what counts is their state in the end."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import JsonValue, PrivateAttr, ValidationError
+
+from ...core.errors import TaskError
+from ...core.task import Style, Task
+from ...core.values import Frozen
+from .problems import drawn
+
+__all__ = ["BashSql"]
+
+_EXAMPLE = '{"prompt": "Delete the empty files.", "files": {"a.txt": "", "b.txt": "x"}}'
+
+
+class Problem(Frozen):
+    """What is asked, and what there is at first."""
+
+    prompt: str
+    files: dict[str, str] = {}
+    """Texts of files, by name."""
+    sql: str = ""
+    """Statements that make the database `data.db`."""
+
+
+class BashSql(Task):
+    """`{"prompt": …, "files": {"name": "text"}, "sql": "create table …"}`: to be done with the tools `look`, `query`,
+    `bash` and `sql` of the environment `bash-sql`, which grades by the state. Nothing is run here, so `verify` cannot
+    tell. The answer is the model's last word."""
+
+    _problem: Problem = PrivateAttr()
+
+    def model_post_init(self, context: object, /) -> None:
+        """Read the text, or raise `TaskError`."""
+        try:
+            self._problem = Problem.model_validate_json(self.text)
+        except (ValidationError, ValueError):
+            raise TaskError(f"the request is no bash-sql problem; write, for example: {_EXAMPLE}") from None
+
+    def render(self, style: Style = "serial", width: int = 8) -> str:
+        """Return what is asked, with the names of what there is; contents are to be looked at."""
+        there = [f"files: {', '.join(self._problem.files)}"] if self._problem.files else []
+        there += ["the SQLite database data.db"] if self._problem.sql else []
+        return f"{self._problem.prompt}\nThere are: {'; '.join(there) or 'no files'}.\n"
+
+    def chat(self) -> bool:
+        """A user's message."""
+        return True
+
+    def extract(self, text: str) -> JsonValue:
+        """Return the last line that says something."""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else None
+
+    def key(self, answer: JsonValue) -> str:
+        """Return the text, case and spaces apart."""
+        return " ".join((answer if isinstance(answer, str) else json.dumps(answer)).split()).casefold()
+
+    @classmethod
+    def drawn(cls, count: int, seed: int) -> list[tuple[str, JsonValue]]:
+        """Return generated problems, each with the state that is wanted."""
+        return [(problem.text, problem.wanted) for problem in drawn(count, seed)]

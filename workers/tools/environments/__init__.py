@@ -1,0 +1,1 @@
+"""Environments: where questions whose answers are run are worked on and graded. One file each."""
