@@ -8,7 +8,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["Cell", "harness", "outputs"]
+__all__ = ["Cell", "harness", "outputs", "timed"]
 
 Cell = tuple[str, JsonValue]
 """What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
@@ -48,6 +48,25 @@ def _run():
 _run()
 """
 
+_TIMER = """
+
+def _plait_timed(inputs, repeats):
+    import copy, time
+    loops, spent = 1, []
+    while len(spent) < repeats:
+        given = [copy.deepcopy(inputs) for _ in range(loops)]
+        begun = time.process_time()
+        for each in given:
+            for args in each:
+                {entry}(*args)
+        took = time.process_time() - begun
+        if took < 0.005 and loops < 1024:
+            loops *= 2
+        else:
+            spent.append(took / loops)
+    return spent
+"""
+
 
 def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], key: str) -> str:
     """Return a program that calls a function on inputs and prints what each came to, apart from what it prints itself.
@@ -78,3 +97,11 @@ def outputs(said: JsonValue, count: int, key: str) -> list[Cell]:
             return [("broken", value)] * count
         cells.append((str(kind), value))
     return [*cells, *[("none", None)] * count][:count]
+
+
+def timed(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repeats: int, key: str) -> str:
+    """Return a program that times a function: its one value is a list of `repeats` times, in seconds of CPU a pass over
+    all inputs. A pass is repeated until a time is 5 ms long. `key` as for `harness`."""
+    return harness(
+        program + _TIMER.format(entry=entry), "_plait_timed", [[[list(each) for each in inputs], repeats]], key
+    )

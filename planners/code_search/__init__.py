@@ -14,8 +14,8 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import derive
 from plait.core.programs import Cell, harness, outputs
-from plait.core.task import Task
 
+from .._shared.functions import problem_of, shown
 from .choose import Evidence, Rule, chosen
 from .programs import Candidate, mutated, tests_in
 
@@ -76,17 +76,10 @@ class CodeSearch(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write, run, repair, test and choose."""
-        entry, public = _problem(ctx.brief.task)
+        entry, public = problem_of(ctx.brief.task, "code-search")
         if self.tool not in {spec.name for spec in ctx.brief.tools}:
             raise PlannerError(f"code-search runs programs with the tool {self.tool!r}: give tools=Sandbox().tools()")
         return await _Search(self, ctx, question, entry, public).answer()
-
-
-def _problem(task: Task) -> tuple[str, list[tuple[list[JsonValue], JsonValue]]]:
-    entry, public = getattr(task, "entry", None), getattr(task, "public", ())
-    if not isinstance(entry, str):
-        raise PlannerError('code-search needs a task that names a function: task="code"')
-    return entry, [(list(case.args), case.want) for case in public]
 
 
 class _Search:
@@ -185,7 +178,7 @@ class _Search:
                 candidate.passed += 1
             elif not first:
                 call = f"{self._entry}({', '.join(map(json.dumps, args))})"
-                first = f"{call} gave {_shown(cell)}, and should give {json.dumps(want)}."
+                first = f"{call} gave {shown(cell)}, and should give {json.dumps(want)}."
         return first
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -259,8 +252,3 @@ def _size(group: Sequence[Candidate]) -> int:
 
 def _votes(candidate: Candidate, tests: Sequence[tuple[list[JsonValue], JsonValue]]) -> int:
     return sum(candidate.cells.get(json.dumps(args)) == ("value", want) for args, want in tests)
-
-
-def _shown(cell: Cell) -> str:
-    kind, value = cell
-    return {"value": json.dumps(value), "none": "nothing: it was ended before"}.get(kind, str(value))

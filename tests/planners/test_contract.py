@@ -41,10 +41,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "partial_rollout": {"at": "uniform"},
 }
 ASKS: dict[str, tuple[str, str]] = {
+    "evolve": ("code", '{"prompt": "Return x.", "entry": "same", "public": [{"args": [1], "want": 1}]}'),
     "code_search": ("code", '{"prompt": "Return x.", "entry": "same", "public": [{"args": [1], "want": 1}]}'),
 }
 """Task and text, for a planner that does not take any."""
 SAYS: dict[str, str] = {
+    "evolve": "```python\ndef same(x):\n    return x\n```",
     "code_search": "```python\ndef same(x):\n    return x\n```",
     "llmcompiler": 'Thought: two\n1. search("a")\n2. search("$1", k=2)\n3. join()\n',
     "threads": "<Parallel>\n<Outlines>\n<Outline> 1: a</Outline>\n<Outline> 2: b</Outline>\n</Outlines>",

@@ -1,0 +1,145 @@
+"""Planner `evolve`: better by steps, islands, times, and nothing of the grader's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from random import Random
+from typing import Any
+
+import pytest
+
+from plait import Orchestrator
+from plait.core.events import Job
+from plait.core.plan import Plugin, Request, Text, Think
+from plait.core.programs import outputs, timed
+from plait.core.result import Result, Usage
+from plait.planners.evolve import Evolve
+from plait.planners.evolve.population import Grid, Member, better
+from plait.runtime.simulation.latency import Host
+from plait.runtime.simulation.simulator import simulate
+from plait.workers.scripted import Reply, Scripted
+from plait.workers.tools.sandbox import Sandbox
+
+CASES = [{"args": [[3, 1, 2]], "want": [1, 2, 3]}, {"args": [[]], "want": []}, {"args": [[2, 2]], "want": [2, 2]}]
+PROBLEM = json.dumps({"prompt": "Sort numbers.", "entry": "ordered", "public": CASES})
+BROKEN = "```python\ndef ordered(items):\n    return sorted(set(items))\n```"
+SLOW = """```python
+def ordered(items):
+    items = list(items)
+    for _ in range(300):
+        for i in range(len(items) - 1):
+            if items[i] > items[i + 1]:
+                items[i], items[i + 1] = items[i + 1], items[i]
+    return items
+```"""
+FAST = "```python\ndef ordered(items):\n    return sorted(items)\n```"
+
+
+def evolved(replies: list[Reply], **options: Any) -> Any:
+    sandbox = Sandbox("process")
+    with Orchestrator(workers=[Scripted(replies)], tools=sandbox.tools(), journal=None) as orchestrator:
+        return orchestrator.run(PROBLEM, task="code", planner=Evolve.model_validate(options))
+
+
+def test_a_wrong_program_becomes_right_and_then_fast() -> None:
+    replies = [Reply(when="make it faster", text=FAST), Reply(when="It passes 2 of 3 cases", text=SLOW),
+               Reply(text=BROKEN)]  # fmt: skip
+    answer = evolved(replies, islands=1, generations=5, top=0, diverse=0, repeats=3)
+    assert answer.status == "done", answer.failure
+    assert "sorted(items)" in answer.answer and "passes 3 of 3 public cases" in answer.why
+    assert "different of 5 programs" in answer.why and " ms " in answer.why
+
+
+def test_without_times_the_first_that_passes_ends_all_islands() -> None:
+    answer = evolved([Reply(when="Improve", text=FAST), Reply(text=BROKEN)], islands=3, generations=50, repeats=0)
+    assert answer.answer is not None and "sorted(items)" in answer.answer
+    assert int(answer.why.split(" programs")[0].split()[-1]) < 20
+
+
+def test_programs_that_cannot_be_run_are_failed_and_what_is_not_a_program_is_left_out() -> None:
+    answer = evolved([Reply(text="no program here")], islands=2, generations=2)
+    assert "none of 4 programs defines 'ordered'" in str(answer.failure)
+    ending = "```python\ndef ordered(x):\n    import os; os._exit(0)\n```"
+    answer = evolved([Reply(text=ending)], islands=1, generations=2)
+    assert answer.answer is not None and "passes 0 of 3" in answer.why
+
+
+def test_lines_that_come_back_are_counted_and_named() -> None:
+    other = "```python\ndef ordered(items):\n    return list(items)\n```"
+    replies = [
+        Reply(when=r"taken out:\n[^\0]*return sorted", text=BROKEN),
+        Reply(when="Improve", text=other, times=1),
+        Reply(when="Improve", text=other),
+        Reply(text=BROKEN),
+    ]
+    answer = evolved(replies, islands=1, generations=6, repeats=0, top=0, diverse=0)
+    assert "added lines had been taken out before" in answer.why
+
+
+def member(share: int = 0, seconds: float | None = None, mad: float = 0.0, program: str = "x") -> Member:
+    return Member(program, True, tuple(range(4 - share)), 4, "", seconds, mad)
+
+
+def test_better_is_by_running_then_share_then_time_beyond_noise() -> None:
+    assert better(member(3), member(2)) and not better(member(2), member(3))
+    assert better(member(0), Member("x", False, (0, 1, 2, 3), 4))
+    assert better(member(4, 1.0, 0.1), member(4, 1.3, 0.1)) and not better(member(4, 1.0, 0.1), member(4, 1.15, 0.1))
+    assert not better(member(4, 1.0), member(4, 1.0)) and better(member(4, 1.0), member(4))
+
+
+def test_a_grid_keeps_different_ways_to_fail_and_ranks_them() -> None:
+    random, grid = Random(4), Grid()
+    for i in range(200):
+        failing = tuple(sorted(random.sample(range(4), random.randrange(5))))
+        grid.add(Member("y" * random.randrange(1, 40), True, failing, 4, "", 1.0 + i if not failing else None))
+    ranked = grid.ranked()
+    assert len(ranked) > 20 and len({each.cell for each in ranked}) == len(ranked)
+    assert [each.share for each in ranked] == sorted((each.share for each in ranked), reverse=True)
+
+
+def test_a_function_is_timed() -> None:
+    code = timed("def add(n):\n    return sum(range(n))", "add", [[100_000], [200_000]], 3, "k")
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    ((kind, times),) = outputs({"stdout": done.stdout}, 1, "k")
+    assert kind == "value" and isinstance(times, list) and len(times) == 3
+    assert all(isinstance(each, float) and each > 1e-4 for each in times)
+
+
+def test_islands_work_side_by_side_and_exchange_their_best() -> None:
+    """In virtual time: the good idea of one island is in the prompts of the next one after a migration."""
+    seen: dict[str, bool] = {}
+
+    def outcome(job: Job, random: Random) -> Result:
+        if not isinstance(job.op, Think):
+            return Result(value={"status": "done", "stdout": ""})
+        name = job.step.rpartition("/")[2].split(":")[-1]
+        prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
+        seen[name] = "idea" in prompt
+        said = "idea" * 20 if name.startswith("program-1.") else name.replace("-", "_").replace(".", "_")
+        return Result(value=f"```python\ndef ordered(x):\n    return '{said}'\n```", usage=Usage(completion=30))
+
+    request = Request(text=PROBLEM, task=Plugin(name="code"), seed=1)
+    hosts = [Host("h", slots=8)]
+    from plait.core.tools.tool import tool
+
+    @tool
+    def run_python(code: str) -> str:
+        """Run."""
+        return code
+
+    done = simulate(
+        request, planner=Evolve(islands=3, generations=8, migrate=2, repeats=0), hosts=hosts, outcome=outcome,
+        tools=[run_python.spec],
+    )  # fmt: skip
+    assert done.status == "done", done.failure
+    first = [name for name, idea in seen.items() if name.startswith("program-2.") and idea]
+    assert first and "program-2.1" not in first, seen
+
+
+@pytest.mark.parametrize("task", ["plain"])
+def test_what_is_needed_is_said(task: str) -> None:
+    with Orchestrator(workers=[Scripted([Reply(text=FAST)])], journal=None) as orchestrator:
+        assert "give tools=Sandbox().tools()" in str(orchestrator.run(PROBLEM, task="code", planner=Evolve()).failure)
+        assert 'task="code"' in str(orchestrator.run("Why?", task=task, planner=Evolve()).failure)
