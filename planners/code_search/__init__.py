@@ -19,7 +19,7 @@ from .._shared.functions import problem_of, shown
 from .choose import Evidence, Rule, chosen
 from .programs import Candidate, mutated, tests_in
 
-__all__ = ["CodeSearch"]
+__all__ = ["CodeSearch", "Searching"]
 
 REPAIR = "\n\nThis program fails: {failure}\nWrite the whole corrected function in a ```python block.\n"
 TESTS = """{question}
@@ -79,10 +79,12 @@ class CodeSearch(Flow):
         entry, public = problem_of(ctx.brief.task, "code-search")
         if self.tool not in {spec.name for spec in ctx.brief.tools}:
             raise PlannerError(f"code-search runs programs with the tool {self.tool!r}: give tools=Sandbox().tools()")
-        return await _Search(self, ctx, question, entry, public).answer()
+        return await Searching(self, ctx, question, entry, public).answer()
 
 
-class _Search:
+class Searching:
+    """One run. `evidence` and `candidates` tell what it found."""
+
     def __init__(
         self,
         options: CodeSearch,
@@ -93,10 +95,18 @@ class _Search:
     ) -> None:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
         self._candidates: dict[str, Candidate] = {}
+        self.evidence: list[tuple[Candidate, Evidence]] = []
+        """What spoke for each program among which the choice was."""
         self._runs: dict[str, tuple[str, Called]] = {}
         """Runs with their keys, by program and inputs."""
 
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All different programs."""
+        return list(self._candidates.values())
+
     async def answer(self) -> Answerable:
+        """Write, run, repair, test and choose."""
         options, ctx = self._options, self._ctx
         asked = self._tests() if options.tests else None
         found = await ctx.gather(*(self._sample(i) for i in range(1, options.n + 1)), return_exceptions=True)
@@ -109,6 +119,7 @@ class _Search:
         pool = [each for each in self._candidates.values() if each.passed == best]
         tests = await self._written(asked)
         if len(pool) == 1:
+            self.evidence = [(pool[0], Evidence(0.0, pool[0].weight, len(pool[0].program)))]
             return self._chosen(pool, pool[0], best, "the only one left")
         inputs = [args for args, _ in (*self._public, *tests)]
         inputs += [each for args, _ in self._public for each in mutated(args)]
@@ -119,6 +130,7 @@ class _Search:
         groups = _clusters(pool, keys)
         size = {id(each): sum(one.weight for one in group) for group in groups.values() for each in group}
         evidence = [Evidence(float(_votes(each, tests)), size[id(each)], len(each.program)) for each in pool]
+        self.evidence = list(zip(pool, evidence, strict=True))
         winner = chosen(evidence, options.rule)
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "

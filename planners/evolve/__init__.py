@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from pydantic import Field
-
 from plait.core.errors import PlannerError
-from plait.core.flow import Answerable, Context, Flow
+from plait.core.flow import Answerable, Context
 
 from .._shared.functions import problem_of
 from .islands import Evolution
+from .options import EvolveOptions
 
 __all__ = ["Evolve"]
 
 
-class Evolve(Flow):
+class Evolve(EvolveOptions):
     """Improves programs by generations: a model is shown a parent with its failure, good programs and different ones,
     and writes a whole new program, which is run on the public cases. `islands` populations grow side by side; every
     `migrate` generations the best of each goes to the next one.
@@ -31,28 +28,6 @@ class Evolve(Flow):
     ones are the grader's (`plait eval code`). Needs the task `code` and the tool `run_python`. Defaults: 4 islands, 8
     generations each, 5 timed runs.
     """
-
-    n_option: ClassVar[str | None] = "generations"
-
-    islands: int = Field(default=4, ge=1, le=64)
-    """Populations."""
-    generations: int = Field(default=8, ge=1)
-    """Programs that each of them writes."""
-    migrate: int = Field(default=5, ge=0)
-    """After how many generations the best goes to the next island; 0: never."""
-    top: int = Field(default=3, ge=0)
-    """Good programs that the model is shown besides the parent."""
-    diverse: int = Field(default=2, ge=0)
-    """Programs of other cells that it is shown."""
-    repeats: int = Field(default=5, ge=0)
-    """Timed runs of a program that passes all public cases. 0: time does not count, and the first that passes ends the
-    search."""
-    temperature: float = Field(default=1.0, ge=0.0)
-    top_p: float = Field(default=0.9, gt=0.0, le=1.0)
-    max_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of a program."""
-    tool: str = "run_python"
-    """The tool that runs programs."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let the islands grow, and return the best program."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -15,10 +14,8 @@ from plait.core.planning import derive
 from plait.core.programs import harness, outputs, timed
 
 from .._shared.functions import Cases, shown
+from .options import EvolveOptions
 from .population import Grid, Member, spread
-
-if TYPE_CHECKING:
-    from . import Evolve
 
 __all__ = ["Evolution"]
 
@@ -32,7 +29,7 @@ _SHOWN_LINES = 8
 class Evolution:
     """One run."""
 
-    def __init__(self, options: Evolve, ctx: Context, question: str, entry: str, public: Cases) -> None:
+    def __init__(self, options: EvolveOptions, ctx: Context, question: str, entry: str, public: Cases) -> None:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
         self.islands = [Grid() for _ in range(options.islands)]
         self._known: dict[str, Awaited[Member]] = {}
