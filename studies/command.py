@@ -46,7 +46,9 @@ _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
 def study(
     name: Annotated[
         str,
-        typer.Argument(help=f"Which one: {', '.join((*NAMES, 'search', 'tools', 'tools-at-scale', 'erring-votes'))}."),
+        typer.Argument(
+            help=f"Which one: {', '.join((*NAMES, 'code', 'search', 'tools', 'tools-at-scale', 'erring-votes'))}."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where tables, plots and numbers go.")] = Path("results"),
     records: Annotated[
@@ -81,6 +83,12 @@ def study(
 
         with opened(False) as output:
             output.people.print(run(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
+        return
+    if name == "code":  # programs of ours, in virtual time
+        from .code import run as chosen
+
+        with opened(False) as output:
+            output.people.print(chosen(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
         return
     if name == "tools-at-scale":  # the model is a rule: no engine either
         from .tools_at_scale.study import run as at_scale
