@@ -78,17 +78,10 @@ def study(
     from .base import Keeper
     from .store import Store
 
-    if name == "search":  # in virtual time: no engine, no session
-        from .search import run
-
+    if name in ("search", "code"):  # in virtual time: no engine, no session
+        run = importlib.import_module(f".{name}", __package__).run
         with opened(False) as output:
             output.people.print(run(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
-        return
-    if name == "code":  # programs of ours, in virtual time
-        from .code import run as chosen
-
-        with opened(False) as output:
-            output.people.print(chosen(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
         return
     if name == "tools-at-scale":  # the model is a rule: no engine either
         from .tools_at_scale.study import run as at_scale
