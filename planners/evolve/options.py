@@ -30,7 +30,9 @@ class EvolveOptions(Flow):
     """Timed runs of a program that passes all public cases. 0: time does not count, and the first that passes ends the
     search."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Of the programs."""
     top_p: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Sample from the most likely tokens that together have this probability."""
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of a program."""
     tool: str = "run_python"

@@ -128,7 +128,8 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     lines = _Lines(0)
-    spec = json.loads(lines.some()[0])
+    first, *waiting = lines.some()  # what was asked meanwhile may have come with it
+    spec = json.loads(first)
 
     def say(**fields: Any) -> None:
         answers.write(json.dumps(fields) + "\n")
@@ -139,7 +140,8 @@ def serve() -> None:
         say(trouble=str(error) if isinstance(error, EngineError) else explain(error, spec["model"]))
         return
     classifies = "classify" in model.supported_tasks
-    while batch := [json.loads(line) for line in lines.some()]:
+    while batch := [json.loads(line) for line in waiting or lines.some()]:
+        waiting = []
         for start in range(0, len(batch), BATCH):
             part = batch[start : start + BATCH]
             try:
