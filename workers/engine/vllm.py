@@ -441,16 +441,6 @@ class Core:
         Core._place.release()
 
 
-def pooling_model(model: str, **options: Any) -> Any:
-    """Return vLLM with a model that gives numbers for texts. Raises `EngineError` without vLLM, or whatever vLLM
-    raises."""
-    try:
-        import vllm
-    except ImportError as error:
-        raise EngineError(f"vLLM cannot be imported ({first_line(error)}): {INSTALL}") from error
-    return vllm.LLM(model=model, runner="pooling", disable_log_stats=True, **options)
-
-
 def broken(error: BaseException, model: str) -> EngineError:
     """Return why an engine did not start."""
     return error if isinstance(error, EngineError) else EngineError(explain(error, model))

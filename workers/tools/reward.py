@@ -1,12 +1,9 @@
-"""Tool `reward`: how good a text is, by a reward model on a server, or one that vLLM serves here. The scorer
-`reward-model` calls it.
+"""Tool `reward`: how good a text is, by a reward model on a server. The scorer `reward-model` calls it.
 
 Give it to a run with a tools file of two lines, as `--tools FILE.py`:
 
     from plait.workers.tools.reward import reward_model
     reward = reward_model("model-name", base_url="http://127.0.0.1:8000")
-
-or `reward_engine("path/of/a/model")`.
 """
 
 from __future__ import annotations
@@ -15,13 +12,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from plait.core.errors import ConfigError, EngineError, ToolError
+from plait.core.errors import ConfigError, ToolError
 from plait.core.tools.tool import Tool, tool
 
-from ..engine import Pooling
 from ..http import Limits, Link, ServerError
 
-__all__ = ["reward_engine", "reward_model"]
+__all__ = ["reward_model"]
 
 Endpoint = Literal["classify", "score", "pooling"]
 _ENDPOINTS = ("classify", "score", "pooling")
@@ -91,42 +87,4 @@ def _number(said: Any, endpoint: Endpoint, label: int, server: str) -> float:
         value = value[-1]  # the last token's, or a pooled vector's only number
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ToolError(f"{server}/{endpoint} gave no number: does it serve a reward model for that endpoint?")
-    return _sigmoid(value) if endpoint == "pooling" else float(value)
-
-
-def reward_engine(
-    model: str, *, label: int = -1, name: str = "reward", timeout: float = 600.0, **options: Any
-) -> Tool[..., Any]:
-    """Return the same tool with a model that vLLM serves here, in a process of its own that starts with the first call
-    and ends with this one. A classifier gives the probability of a label, a reward head its last number through a
-    sigmoid.
-
-    Args:
-        model: a folder, or the id of a model on a hub.
-        label: of a classifier, the place of the label that means good; the last one by default.
-        name: name of the tool.
-        timeout: seconds that a call may take, the start of the model included.
-        options: `max_model_len`, `kv_cache_memory_bytes`.
-    """
-    served = Pooling(model, **options)
-
-    async def reward(text: str, question: str = "") -> float:
-        """Return how good a text is, from 0 to 1.
-
-        Args:
-            text: the answer, or its beginning.
-            question: what was asked.
-        """
-        try:
-            found = await served.scores(question + text or " ")
-        except EngineError as error:
-            raise ToolError(str(error)) from None
-        if not found or not -len(found) <= label < len(found) or not all(map(math.isfinite, found)):
-            raise ToolError(f"{model} gave no number at the place {label}: it gave {len(found)}")
-        return found[label] if served.classifies else _sigmoid(found[-1])
-
-    return tool(name=name, timeout=timeout)(reward)
-
-
-def _sigmoid(value: float) -> float:
-    return 1.0 / (1.0 + math.exp(-max(-700.0, min(700.0, value))))
+    return 1.0 / (1.0 + math.exp(-max(-700.0, min(700.0, value)))) if endpoint == "pooling" else float(value)
