@@ -50,7 +50,7 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
         raise PlanError("the plan names no output: say which step's value is the answer")
     if plan.output not in steps:
         raise PlanError(f"the output {plan.output!r} is not a step of the plan{did_you_mean(plan.output, steps)}")
-    known = None if tools is None else frozenset((*tools, MORE_TOOLS))
+    known = None if tools is None else frozenset(tools)
     edges: dict[str, tuple[str, ...]] = {}
     for step in plan.steps:
         edges[step.name] = named = needs(step)
@@ -171,7 +171,7 @@ def _check_op(step: Step, steps: dict[str, Step], tools: frozenset[str] | None) 
                 raise PlanError(
                     f"step {step.name!r} is `after` {after!r}, a {target.op.kind}: only a think step has a context"
                 )
-        case Call(tool=tool) if tools is not None and tool not in tools:
+        case Call(tool=tool) if tools is not None and tool not in tools and tool != MORE_TOOLS:
             hint = did_you_mean(tool, tools) or (f"; there are {_some(sorted(tools))}" if tools else "; none was given")
             raise PlanError(f"step {step.name!r} calls the tool {tool!r}, which is not there{hint}")
         case _:

@@ -410,7 +410,8 @@ async def test_a_side_effect_waits_until_the_text_that_plans_it_is_whole(work: W
 async def test_what_another_version_words_otherwise_is_resumed_all_the_same(work: Work, crash: Crash) -> None:
     path = await crash(chain("look", "put"), lambda: "put 2" in work.made)
     with Journal(path) as journal:
-        journal._storage._db.execute("""UPDATE actions SET actions = replace(actions, '"seconds":null', '"second":null')""")
+        renamed = """replace(actions, '"seconds":null', '"second":null')"""
+        journal._storage._db.execute(f"UPDATE actions SET actions = {renamed}")
     assert replay(path, Plugins()).divergence is not None
     async with fresh(work, path) as orchestrator:
         assert (await orchestrator.resume(run_of(path))).value == 2
