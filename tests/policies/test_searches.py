@@ -240,7 +240,7 @@ class _Counted(list[Node]):
 
 
 GROWING = [BestFirst(), Stride(), Beam(barrier=False, keep=400), Dvts(subtrees=300), Mcts(), Dfs(branch=3, parallel=8)]
-GROWING += [Ets(branch=4, limit=100_000), Particle(particles=400), Rebase(budget=400)]
+GROWING += [Ets(branch=4, limit=10_000), Particle(particles=400), Rebase(budget=400)]
 
 
 @pytest.mark.parametrize("search", GROWING, ids=lambda search: type(search).__name__)
