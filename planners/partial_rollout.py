@@ -53,13 +53,13 @@ class PartialRollout(Flow):
     """
 
     n_option = "times"
-    rollouts: int = Field(default=1, ge=1)
+    rollouts: int = Field(default=1, ge=1, le=1000)
     """Lines from which others branch off."""
-    positions: int = Field(default=2, ge=0)
+    positions: int = Field(default=2, ge=0, le=1000)
     """Turns of each at which others branch off; where it has fewer, the others begin anew."""
-    times: int = Field(default=3, ge=1)
+    times: int = Field(default=3, ge=1, le=1000)
     """Lines that branch off at each of them."""
-    fresh: int = Field(default=1, ge=0)
+    fresh: int = Field(default=1, ge=0, le=1000)
     """Lines that begin anew, beside the first ones."""
     at: Literal["uncertain", "random", "uniform"] = "uncertain"
     """Where to branch: at the turns that the model was least sure of, which needs log-probabilities of its worker; or,

@@ -77,7 +77,7 @@ class React(Flow):
     """Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`."""
     early: bool = True
     """Start calls while the turn is still being written. Off: when it is whole."""
-    samples: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=1000)
     """How many times each turn is written; with more than one they vote on what to do, and no call is made before."""
     vote: OnePlugin = Plugin(name="tool-majority")
     """How samples become one turn: a merge over actions. Tools, dialect and its form of value are set here."""
