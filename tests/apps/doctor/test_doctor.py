@@ -225,7 +225,7 @@ def test_memory_of_this_machine():
 
 def test_names_are_listed_with_their_options(plait):
     said = plait("names", "--json").json
-    assert set(said) == {"planners", "policies", "merges", "searches", "scorers", "tasks", "workers"}
+    assert set(said) == {*("planners", "policies", "merges", "searches", "scorers", "tasks", "workers", "environments")}
     assert {"single", "sample", "fixed", "threads"} <= set(said["planners"])
     assert {"fifo", "critical-path", "consensus"} <= set(said["policies"])
     assert said["planners"]["sample"]["options"]["n"]["default"] == "8"
