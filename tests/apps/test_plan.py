@@ -179,7 +179,7 @@ def test_a_workload_of_many_runs_is_simulated(plait, tmp_path):
     assert plait(*words, "--runs", 50, "--rate", 2, "--json").json["policies"]["fifo"] == said
     (tmp_path / "trace.txt").write_text("0\n0.5\n7\n")
     table = plait(*words, "--arrivals", "trace.txt").out
-    assert table.startswith("3 runs on 2 × 4 slots")
+    assert table.startswith("uncalibrated") and "\n3 runs on 2 × 4 slots" in table
     assert "…" not in table
     for wrong, why in (
         (["--rate", 2], "`--decode-rate`"),

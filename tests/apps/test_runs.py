@@ -208,7 +208,7 @@ def test_ids_that_mean_nothing_or_too_much(plait, script):
     assert done.code == 2 and "no run 'zzz'" in done.err
     with pytest.MonkeyPatch.context() as patch:
         entry = next(directory.entries(directory.default_folder()))
-        patch.setattr(directory, "entries", lambda place: [entry, entry])
+        patch.setattr(directory, "entries", lambda place, **_: [entry, entry])
         done = plait("runs", "resume", entry.run[:2])
     assert done.code == 2 and "begins the ids of 2 runs" in done.err
 
