@@ -105,7 +105,7 @@ def test_spans_are_written_one_a_line(plait, journal, tmp_path):
     spans = [json.loads(line) for line in out.read_text().splitlines()]
     assert done.json["spans"] == len(spans)
     assert Counter(span["name"].split()[0] for span in spans) == Counter(
-        invoke_workflow=1, step=7, chat=2, execute_tool=3
+        invoke_workflow=1, plan=2, step=5, chat=2, execute_tool=3
     )
     assert "which?" not in out.read_text()
     assert "all about" not in out.read_text()
