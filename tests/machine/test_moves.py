@@ -127,7 +127,18 @@ def test_an_action_is_written_in_the_order_of_its_fields_and_read_again(op: Call
     action = Dispatch("w", job, reason="cached there")
     written = action_adapter.dump_python(action)
     assert list(written) == ["kind", "worker", "job", "reason"]
-    assert list(written["job"]) == ["attempt", "run", "step", "op", "seconds", "generated", "priority", "report"]
+    assert list(written["job"]) == [
+        "attempt",
+        "run",
+        "step",
+        "op",
+        "seconds",
+        "generated",
+        "priority",
+        "report",
+        "hints",
+        "trace",
+    ]
     assert action_adapter.validate_json(action_adapter.dump_json(action)) == action
     assert pickle.loads(pickle.dumps(action)) == action
     with pytest.raises(ValidationError):
