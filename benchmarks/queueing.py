@@ -30,7 +30,7 @@ def _think(name: str, text: str, after: str | None = None) -> Step:
     return Step(name=name, op=Think(prompt=(Text(text=text),), after=after, sampling=Sampling(max_tokens=MOST)))
 
 
-def _plans() -> list[tuple[Plan, int, float]]:
+def plans() -> list[tuple[Plan, int, float]]:
     """Return plans with the number of their thinks and their deadline in seconds."""
     ask = "What is to be done? " * 10
     single = Plan(steps=(_think("one", ask),), output="one")
@@ -48,7 +48,7 @@ def _plans() -> list[tuple[Plan, int, float]]:
 
 def play(load: float, seed: int, *policies: str | Plugin, limited: bool = False) -> WorkloadReport:
     """Simulate one seed of the workload."""
-    kinds = _plans()
+    kinds = plans()
     peak = sum(speed * PEAK * SLOTS / (SLOTS + HALF) for speed in SPEEDS)
     tokens = sum(thinks for _, thinks, _ in kinds) / len(kinds) * SHARE * MOST
     hosts = [

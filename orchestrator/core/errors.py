@@ -14,7 +14,8 @@
     │   │   ├── WorkerLost       it went away while it held work
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
     │   │   │       └── NeverMade    before the attempt had reached its worker, so it may be made again
-    │   │   └── NoWorker         nothing serves this kind of step
+    │   │   ├── NoWorker         nothing serves this kind of step
+    │   │   └── Overloaded       too many runs wait for a slot: this one was not taken
     │   ├── ToolError            a tool raised, hung, or returned something that is not JSON
     │   │   ├── OutcomeUnknown   it changes the world, and the process ended before it had said how it went
     │   │   ├── Unanswered       it asked a person, and there is none, or the answer makes no sense
@@ -101,6 +102,20 @@ class NeverMade(Interrupted):
 
 class NoWorker(WorkerError):
     """No worker serves this kind of step, and none is coming back."""
+
+
+class Overloaded(WorkerError):
+    """Too many runs wait for a slot, so this one was not taken. `wait`: the seconds that it would have waited, about;
+    `None` if that is not known."""
+
+    retryable = True
+
+    def __init__(self, message: str, wait: float | None = None) -> None:
+        super().__init__(message, wait)
+        self.message, self.wait = message, wait
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ToolError(WorldError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from ...core.errors import UsageError
 from ...core.messages import counted
+from ...core.plan import Request
 from ...runtime.plugins.loader import parse_plugin
 from ...runtime.simulation.latency import Fault, Host, LatencyModel, Throttle
 from ...runtime.simulation.profile import Profile, load, profile_file
@@ -66,6 +68,10 @@ def simulate(
             help="Runs arrive as here: a number of seconds a line, JSON lines with `at` (or `timestamp`, in ms), or "
             "CSV with a column `at` or `TIMESTAMP`.",
         ),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="SECONDS", help="Count the runs done in so many.", rich_help_panel=_WORKLOAD),
     ] = None,
     engines: Annotated[int, typer.Option("--engines", "--hosts", min=1, help="Engines.", rich_help_panel=_CLUSTER)] = 1,
     slots: Annotated[
@@ -135,7 +141,7 @@ def simulate(
             summaries[variant] = (
                 _summary(simulated(request, **options))
                 if times is None
-                else _of_workload(simulate_workload(request, times, **options))
+                else _of_workload(_many(request, times, within, config.max_waiting, options), within)
             )
         if as_json:
             head = {"engines": engines, "slots": slots, "calibrated": known and f"{known.model} on {known.machine}"}
@@ -147,6 +153,13 @@ def simulate(
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _many(
+    request: Request, times: list[float], within: float | None, most: int | None, options: dict[str, Any]
+) -> WorkloadReport:
+    """Simulate many runs, of which at most so many may wait."""
+    return simulate_workload(request, times, max_waiting=most, within=within or math.inf, **options)
 
 
 def _cluster(
@@ -226,7 +239,7 @@ def _summary(report: SimReport) -> dict[str, Any]:
     }
 
 
-def _of_workload(report: WorkloadReport) -> dict[str, Any]:
+def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]:
     spreads = {"latency": report.latency, "wait": report.wait}
     return {
         "runs": report.runs,
@@ -234,6 +247,8 @@ def _of_workload(report: WorkloadReport) -> dict[str, Any]:
         "partial": report.partial,
         "failed": report.failed,
         "cancelled": report.cancelled,
+        "refused": report.refused,
+        **({} if within is None else {"in_time": report.in_time}),
         "makespan_seconds": round(report.makespan, 6),
         **{
             f"{what}_{name}_seconds": round(value, 6)
@@ -286,7 +301,8 @@ def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: in
     table.add_column("policy")
     ill = any(summary["runs"] != summary["done"] for summary in summaries.values())
     columns = ("seconds", "p50", "p90", "p99", "runs/s", "busy", "cancelled")
-    for name in (*columns, "not done") if ill else columns:
+    timed = "in_time" in some
+    for name in (*columns, *(["in time"] if timed else []), *(["not done"] if ill else [])):
         table.add_column(name, justify="right")
     for name, summary in summaries.items():
         table.add_row(
@@ -296,6 +312,7 @@ def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: in
             f"{summary['runs_per_second']:.2f}",
             f"{summary['utilisation'] * 100:.0f} %",
             str(summary["cancelled_tokens"]),
+            *([str(summary["in_time"])] if timed else []),
             *([str(summary["runs"] - summary["done"])] if ill else []),
         )
     output.people.print(table)

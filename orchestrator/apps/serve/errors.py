@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
-from ...core.errors import NoWorker, PlaitError, UsageError, WorkerLost
+from ...core.errors import NoWorker, Overloaded, PlaitError, UsageError, WorkerLost
 from ...core.messages import explain, first_of_each, json_path
 from ...core.result import Failure
 from ...core.values import writable
@@ -93,6 +94,9 @@ def of_error(error: Exception) -> ApiError:
     if isinstance(error, UsageError):
         place = _PLACE.match(str(error))
         return invalid(str(error), (place[1] or "messages") if place is not None else None)
+    if isinstance(error, Overloaded):
+        headers = {} if error.wait is None else {"retry-after": str(max(1, math.ceil(error.wait)))}
+        return ApiError(503, str(error), code="overloaded", retry=True, headers=headers)
     if isinstance(error, PlaitError):
         return of_failure(Failure(kind=type(error).__name__, message=str(error), retryable=error.retryable))
     return ApiError(500, "the server made a mistake; its log says which", code="internal_error", retry=False)

@@ -202,7 +202,14 @@ class AsyncOrchestrator:
         workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
         machine = Machine(self.plugins, lease=self.config.lease)
         recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
-        driver = Driver(machine, workers, self._expander, recorder, collector=self.config.collector)
+        driver = Driver(
+            machine,
+            workers,
+            self._expander,
+            recorder,
+            collector=self.config.collector,
+            max_waiting=self.config.max_waiting,
+        )
         driver.watchers += self._watchers
         telemetry.watch(driver, self.config)
         await driver.start()
@@ -295,7 +302,7 @@ class AsyncOrchestrator:
             options: see `Options`.
 
         Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run,
-        `WorkerError` for workers that cannot start.
+        `WorkerError` for workers that cannot start, `Overloaded` where too many runs wait (`max_waiting`).
         """
         return await self._submit(text, plan, watch, options, answerable=True)
 
@@ -323,6 +330,7 @@ class AsyncOrchestrator:
             brief = self.brief(text, planned=plan is not None, **options)
             await self.start()
             driver = await self._started()
+            driver.admit()
             run, at = secrets.token_hex(16), driver.now()
             if plan is None:
                 event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)

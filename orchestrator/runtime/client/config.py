@@ -211,6 +211,9 @@ class Config(BaseSettings):
     """Most seconds that a run may take; no limit by default."""
     budget: Annotated[Budget, BeforeValidator(_budget), NoDecode] = Budget()
     """Limits of each run: a table, or a text such as `total_tokens=20000,cost=0.5`. A request's own go before."""
+    max_waiting: int | None = Field(default=None, ge=1)
+    """Runs that may wait for a slot. One more is refused (`Overloaded`) with an estimate of its wait, rather than make
+    all of them late; no limit by default."""
     prices: dict[str, Price] = {}
     """What models cost, by name of the model or of its worker; `default` for all others. `input`, `cached` and `output`
     are per million tokens, `hour` is what one slot of an engine costs an hour."""

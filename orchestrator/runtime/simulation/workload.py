@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import fsum
 from statistics import fmean, quantiles
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, Overloaded
 from ...core.events import Finish
 from ...core.graph import validate
 from ...core.interfaces import Brief, Planner, Plugins
@@ -16,6 +17,7 @@ from ...core.result import Failure, Usage
 from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen
 from ...machine import Machine, Run
+from ..driver.admission import Admission
 from ..driver.expander import Expander
 from ..plugins.loader import Plugins as Registry
 from .arrivals import at_rate, read_arrivals
@@ -54,6 +56,10 @@ class WorkloadReport(Frozen):
     """Ended with values of some steps, but no answer."""
     failed: int
     cancelled: int
+    refused: int = 0
+    """Not taken, since too many waited (`max_waiting`). They are in no other figure but `runs`."""
+    in_time: int = 0
+    """Done within the seconds that were asked for; all that are done, if none were."""
     makespan: float
     """From the first arrival to the last end."""
     latency: Spread
@@ -98,13 +104,15 @@ def simulate_workload(
     seed: int = 0,
     grace: float = 10.0,
     lease: float | None = None,
+    max_waiting: int | None = None,
+    within: float = math.inf,
     check: bool = False,
 ) -> WorkloadReport:
     """Let a run arrive at each of `arrivals` (seconds), all on one machine and one cluster, until the last has ended.
 
     Several `requests` are taken in turn. Each run has a seed of its own, made of its request's and its number, and so
-    have the random numbers of `outcome`: the same arguments give the same report. Other arguments, and what is raised,
-    as for `simulate`.
+    have the random numbers of `outcome`: the same arguments give the same report. `max_waiting`: as in the settings.
+    `within`: the seconds of `WorkloadReport.in_time`. Other arguments, and what is raised, as for `simulate`.
     """
     given = [requests] if isinstance(requests, Request) else list(requests)
     if not given or not arrivals:
@@ -113,6 +121,7 @@ def simulate_workload(
     machine = Machine(source, cancel_timeout=grace, lease=lease)
     workload = _Workload(machine, Expander(), hosts, latency or LatencyModel(), outcome, seed)
     workload.check, workload.confidence = check, confidence
+    workload.admission, workload.within = Admission(max_waiting), within
     briefs = [Brief(each, source.task(each.task, each.text), tuple(tools)) for each in given]
     planners = [planner or Registry().planner(each.planner) for each in given]
     return workload.run(list(zip(briefs, planners, strict=True)), sorted(arrivals), faults)
@@ -120,6 +129,9 @@ def simulate_workload(
 
 class _Workload(Cluster):
     """A cluster at which runs arrive. Of what is over it keeps numbers alone."""
+
+    admission: Admission
+    within = math.inf
 
     def run(
         self, kinds: Sequence[tuple[Brief, Planner]], arrivals: Sequence[float], faults: Iterable[Fault | Throttle]
@@ -131,7 +143,7 @@ class _Workload(Cluster):
         self._held = dict.fromkeys(self.batches, 0.0)
         self._statuses: Counter[str] = Counter()
         self._usage = Usage()
-        self._steps = 0
+        self._steps = self._refused = self._in_time = 0
         self._failure: Failure | None = None
         self._plans: list[Plan | None] = [None] * len(kinds)
         self.start(faults)
@@ -145,7 +157,9 @@ class _Workload(Cluster):
         self._waits.append(running.start - running.ready)
 
     def run_over(self, finish: Finish, run: Run | None) -> None:
+        self.admission.ended(self.now)
         self._latencies.append(self.now - self._came.pop(finish.run))
+        self._in_time += finish.status == "done" and self._latencies[-1] <= self.within
         self._statuses[finish.status] += 1
         self._usage += finish.usage
         self._steps += finish.steps
@@ -155,6 +169,12 @@ class _Workload(Cluster):
         following = number + 1
         if following < len(self._arrivals):
             self.later(self._arrivals[following], lambda: self._arrive(following))
+        try:
+            self.admission.check(self.machine, self.now)
+        except Overloaded:
+            self._refused += 1
+            self.left -= 1
+            return
         kind = number % len(self._kinds)
         brief, planner = self._kinds[kind]
         run, request = f"run-{number}", brief.request
@@ -180,6 +200,8 @@ class _Workload(Cluster):
             partial=self._statuses["partial"],
             failed=self._statuses["failed"],
             cancelled=self._statuses["cancelled"],
+            refused=self._refused,
+            in_time=self._in_time,
             makespan=seconds,
             latency=Spread.of(self._latencies),
             wait=Spread.of(self._waits),
