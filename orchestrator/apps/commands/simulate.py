@@ -125,8 +125,7 @@ def simulate(
     if die is not None and engines == 1:
         raise UsageError("the only engine would die and nothing would be left: give `--engines 2` or more with `--die`")
     variants = list(policies or _DEFAULT)
-    if len(set(variants)) != len(variants):
-        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
+    _refuse_doubles(variants)
     known = _profile(profile, config.model) if decode_rate is None else None
     rates: dict[str, Any] = {} if decode_rate is None else {"decode_rate": decode_rate}
     # news of tokens serves nothing but going on after a loss; of many runs it would cost the most
@@ -138,11 +137,10 @@ def simulate(
         summaries: dict[str, dict[str, Any]] = {}
         for variant in variants:
             request = brief.request.model_copy(update={"policies": _together(variant)})
-            summaries[variant] = (
-                _summary(simulated(request, **options))
-                if times is None
-                else _of_workload(_many(request, times, within, config.max_waiting, options), within)
-            )
+            if times is None:
+                summaries[variant] = _summary(simulated(request, **options))
+            else:
+                summaries[variant] = _many(request, times, within, max_waiting=config.max_waiting, **options)
         if as_json:
             head = {"engines": engines, "slots": slots, "calibrated": known and f"{known.model} on {known.machine}"}
             output.result({**head, "policies": summaries})
@@ -155,11 +153,13 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _many(
-    request: Request, times: list[float], within: float | None, most: int | None, options: dict[str, Any]
-) -> WorkloadReport:
-    """Simulate many runs, of which at most so many may wait."""
-    return simulate_workload(request, times, max_waiting=most, within=within or math.inf, **options)
+def _refuse_doubles(variants: list[str]) -> None:
+    if len(set(variants)) != len(variants):
+        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
+
+
+def _many(request: Request, times: list[float], within: float | None, **options: Any) -> dict[str, Any]:
+    return _of_workload(simulate_workload(request, times, within=within or math.inf, **options), within)
 
 
 def _cluster(

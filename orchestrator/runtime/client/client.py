@@ -202,14 +202,8 @@ class AsyncOrchestrator:
         workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
         machine = Machine(self.plugins, lease=self.config.lease)
         recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
-        driver = Driver(
-            machine,
-            workers,
-            self._expander,
-            recorder,
-            collector=self.config.collector,
-            max_waiting=self.config.max_waiting,
-        )
+        driver = Driver(machine, workers, self._expander, recorder, collector=self.config.collector)
+        driver.admission.most = self.config.max_waiting
         driver.watchers += self._watchers
         telemetry.watch(driver, self.config)
         await driver.start()

@@ -79,7 +79,7 @@ class Driver:
     """Runs a machine on the running event loop, with the given workers.
 
     `recorder` writes what happens; without one nothing is written. `collector`: whether Python's garbage collector is
-    called less often while runs are under way (`collector.py`). `max_waiting`: runs that may wait (`admission.py`).
+    called less often while runs are under way (`collector.py`).
     """
 
     def __init__(
@@ -90,7 +90,6 @@ class Driver:
         recorder: Recorder | None = None,
         *,
         collector: bool = True,
-        max_waiting: int | None = None,
     ) -> None:
         self.machine = machine
         self.expander = expander
@@ -104,7 +103,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self.jobs = Jobs(workers, self._hear, self.now)
         self._collector = Collector(self._loop, collector)
-        self._admission = Admission(max_waiting)
+        self.admission = Admission()
+        """Bounds the runs that wait, where it is given a bound."""
         self._inbox: deque[Event | _Adoption] = deque()
         self._draining = self._drain()
         self._idle = True
@@ -159,7 +159,7 @@ class Driver:
     def admit(self) -> None:
         """Raise `Overloaded` if so many runs wait that no other is taken."""
         coming = max(0, len(self._waiting) - len(self.machine.runs))
-        self._admission.check(self.machine, self.now(), coming)
+        self.admission.check(self.machine, self.now(), coming)
 
     def submit(self, event: Submitted) -> asyncio.Future[Ended]:
         """Hand in a run and return the future of its end."""
@@ -465,7 +465,7 @@ class Driver:
                     self._wake.cancel()
                 self._wake = self._loop.call_at(action.at, self._tick)
             case Finish():
-                self._admission.ended(self.now())
+                self.admission.ended(self.now())
                 self.expander.forget(action.run)
                 self._contexts.pop(action.run, None)
                 self._watched.pop(action.run, None)
