@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studies.tools import FAILING, LATENCIES, WAYS, Row, native_calls, page_of
+from studies.tools import CONDITIONS, WAYS, Row, native_calls, page_of
 
 
 def test_native_calls_are_read_and_others_refused() -> None:
@@ -28,15 +28,10 @@ def test_the_page_compares_pairs_that_both_answer() -> None:
             1.0,
         )
         for text in ("who is Ardan's twin?", "who is Ardan's owner?")
-        for latency in LATENCIES
-        for failing in FAILING
+        for failing, latency in CONDITIONS
         for way in WAYS
     ]
     page = page_of(rows)
-    assert (
-        page.count("| `turns` | 100.0 %")
-        == page.count("| 2.00 (2.00–2.00), 2 | none |")
-        == len(LATENCIES) * len(FAILING)
-    )
-    assert page.count("| 2.00 (2.00–2.00), 1 | none |") == len(LATENCIES) * len(FAILING)
+    assert page.count("| `turns` | 100.0 %") == page.count("| 2.00 (2.00–2.00), 2 | none |") == len(CONDITIONS)
+    assert page.count("| 2.00 (2.00–2.00), 1 | none |") == len(CONDITIONS)
     assert "0 held-out" in page_of([])

@@ -1,0 +1,51 @@
+"""A small model drafts, and a large one keeps what is good enough. Both are scripted."""
+
+from __future__ import annotations
+
+from plait import Orchestrator
+from plait.planners.ssr import SSR
+from plait.planners.takeover import Takeover
+from plait.workers.scripted import Reply, Scripted
+
+QUESTION = "How many prime numbers are below 20?"
+GOOD, BAD = "2, 3, 5, 7 are below 10.\n\n", "11, 13, 15, 17, 19 follow.\n\n"
+BETTER = "11, 13, 17, 19 follow.\n\n"
+
+
+def small() -> Scripted:
+    """Return a model that takes 15 for a prime number."""
+    replies = [
+        Reply(when="17, 19 follow", text="Answer: 8"),
+        Reply(when="below 10", text=BAD + "Answer: 9"),
+        Reply(text=GOOD + BAD + "Answer: 9"),
+    ]
+    return named(Scripted(replies, name="small"))
+
+
+def large() -> Scripted:
+    """Return a model that sees the mistake: its mark is one token."""
+    replies = [
+        Reply(when="(?s)15.*digit:$", labels={"1": 0.9, "8": 0.1}),
+        Reply(when="digit:$", labels={"9": 0.9, "5": 0.1}),
+        Reply(when="below 10", text=BETTER + "Answer: 8"),
+    ]
+    return named(Scripted(replies, name="large"))
+
+
+def named(worker: Scripted) -> Scripted:
+    """Let a worker serve the model of its own name."""
+    worker.models = (worker.name,)
+    return worker
+
+
+def main() -> None:
+    step = SSR(draft="small", target="large", n=1, temperature=0, strategies=())
+    segment = Takeover(draft="small", target="large", n=1, temperature=0, tokens=7)
+    for planner in (step, segment):
+        with Orchestrator(workers=[small(), large()]) as plait:
+            answer = plait.run(QUESTION, planner=planner)
+        print(f"{type(planner).__name__}: {answer.answer} ({answer.why})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A worker with several models, each a function of the text so far, for planners in which models take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from plait.core.events import Job
+from plait.core.interfaces import Progress, Worker
+from plait.core.plan import Plugin, Text, Think
+from plait.core.result import Failure, Result, Usage
+from plait.runtime.client.answer import Answer
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.workers.scripted.words import generated
+
+Model = Callable[[str], str]
+"""Returns how a text goes on, to its end."""
+Judge = Callable[[str], float]
+"""Returns the probability of the highest label behind a text; the rest is that of the lowest."""
+
+
+class Models(Worker):
+    """Tokens are words. A text that is continued reaches it as text."""
+
+    serves = ("think",)
+    name = "models"
+    slots = 64
+
+    def __init__(self, models: Mapping[str, Model], judge: Judge = lambda text: 1.0) -> None:
+        self._models, self._judge = models, judge
+        self.models = tuple(models)
+        self.calls: list[str] = []
+        """Who was asked, in order; `NAME?` for a mark."""
+        self.tokens = dict.fromkeys(models, 0)
+
+    async def start(self) -> None:
+        """Load nothing."""
+        self._closed = asyncio.Event()
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        think = job.op
+        assert isinstance(think, Think) and think.model is not None
+        text = "".join(part.text for part in think.parts if isinstance(part, Text)) + think.begin
+        labels = think.sampling.labels
+        self.calls.append(think.model + "?" * bool(labels))
+        if labels:
+            high = min(max(self._judge(text), 1e-9), 1 - 1e-9)
+            known = {labels[0]: math.log(1 - high), labels[-1]: math.log(high)}
+            yield Result(value=labels[-1], labels=known, usage=Usage(completion=1), finish="length")
+            return
+        words, cut = generated(self._models[think.model](text), think.sampling)
+        self.tokens[think.model] += len(words)
+        yield Result(value="".join(words), usage=Usage(completion=len(words)), finish=cut or "stop", logprob=-0.5)
+
+    async def cancel(self, attempt: int) -> None:
+        """All it does is done at once."""
+
+    async def health(self) -> AsyncIterator[bool]:
+        if not self._closed.is_set():
+            yield True
+            await self._closed.wait()
+
+    async def close(self) -> None:
+        """Free nothing."""
+        self._closed.set()
+
+
+def goes_on(whole: str, question: str = "Why?") -> Model:
+    """A model that writes one text: whatever stands behind the question, it goes on behind as many characters."""
+
+    def model(text: str) -> str:
+        return whole[len(text.partition(question)[2]) :]
+
+    return model
+
+
+async def ran(worker: Models, planner: str, options: dict[str, Any], text: str = "Why?", **more: Any) -> Answer:
+    """Run a planner on the models."""
+    async with AsyncOrchestrator(workers=[worker]) as orchestrator:
+        return await orchestrator.run(text, planner=Plugin(name=planner, options=options), **more)
