@@ -82,8 +82,8 @@ class Asked(TypedDict, total=False):
 class Group:
     """A scope of a flow: steps that share a budget."""
 
-    def __init__(self, name: str, budget: Budget | None) -> None:
-        self.name, self.budget = name, budget
+    def __init__(self, name: str, budget: Budget | None, outer: Group | None = None) -> None:
+        self.name, self.budget, self.outer = name, budget, outer
         self.steps: list[Made[object]] = []
 
 
@@ -110,6 +110,9 @@ class Place:
         """Before the names of its steps: empty for the flow itself, `2.` for the second coroutine that it started."""
         self.random = random
         self._counts: dict[str, int] = {}
+        self.calls: dict[str, int] = {}
+        """Model calls, one after another, that it has waited for: by scope that limits `turns`, those of the whole flow
+        under the empty name."""
 
     def next(self, kind: str) -> str:
         """Return a new name: `think-1`, `2.think-1`."""
@@ -153,6 +156,10 @@ class Host(Protocol):
         """Take note that something was awaited that had ended already."""
         ...
 
+    def read(self, awaited: Awaited[object]) -> None:
+        """Take note that what came of something is read."""
+        ...
+
     def now(self) -> float:
         """Return the time, in seconds after the run began."""
         ...
@@ -189,6 +196,7 @@ class Awaited(Generic[T_co]):
         """Return what awaiting it gives, or raise what it raises. Raises `FlowError` before it has ended."""
         if not self._ended:
             raise FlowError(f"{self!r} has not ended: await it first")
+        self._host.read(self)
         if self._error is not None:
             raise self._error
         return cast("T_co", self._value)

@@ -110,6 +110,11 @@ class Expanded(_Written):
     """No further patch will come. Without any output in its patches the step keeps its own value."""
     failure: Failure | None = None
     """The reader could not go on; the step fails."""
+    waited: Annotated[dict[str, dict[str, int]], Field(exclude_if=lambda waited: not waited)] = field(
+        default_factory=dict[str, dict[str, int]]
+    )
+    """By step of the patch: the model calls, one after another, that its flow had waited for when it made it. By scope
+    that limits `turns`; those of the whole flow under the empty name."""
 
 
 @dataclass(slots=True)

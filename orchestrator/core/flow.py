@@ -228,7 +228,7 @@ class Context:
         """Return a context for `async with` whose steps share a budget. Its end gives up those that still run."""
         name = self._host.place().next("scope")
         name = name if self._group is None else f"{self._group.name}/{name}"
-        return Scope(self, Group(name, budget))
+        return Scope(self, Group(name, budget, self._group))
 
     def inside(self, group: Group) -> Context:
         """Return a context like this one whose steps belong to a group."""

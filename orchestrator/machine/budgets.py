@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..core.flow import is_root
 from ..core.plan import Budget
 from ..core.prices import MILLION, Price
 from ..core.result import Usage
@@ -264,12 +265,31 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     return holders
 
 
-def enter(account: Account | None, nodes: Sequence[Node], level: int) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Model calls that a flow had waited for when it made steps (`Expanded.waited`)."""
+
+    calls: Mapping[str, Mapping[str, int]]
+    """By step and scope, by their names."""
+    scopes: Mapping[Account, str]
+    """Names of the flow's scopes; any other account is one around the flow."""
+
+    def of(self, node: Node, account: Account) -> int:
+        """Return those that count against an account."""
+        calls = self.calls.get(node.step.name)
+        return calls.get(self.scopes.get(account, ""), 0) if calls else 0
+
+
+def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: Waited | None = None) -> str | None:
     """Charge steps that enter the plan, needs before those that need them, in a scope of this level; return a message,
-    charging nothing, if a budget does not allow them."""
+    charging nothing, if a budget does not allow them.
+
+    A step of a flow that would be a turn too many enters, and is refused when it would start: the flow hears of it."""
     if account is None:
         return None
-    entered: list[tuple[Account, dict[Node, int]]] = []
+    owner_step = nodes[0].scope.owner if nodes else None
+    of_flow = owner_step is not None and is_root(owner_step.step)
+    entered: list[tuple[Account, dict[Node, int], dict[Node, int]]] = []
     for each in account.chain():
         limit, owner = each.budget, each.owner
         if limit.steps is not None and each.steps + len(nodes) > limit.steps:
@@ -280,21 +300,26 @@ def enter(account: Account | None, nodes: Sequence[Node], level: int) -> str | N
             )
         if limit.turns is not None:
             turns: dict[Node, int] = {}
+            before: dict[Node, int] = {}
             for node in nodes:
-                turns[node] = _turns(node, ChainMap(turns, each.turns))
-                if turns[node] > limit.turns:
+                if waited is not None and (calls := waited.of(node, each)):
+                    before[node] = calls
+                turns[node] = _turns(node, ChainMap(turns, each.turns), before.get(node, 0))
+                if turns[node] > limit.turns and not of_flow:
                     return _too_many_turns(each, node, turns[node])
-            entered.append((each, turns))
+            entered.append((each, turns, before))
     for each in account.chain():
         each.steps += len(nodes)
-    for each, turns in entered:
+    for each, turns, before in entered:
         each.turns.update(turns)
+        each.waited.update(before)
     return None
 
 
-def _turns(node: Node, known: Mapping[Node, int]) -> int:
-    """Return the most model calls along any chain that leads to a step, that one included, as far as they are known."""
-    most = known.get(node.scope.owner, 0) if node.scope.owner is not None else 0
+def _turns(node: Node, known: Mapping[Node, int], waited: int) -> int:
+    """Return the most model calls along any chain that leads to a step, that one included, as far as they are known.
+    `waited`: those that a flow had waited for."""
+    most = waited + (known.get(node.scope.owner, 0) if node.scope.owner is not None else 0)
     for each in node.deps:
         most = max(most, known.get(each, 0))
         while each.inner is not None and each.inner.output is not None:
@@ -309,11 +334,11 @@ def _too_many_turns(account: Account, node: Node, turns: int) -> str:
 
 
 def too_late(node: Node) -> str | None:
-    """Return a message if the steps that a think step needs have come to more turns, by expanding, than were known when
-    it entered the plan, and a budget allows no more."""
+    """Return a message if a think step would be a turn too many: the steps that it needs may have come to more turns,
+    by expanding, than were known when it entered the plan."""
     for each in node.account.chain() if node.account is not None else ():
         if each.budget.turns is not None:
-            each.turns[node] = turns = _turns(node, each.turns)
+            each.turns[node] = turns = _turns(node, each.turns, each.waited.get(node, 0))
             if turns > each.budget.turns:
                 return _too_many_turns(each, node, turns)
     return None

@@ -7,14 +7,14 @@ anything is changed, so a plan that is refused leaves no trace. Nothing is start
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import BudgetExceeded, PlanError
 from ..core.interfaces import Merge
 from ..core.plan import Call, Join, Plan, Plugin, Think
 from ..core.states import DONE, FAILED, UNDER_WAY
-from .budgets import enter, open_account
+from .budgets import Waited, enter, open_account
 from .lanes import lane_of
 from .prefix_groups import enroll
 from .records import Account, Node, Scope
@@ -28,11 +28,19 @@ class Inserted:
     accounts: Sequence[Account]
 
 
-def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge: Callable[[Plugin], Merge]) -> Inserted:
+def insert(
+    plan: Plan,
+    scope: Scope,
+    account: Account | None,
+    now: float,
+    merge: Callable[[Plugin], Merge],
+    waited: Mapping[str, Mapping[str, int]] | None = None,
+) -> Inserted:
     """Add a plan's steps to a scope and return them, with edges and counts set and nothing started.
 
     Raises `PlanError` (unknown or forbidden reference, cycle, name taken, no output), `BudgetExceeded` (too many steps)
-    or what `merge` raises for a plugin that is not there. In each case nothing was changed.
+    or what `merge` raises for a plugin that is not there. In each case nothing was changed. `waited` is that of
+    `Expanded`.
     """
     run = scope.run
     group, known = _group_account(plan, scope, account, now)
@@ -57,7 +65,7 @@ def insert(plan: Plan, scope: Scope, account: Account | None, now: float, merge:
         order = _topological(order)
     if scope.owner is not None:
         _refuse_outer_cycles(nodes.values(), scope)
-    message = enter(group, order, scope.level)
+    message = enter(group, order, scope.level, _waited(plan, scope, group, waited))
     if message:
         raise BudgetExceeded(message)
     accounts = _open_step_accounts(nodes.values(), group, now)
@@ -86,10 +94,20 @@ def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float
             around = scope.groups[outer]
             break
         outer = outer.rpartition("/")[0]
-    owner = (
-        f"the group {plan.group} of {scope.prefix}" if plan.group else f"the group of {scope.prefix or scope.run.id}"
-    )
-    return open_account(plan.budget, f"{owner} {scope.prefix or scope.run.id}", around, now, scope.level), False
+    group = f"the group {plan.group} of" if plan.group else "the group of"
+    return open_account(plan.budget, f"{group} {scope.prefix or scope.run.id}", around, now, scope.level), False
+
+
+def _waited(
+    plan: Plan, scope: Scope, group: Account | None, calls: Mapping[str, Mapping[str, int]] | None
+) -> Waited | None:
+    """Return what a flow had waited for, with the accounts of its scopes that limit turns."""
+    if not calls:
+        return None
+    limited = {name for each in calls.values() for name in each if name}
+    accounts = {**scope.groups, plan.group: group}
+    scopes = {account: name for name, account in accounts.items() if name in limited and account is not None}
+    return Waited(calls, scopes)
 
 
 def repeats(patch: Plan, scope: Scope) -> bool:

@@ -471,7 +471,7 @@ class Machine:
                 self.late += 1
             else:
                 try:
-                    added = self._plans.enter(event.patch, node.inner, node.account)
+                    added = self._plans.enter(event.patch, node.inner, node.account, event.waited)
                 except PlaitError as error:
                     self._steps.fail(node, as_failure(error))
                     return

@@ -7,7 +7,7 @@ is the end of the expanding step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..core.interfaces import Plugins
 from ..core.plan import Plan
@@ -27,11 +27,17 @@ class Plans:
         self._steps = steps
         self._plugins = plugins
 
-    def enter(self, plan: Plan, scope: Scope, account: Account | None) -> Sequence[Node]:
+    def enter(
+        self,
+        plan: Plan,
+        scope: Scope,
+        account: Account | None,
+        waited: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> Sequence[Node]:
         """Add a plan's steps to a scope, nothing started. Raises as `link.insert` does, with nothing changed."""
         records, timers = self._records, self._slots.timers
         owner = scope.owner
-        added = insert(plan, scope, account, records.now, self._plugins.merge)
+        added = insert(plan, scope, account, records.now, self._plugins.merge, waited)
         for each in added.accounts:
             self.arm_deadline(each, scope.run)
         before = 0

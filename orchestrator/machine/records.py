@@ -514,6 +514,8 @@ class Account:
     steps: int = 0
     turns: dict[Node, int] = field(default_factory=dict["Node", int])
     """Model calls that lead to each of its steps, that one included, with a limit of turns."""
+    waited: dict[Node, int] = field(default_factory=dict["Node", int])
+    """Those that a flow had waited for under this account when it made the step, if it had for any."""
     held: Backlog = field(default_factory=Backlog)
     """Ready steps, by lane, that wait for something under this account to end."""
     timed: list[Node] = field(default_factory=list["Node"])

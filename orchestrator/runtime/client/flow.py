@@ -66,7 +66,7 @@ class _Task(Awaited[Any]):
 
     def __init__(self, host: _LiveHost, coroutine: Coroutine[object, None, Any], part: _Part) -> None:
         super().__init__(host)
-        self.part = part
+        self.part, self.place = part, part.place
         self.task = asyncio.ensure_future(self._run(coroutine))
 
     async def _run(self, coroutine: Coroutine[object, None, Any]) -> None:
@@ -92,8 +92,8 @@ class _LiveHost:
         return part.place if part is not None else self._running.place()
 
     def made(self, handle: Made[object], group: Group | None) -> None:
-        self._running.made(handle, group)
         part = _PART.get()
+        self._running.made(handle, group, self.place())
         if part is not None:
             part.made.append(handle)
         self._later()
@@ -119,6 +119,9 @@ class _LiveHost:
 
     def passed(self) -> None:
         """Nothing is counted: the program's time is its own."""
+
+    def read(self, awaited: Awaited[object]) -> None:
+        self._running.read(awaited, self.place())
 
     def now(self) -> float:
         return self._now() - self._began

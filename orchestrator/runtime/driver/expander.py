@@ -122,18 +122,20 @@ class Expander:
         """Run a flow anew through what a journal has of it; return what it had not said yet. Raises `ConfigError` for
         one that is not what it was."""
         opened = self._runs[action.step.partition(":")[0]]
-        flow = self._flow(opened, machine.nodes[action.step].step, action)
+        flow = self._flow(opened, machine.nodes[action.step].step, action, machine)
         assert flow is not None
         return again(flow, trail, lambda step: end_of(machine, step), at)
 
-    def _flow(self, opened: _Open, step: Step, action: Expand) -> Running | None:
+    def _flow(self, opened: _Open, step: Step, action: Expand, machine: Machine) -> Running | None:
         """Return the flow that a step stands for, made anew; `None` if it stands for none."""
         within = flow_within(step, opened.brief)
         if within is None and not isinstance(opened.planner, Flow):
             return None
         flow, brief = within or (opened.planner, opened.brief)
         assert isinstance(flow, Flow)
-        running = self.flows[action.step] = Running(flow, brief, action.step, action.attempt, self._revise)
+        account = machine.nodes[action.step].account
+        turns = account is not None and any(each.budget.turns is not None for each in account.chain())
+        running = self.flows[action.step] = Running(flow, brief, action.step, action.attempt, self._revise, turns)
         return running
 
     def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
@@ -157,7 +159,7 @@ class Expander:
             if action.step in self.flows:
                 return []
             try:
-                flow = self._flow(opened, step.plan, action)
+                flow = self._flow(opened, step.plan, action, machine)
             except RAISED as error:
                 return [_failed(action, at, _of_planner(opened.planner, f"flow {step.plan.name!r}", error))]
             if flow is not None:

@@ -25,6 +25,7 @@ from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure
 from .checked import size
+from .turns import Calls, Turns
 from .watchdog import WATCHDOG, TooLong, Watched
 
 log = logging.getLogger("plait.flows")
@@ -65,10 +66,17 @@ class End:
 
 
 class Running:
-    """One flow of one run. `root` is the id of the step that stands for it, `attempt` the machine's number for that."""
+    """One flow of one run. `root` is the id of the step that stands for it, `attempt` the machine's number for that;
+    `turns`: a budget around it limits them."""
 
     def __init__(
-        self, flow: Flow, brief: Brief, root: str, attempt: int, revise: Callable[[Plan, Brief], Plan]
+        self,
+        flow: Flow,
+        brief: Brief,
+        root: str,
+        attempt: int,
+        revise: Callable[[Plan, Brief], Plan],
+        turns: bool = False,
     ) -> None:
         self._flow, self.brief, self.root, self._attempt = flow, brief, root, attempt
         self._revise = revise
@@ -79,10 +87,13 @@ class Running:
         self._given_up: dict[str, str] = {}
         self._opened: set[str] = set()
         """Groups whose budget the machine has been told."""
+        self._turns = Turns(turns)
+        self._waited: dict[str, Calls] = {}
+        """What led to steps that have not been sent out, by their names."""
         self._ready: deque[Task] = deque()
         self._current: Task | None = None
         self._spun = 0
-        self._over = False
+        self._over = self._telling = False
         self._watched: Watched | None = None
         self.patient = False
         """It may wait while none of its steps is under way: somebody else makes them."""
@@ -98,8 +109,8 @@ class Running:
 
     # -- what the context asks ---------------------------------------------------------------------------------------
 
-    def made(self, handle: Made[Any], group: Group | None) -> None:
-        """Take a step that the flow has made."""
+    def made(self, handle: Made[Any], group: Group | None, place: Place | None = None) -> None:
+        """Take a step that the flow has made. `place`: of the coroutine, by default of the one that runs now."""
         if self._over:
             raise FlowError(f"{type(self._flow).__name__} made {handle.name} after it had ended")
         if len(self._made) >= _MOST:
@@ -108,6 +119,9 @@ class Running:
         self._handles[f"{self.root}/{handle.name}"] = handle
         if group is not None:
             group.steps.append(handle)
+        waited = self._turns.made(handle.step, group, (place or self.place()).calls)
+        if waited:
+            self._waited[handle.name] = waited
         if self._current is not None:
             self._current.made.append(handle)
             if self._current.given_up:
@@ -119,7 +133,9 @@ class Running:
 
     def inner(self, place: Place) -> Place:
         """Return the place of a new coroutine that is started at another's."""
-        return self._place(place.inner())
+        inner = self._place(place.inner())
+        inner.calls.update(place.calls)
+        return inner
 
     def _place(self, prefix: str) -> Place:
         return Place(prefix, random.Random(derive(self.brief.request.seed, self._name, f"{prefix}random")))
@@ -162,6 +178,12 @@ class Running:
         self._spun += 1
         if self._spun > _SPIN:
             raise FlowError(f"it went on {_SPIN:,} times without waiting for a step that runs: it seems to have no end")
+
+    def read(self, awaited: Awaited[object], place: Place | None = None) -> None:
+        """Take note that a coroutine, by default the one that runs now, knows what came of something."""
+        place = place or (self._current.place if self._current is not None else None)
+        if place is not None and not self._telling:
+            self._turns.read(awaited, place.calls)
 
     def now(self) -> float:
         """Return the time, in seconds after the run began."""
@@ -219,14 +241,17 @@ class Running:
     def _turn(self, ends: Iterable[End], at: float) -> list[Event]:
         watched = self._watched = WATCHDOG.begin(self._flow.turn_seconds)
         try:
+            self._telling = True
             for end in ends:
                 handle = self._handles.pop(end.step, None)
                 if handle is not None:
                     handle.end(end.result, end.failure)  # asks the `ok` of a `first`
+            self._telling = False
             return self._go_on(at) if self._ready else []
         except TooLong as error:
             return self._stopped(_explained(error, watched), at)
         finally:
+            self._telling = False
             WATCHDOG.end(watched)
 
     def _go_on(self, at: float) -> list[Event]:
@@ -313,31 +338,45 @@ class Running:
         """Return the steps made since the last time, those of one group together, in order."""
         made, self._made = self._made, []
         if all(group is None for _, group in made):
-            return [self._patch([handle.step for handle, _ in made], None)] if made else []
+            return self._patch([handle.step for handle, _ in made], None) if made else []
         patches: list[Plan] = []
         steps: list[Step] = []
         group: Group | None = None
         for handle, its_group in made:
             if its_group is not group and steps:
-                patches.append(self._patch(steps, group))
+                patches += self._patch(steps, group)
                 steps = []
             group = its_group
             steps.append(handle.step)
         if steps:
-            patches.append(self._patch(steps, group))
+            patches += self._patch(steps, group)
         return patches
 
-    def _patch(self, steps: list[Step], group: Group | None) -> Plan:
+    def _patch(self, steps: list[Step], group: Group | None) -> list[Plan]:
         if group is None:
             # the context has checked the names; with all fields given, no default is copied
             plan = Plan.model_construct(_PATCH, steps=tuple(steps), output=None, budget=None, group="")
-            return self._revise(plan, self.brief)
+            return [self._revise(plan, self.brief)]
+        around = self._opening(group)
         budget = None if group.name in self._opened else group.budget
         self._opened.add(group.name)
-        return self._revise(Plan(steps=tuple(steps), budget=budget, group=group.name), self.brief)
+        return [*around, self._revise(Plan(steps=tuple(steps), budget=budget, group=group.name), self.brief)]
+
+    def _opening(self, group: Group) -> list[Plan]:
+        """Return what tells the budgets of the scopes around one, the outermost first, which have made no step yet."""
+        outer = group.outer
+        if outer is None or outer.name in self._opened:
+            return []
+        self._opened.add(outer.name)
+        own = [] if outer.budget is None else [Plan(steps=(), budget=outer.budget, group=outer.name)]
+        return [*self._opening(outer), *own]
 
     def _said(self, patches: list[Plan], at: float) -> list[Event]:
-        said: list[Event] = [Expanded(at=at, step=self.root, attempt=self._attempt, patch=patch) for patch in patches]
+        waited, self._waited = self._waited, {}
+        said: list[Event] = []
+        for patch in patches:
+            of_it = {each.name: waited[each.name] for each in patch.steps if each.name in waited} if waited else {}
+            said.append(Expanded(at=at, step=self.root, attempt=self._attempt, patch=patch, waited=of_it))
         given_up, self._given_up = self._given_up, {}
         said += [Pruned(at=at, step=step, reason=why) for step, why in given_up.items() if step in self._handles]
         return said

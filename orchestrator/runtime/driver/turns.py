@@ -1,0 +1,58 @@
+"""How many model calls, one after another, the coroutines of a flow have waited for.
+
+`Budget.turns` limits such chains. The machine sees those that references make. A flow may as well wait for a step and
+put its value into the text of the next, which refers to nothing: what it had waited for is told with the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...core.awaited import Awaited, Group, Made, Place, Several
+from ...core.plan import Step
+
+Calls = dict[str, int]
+"""Model calls by scope that limits `turns`; those of the whole flow under the empty name."""
+
+
+class Turns:
+    """The model calls that lead to each step of one flow. `whole`: a budget around the flow limits its turns."""
+
+    def __init__(self, whole: bool) -> None:
+        self._whole = whole
+        self._steps: dict[str, Calls] = {}
+        """By name, that step included; nothing is kept of steps that no limit concerns."""
+
+    def made(self, step: Step, group: Group | None, waited: Mapping[str, int]) -> Calls:
+        """Count a new step of a coroutine that has waited for so many, and return what of it concerns the step."""
+        scopes = [*self._scopes(group)]
+        if not scopes:
+            return {}
+        needs = [*step.references(), step.op.after if step.op.kind == "think" else None]
+        before = [waited, *(self._steps[name] for name in needs if name in self._steps)]
+        own = step.op.kind == "think"
+        self._steps[step.name] = {scope: own + max(each.get(scope, 0) for each in before) for scope in scopes}
+        return {scope: waited.get(scope, 0) for scope in scopes} if any(map(waited.get, scopes)) else {}
+
+    def read(self, awaited: Awaited[object], calls: Calls) -> None:
+        """Add to what a coroutine has waited for what led to something that it reads."""
+        if isinstance(awaited, Several):
+            for each in awaited.members:
+                if each.ended:
+                    self.read(each, calls)
+            return
+        if isinstance(awaited, Made):
+            led = self._steps.get(awaited.name, {})
+        else:
+            place = getattr(awaited, "place", None)  # of a coroutine
+            led = place.calls if isinstance(place, Place) else {}
+        for scope, number in led.items():
+            calls[scope] = max(calls.get(scope, 0), number)
+
+    def _scopes(self, group: Group | None) -> Iterator[str]:
+        if self._whole:
+            yield ""
+        while group is not None:
+            if group.budget is not None and group.budget.turns is not None:
+                yield group.name
+            group = group.outer

@@ -1,0 +1,199 @@
+"""Limits within a flow: scopes inside scopes, and chains of model calls that only the flow's own text connects."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait import AsyncOrchestrator, Budget
+from plait.core.awaited import StepFailed
+from plait.core.events import Expanded, event_adapter
+from plait.core.flow import Context, Flow
+from plait.runtime.journal.directory import entries
+from plait.runtime.journal.replay import replay
+from plait.runtime.plugins.loader import Plugins
+from plait.workers.scripted import Reply, Scripted
+
+
+def client(**options: Any) -> AsyncOrchestrator:
+    slow = Reply(when="slow", text="answer: slow", delay=0.05)
+    return AsyncOrchestrator(**({"workers": [Scripted([slow, Reply(text="answer: 4")])], "journal": "off"} | options))
+
+
+async def run(planner: Any, **options: Any) -> Any:
+    async with client() as orchestrator:
+        return await asyncio.wait_for(orchestrator.run("What?", planner=planner, **options), 20)
+
+
+@pytest.mark.parametrize("inner", [None, Budget(attempts=5)], ids=["no-limit", "a-wider-one"])
+async def test_a_scope_limits_the_scopes_within_it_though_it_makes_no_step_itself(inner: Budget | None) -> None:
+    async def plan(ctx: Context, question: str) -> Any:
+        async with ctx.scope(Budget(attempts=2)) as outer, outer.scope() as between, between.scope(inner) as within:
+            await within.think("a")
+            await outer.think("b")
+            with pytest.raises(StepFailed, match=r"group scope-1 of \w+:flow/: all 2 attempts"):
+                await within.think("c")
+        return await ctx.think("after it")
+
+    assert (await run(plan)).status == "done"
+
+
+async def lines(ctx: Context, turns: int) -> None:
+    line = await ctx.think("1")
+    for i in range(1, turns):
+        line = await line.think(f"{i}")
+
+
+async def texts(ctx: Context, turns: int) -> None:
+    text = ""
+    for i in range(turns):
+        text = (await ctx.think(f"{i} {text}")).text
+
+
+async def branches(ctx: Context, turns: int) -> None:
+    """Each goes on when it likes; what another has waited for is none of its turns."""
+
+    async def branch(word: str) -> str:
+        await texts(ctx, turns - 1)
+        return (await ctx.think(word)).text
+
+    await ctx.gather(*(branch(word) for word in ("quick", "slow", "slow")), branch("quick"))
+
+
+async def rounds(ctx: Context, turns: int) -> None:
+    """What was gathered counts once, however many there were."""
+    for i in range(turns - 1):
+        await ctx.gather(*(ctx.think(f"round {i}") for _ in range(3)))
+
+    async def last() -> str:
+        return (await ctx.think("last")).text
+
+    await ctx.gather(last(), last())
+
+
+async def references(ctx: Context, turns: int) -> None:
+    """A step that is waited for, and the text of another that refers to one."""
+    first = ctx.think("1")
+    for _ in range(turns - 2):
+        first = ctx.think(["on from ", first])
+    await first
+    await ctx.think("last")
+
+
+WAYS = [lines, texts, branches, rounds, references]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_turns_of_a_scope_are_those_that_the_flow_waits_for(way: Any) -> None:
+    async def plan(ctx: Context, question: str) -> Any:
+        await texts(ctx, 3)
+        async with ctx.scope(Budget(turns=3)) as inner:
+            await way(inner, 3)
+        async with ctx.scope(Budget(turns=3)) as inner:
+            with pytest.raises(StepFailed, match=r"scope-2 .* would be turn 4, and 3 are the most; raise `turns`"):
+                await way(inner, 4)
+        return ctx.think("after it")
+
+    answer = await run(plan)
+    assert (answer.status, answer.answer) == ("done", "4"), answer.failure
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_turns_of_a_run_are_those_too(way: Any) -> None:
+    async def plan(ctx: Context, question: str) -> Any:
+        await way(ctx, 3)
+        return "answer: 4"
+
+    assert (await run(plan, budget=Budget(turns=3))).status == "done"
+    answer = await run(plan, budget=Budget(turns=2))
+    assert answer.status == "partial" and "would be turn 3, and 2 are the most" in answer.failure.message
+
+
+async def test_scopes_within_scopes_count_turns_each_from_its_own_beginning() -> None:
+    said: list[str] = []
+
+    async def plan(ctx: Context, question: str) -> Any:
+        async with ctx.scope(Budget(turns=3)) as outer:
+            await texts(outer, 1)
+            for turns in (1, 2):
+                async with outer.scope(Budget(turns=1)) as inner:
+                    try:
+                        await texts(inner, turns)
+                    except StepFailed as error:
+                        said.append(str(error))
+            async with outer.scope(Budget(turns=9)) as inner:
+                try:
+                    await texts(inner, 1)
+                except StepFailed as error:
+                    said.append(str(error))
+        return "answer: 4"
+
+    assert (await run(plan, budget=Budget(turns=20))).status == "done"
+    assert len(said) == 2 and "turn 2, and 1 are" in said[0]
+    assert "turn 5, and 3 are" in said[1], "what was refused had its turn: otherwise a flow could go on asking for ever"
+
+
+async def test_a_program_has_its_turns_counted() -> None:
+    async with client() as orchestrator:
+        async with orchestrator.flow("What?", budget=Budget(turns=9)) as ctx:
+            await texts(ctx, 2)
+            async with ctx.scope(Budget(turns=2)) as inner:
+                await branches(inner, 2)
+                with pytest.raises(StepFailed, match="turn 3, and 2 are the most"):
+                    await inner.think("a third")
+            ctx.value = ctx.think("one more")
+        assert ctx.result is not None and ctx.result.status == "done"
+        async with orchestrator.flow("What?", budget=Budget(turns=2)) as ctx:
+            await texts(ctx, 2)
+            ctx.value = ctx.think("the third")
+        assert ctx.result is not None and ctx.result.failure is not None and "turn 3" in ctx.result.failure.message
+
+
+class Limited(Flow):
+    """Two branches of three turns, within two scopes of which the outer one has no step of its own at first."""
+
+    async def run(self, ctx: Context, question: str) -> Any:
+        said: list[str] = []
+        async with ctx.scope(Budget(turns=3)) as outer:
+            for _ in range(2):
+                async with outer.scope(Budget(turns=2)) as inner:
+                    try:
+                        await ctx.gather(texts(inner, 2), texts(inner, 3))
+                    except StepFailed as error:
+                        said.append(str(error).rpartition(" would be ")[2])
+        return "answer: " + "; ".join(said)
+
+
+async def test_a_run_with_turns_is_replayed_and_taken_up_after_any_event(tmp_path: Path) -> None:
+    def over(path: Path) -> AsyncOrchestrator:
+        return client(journal=path)
+
+    whole = tmp_path / "whole.plait"
+    async with over(whole) as orchestrator:
+        wanted = (await orchestrator.run("What?", planner=Limited())).answer
+    assert wanted == "turn 3, and 2 are the most; raise `turns`; turn 4, and 3 are the most; raise `turns`"
+    report = replay(whole, Plugins())
+    assert report.divergence is None
+    for events in range(4, report.events, 2):
+        left = tmp_path / f"{events}.plait"
+        shutil.copy(whole, left)
+        with contextlib.closing(sqlite3.connect(left)) as db:
+            for table in ("events", "actions"):
+                db.execute(f"DELETE FROM {table} WHERE seq > ?", (events,))
+            db.commit()
+        async with over(left) as orchestrator:
+            (entry,) = entries(left)
+            again = await asyncio.wait_for(orchestrator.resume(entry.run), 20)
+        assert again.answer == wanted, f"killed after {events}"
+
+
+def test_a_patch_without_limits_is_written_as_before() -> None:
+    assert "waited" not in event_adapter.dump_python(Expanded(at=0.0, step="r:flow", attempt=0))
+    said = Expanded(at=0.0, step="r:flow", attempt=0, waited={"a": {"": 2}})
+    assert event_adapter.validate_json(event_adapter.dump_json(said)) == said
