@@ -415,8 +415,7 @@ class Budget(Frozen):
     """How deep steps may expand into others: 0 not at all; 1: steps may, and those that they expand into may not. That
     a flow stands in the plan as one step does not count."""
     turns: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """Model calls one after another: think steps along any chain of steps that need or continue one another, or that a
-    flow waits for before it makes the next."""
+    """Model calls one after another, along any chain of steps: needed, continued, or waited for by a flow."""
     strict: bool = Field(default=False, exclude_if=lambda strict: not strict)
     """Reserve for each attempt the most that it may generate. Nothing passes the limits then, and fewer attempts run at
     the same time."""
