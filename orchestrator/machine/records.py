@@ -465,8 +465,8 @@ class WorkerState:
         return self.prices.get(model or "") or self.prices.get("")
 
     def could_take(self, step: StepView) -> bool:
-        """Return whether it is up and serves a step's kind and model, free slot or not."""
-        return self.up and self.in_lane(lane_of(step.plan.op))
+        """Return whether it is up and serves a step's kind and model, free slot or not. One without slots is going."""
+        return self.up and self.slots > 0 and self.in_lane(lane_of(step.plan.op))
 
     def takes(self, step: StepView) -> bool:
         """Return whether it serves a step's kind and model, and has a free slot."""

@@ -214,6 +214,8 @@ class RayWorker(Worker):
                 with contextlib.suppress(WorkerLost):
                     await self._unless_gone(self._placement.free(ray))
         finally:
+            self._told.read()  # what it was running may go on elsewhere, from its last tokens
+            self._told.tell()
             self._told.close()
             gone, self._gone = self._gone, None
             if gone is not None:
@@ -424,9 +426,11 @@ def pool(
     cores: Sequence[int] | None = None,
     strategy: str | None = None,
     start_timeout: float = 180.0,
+    least: int | None = None,
 ) -> list[RayWorker]:
     """Return `count` workers with the same host and options, each reserving `num_cpus` and `num_gpus` (`None`: one GPU
-    where the cluster has some). `start_timeout`: seconds for each to find room and start.
+    where the cluster has some). `start_timeout`: seconds for each to find room and start. `least`: how many of them
+    have to find room at the start, where the others come with the load.
 
     `strategy` (`PACK`, `SPREAD`, `STRICT_PACK`, `STRICT_SPREAD`) reserves their room together, in a placement group:
     all of them find room, or none starts. Engines send a checkpoint of their token ids every few steps, so that the
@@ -460,6 +464,6 @@ def pool(
             # said outright: Ray tells what it runs to compute with one thread for each CPU reserved
             own.setdefault("threads", default_threads(local_model(str(own.get("model", ""))), own.get("cpu_list")))
         room: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "placement": placement, "bundle": index}
-        room |= {"count": count, "start_timeout": start_timeout, "quarantine": quarantine}
+        room |= {"count": least or count, "start_timeout": start_timeout, "quarantine": quarantine}
         workers.append(RayWorker(host, own, name=f"engine-{index}", **room))
     return workers

@@ -32,6 +32,7 @@ from ..driver import silence
 from ..driver.cache import Cached, ResultCache, default_file, identity
 from ..driver.driver import LARGE, SLICE, Driver, Watcher
 from ..driver.effects import revised
+from ..driver.elastic import Bounds, Elastic
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
 from ..journal.location import Database, Location, located
@@ -204,6 +205,9 @@ class AsyncOrchestrator:
         recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
         driver = Driver(machine, workers, self._expander, recorder, collector=self.config.collector)
         driver.admission.most = self.config.max_waiting
+        if self.config.max_engines is not None:
+            bounds = Bounds(least=self.config.engines, most=self.config.max_engines, cool_down=self.config.cool_down)
+            driver.elastic = Elastic(driver, model_workers, bounds)
         driver.watchers += self._watchers
         telemetry.watch(driver, self.config)
         await driver.start()

@@ -155,6 +155,11 @@ class Config(BaseSettings):
     streams."""
     engines: int = Field(default=1, ge=1)
     """Engines, each in a Ray actor of its own."""
+    max_engines: int | None = Field(default=None, ge=1)
+    """Engines come and go with the load, from `engines` up to so many (worker `ray`); always `engines` by default."""
+    cool_down: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    """Seconds for which fewer engines must have been enough before one of them goes (`max_engines`). What it runs then
+    gets ten seconds to end, and goes on elsewhere from its tokens."""
     cpus: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """CPUs that the actor of an engine reserves (worker `ray`)."""
     gpus: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -245,7 +250,7 @@ class Config(BaseSettings):
     def policies_with(self, workers: int) -> tuple[Plugin, ...]:
         """The same where an application brings so many model workers of its own."""
         servers = len(self.base_urls) if self.worker == "http" else 1
-        if "policies" in self.model_fields_set or max(self.engines, servers, workers) == 1:
+        if "policies" in self.model_fields_set or max(self.engines, self.max_engines or 1, servers, workers) == 1:
             return self.policies
         return (Plugin(name="affinity"),)
 

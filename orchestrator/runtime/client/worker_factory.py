@@ -25,7 +25,10 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
     if config.worker == "ray":
         pool = importlib.import_module("plait.workers.ray").pool
         engine = _accepted(plugins.worker_class("engine"), options)
-        return list(pool(config.engines, "plait.workers.engine:Engine", engine, **room(config)))
+        most = max(config.engines, config.max_engines or 1)
+        return list(pool(most, "plait.workers.engine:Engine", engine, least=config.engines, **room(config)))
+    if config.max_engines is not None:
+        raise ConfigError(f"engines come and go (max_engines) with the worker `ray`; {config.worker!r} has one")
     for name in ("cpus", "gpus", "placement"):
         if name in config.model_fields_set and getattr(config, name) is not None:
             raise ConfigError(
@@ -66,6 +69,9 @@ def room(config: Config) -> dict[str, Any]:
             f"tensor_parallel={together} spreads a model over {together} GPUs, and gpus={gpus:g} reserves fewer: leave "
             "gpus out"
         )
+    if config.max_engines is not None and config.placement is not None:
+        raise ConfigError("placement reserves the room of all engines at once, so none can come or go: give it or "
+                          "max_engines, not both")  # fmt: skip
     return {
         "num_cpus": config.cpus,
         "num_gpus": gpus,

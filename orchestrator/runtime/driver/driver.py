@@ -46,6 +46,7 @@ from ...machine import Machine, Run
 from ..journal.writer import Recorder
 from .admission import Admission
 from .collector import Collector, uncollected
+from .elastic import Elastic
 from .expander import Expander
 from .hints import Hinter
 from .jobs import Jobs
@@ -105,6 +106,8 @@ class Driver:
         self._collector = Collector(self._loop, collector)
         self.admission = Admission()
         """Bounds the runs that wait, where it is given a bound."""
+        self.elastic: Elastic | None = None
+        """Lets workers come and go. To be set before the start."""
         self._inbox: deque[Event | _Adoption] = deque()
         self._draining = self._drain()
         self._idle = True
@@ -142,8 +145,11 @@ class Driver:
     # -- the outside -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start all workers side by side; raise the first `WorkerError`, with the others closed again."""
-        starts = [asyncio.ensure_future(worker.start()) for worker in self.jobs.workers.values()]
+        """Start all workers side by side but those that come with the load; raise the first `WorkerError`, with the
+        others closed again."""
+        asleep = self.elastic.asleep if self.elastic is not None else ()
+        now = [worker for worker in self.jobs.workers.values() if worker not in asleep]
+        starts = [asyncio.ensure_future(worker.start()) for worker in now]
         try:
             await asyncio.gather(*starts)
         except BaseException:
@@ -152,9 +158,15 @@ class Driver:
             await asyncio.gather(*starts, return_exceptions=True)
             await self.jobs.close_workers()
             raise
-        for worker in self.jobs.workers.values():
-            self._up(worker)
-            self.jobs.spawn(self._follow(worker))
+        for worker in now:
+            self.join(worker)
+        if self.elastic is not None:
+            self.jobs.spawn(self.elastic.run())
+
+    def join(self, worker: Worker) -> None:
+        """Take a worker in that has started, for the first time or again."""
+        self._up(worker)
+        self.jobs.spawn(self._follow(worker))
 
     def admit(self) -> None:
         """Raise `Overloaded` if so many runs wait that no other is taken."""

@@ -63,7 +63,9 @@ class Cluster:
         self.machine, self.expander, self._latency = machine, expander, latency
         self._outcome, self._seed = outcome, seed
         self.batches = {host.name: Batch(host) for host in hosts}
-        self._up = set(self.batches)
+        self._up: set[str] = set()
+        self.absent: set[str] = set()
+        """Hosts that are not there at the start."""
         self.now = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -80,12 +82,13 @@ class Cluster:
 
     def start(self, faults: Iterable[Fault | Throttle]) -> None:
         """Bring the hosts up, and plan what will happen to them."""
-        for batch in self.batches.values():
-            self._come(batch.host)
+        for name in self.batches:
+            if name not in self.absent:
+                self.come(name)
         for fault in faults:
             if fault.worker not in self.batches:
                 raise ConfigError(f"a fault is planned for {fault.worker!r}, which is no host")
-            self.later(fault.at, lambda fault=fault: self._strike(fault))
+            self.later(fault.at, lambda fault=fault: self.strike(fault))
 
     def play(self) -> None:
         """Go on until all runs have finished."""
@@ -171,8 +174,10 @@ class Cluster:
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def _come(self, host: Host) -> None:
-        self._up.add(host.name)
+    def come(self, name: str) -> None:
+        """Bring a host up."""
+        host = self.batches[name].host
+        self._up.add(name)
         come = WorkerUp(self.now, host.name, host.slots, host.serves, host.models)
         if host.cache_tokens:
             come.cache_tokens, come.block = host.cache_tokens, host.block
@@ -181,7 +186,8 @@ class Cluster:
             come.prices = {"": host.price}
         self.take(come)
 
-    def _strike(self, fault: Fault | Throttle) -> None:
+    def strike(self, fault: Fault | Throttle) -> None:
+        """Let a host go away, or change its speed."""
         if isinstance(fault, Throttle):
             batch = self.batches[fault.worker]
             batch.throttle(fault.share, self.now)
@@ -199,7 +205,7 @@ class Cluster:
         batch.clear(self.now)
         self.tokens.forget(batch.host)
         if fault.down_for is not None:
-            self.later(self.now + fault.down_for, lambda: self._come(batch.host))
+            self.later(self.now + fault.down_for, lambda: self.come(fault.worker))
         self.take(WorkerDown(at=self.now, worker=fault.worker, returning=fault.down_for is not None))
 
     def _dispatch(self, worker: str, job: Job, reason: str) -> None:

@@ -18,11 +18,13 @@ from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen
 from ...machine import Machine, Run
 from ..driver.admission import Admission
+from ..driver.elastic import Bounds
 from ..driver.expander import Expander
 from ..plugins.loader import Plugins as Registry
 from .arrivals import at_rate, read_arrivals
 from .cluster import Cluster
 from .confidence import Confidence
+from .elastic import ElasticHosts
 from .latency import Fault, Host, LatencyModel, Outcome, Running, Throttle, whole
 
 __all__ = ["Spread", "WorkloadReport", "at_rate", "read_arrivals", "simulate_workload"]
@@ -85,6 +87,10 @@ class WorkloadReport(Frozen):
     attempts: int
     events: int
     """Events that the machine took."""
+    engine_seconds: float
+    """The time that engines were there, all together."""
+    changes: int = 0
+    """Engines that came or went with the load."""
     failure: Failure | None
     """Of the first run that failed."""
 
@@ -106,13 +112,16 @@ def simulate_workload(
     lease: float | None = None,
     max_waiting: int | None = None,
     within: float = math.inf,
+    elastic: Bounds | None = None,
+    start: float = 10.0,
     check: bool = False,
 ) -> WorkloadReport:
     """Let a run arrive at each of `arrivals` (seconds), all on one machine and one cluster, until the last has ended.
 
     Several `requests` are taken in turn. Each run has a seed of its own, made of its request's and its number, and so
     have the random numbers of `outcome`: the same arguments give the same report. `max_waiting`: as in the settings.
-    `within`: the seconds of `WorkloadReport.in_time`. Other arguments, and what is raised, as for `simulate`.
+    `within`: the seconds of `WorkloadReport.in_time`. `elastic`: hosts come and go with the load, each `start` seconds
+    after it is wanted. Other arguments, and what is raised, as for `simulate`.
     """
     given = [requests] if isinstance(requests, Request) else list(requests)
     if not given or not arrivals:
@@ -122,6 +131,7 @@ def simulate_workload(
     workload = _Workload(machine, Expander(), hosts, latency or LatencyModel(), outcome, seed)
     workload.check, workload.confidence = check, confidence
     workload.admission, workload.within = Admission(max_waiting), within
+    workload.elastic = None if elastic is None else ElasticHosts(workload, elastic, start)
     briefs = [Brief(each, source.task(each.task, each.text), tuple(tools)) for each in given]
     planners = [planner or Registry().planner(each.planner) for each in given]
     return workload.run(list(zip(briefs, planners, strict=True)), sorted(arrivals), faults)
@@ -132,6 +142,7 @@ class _Workload(Cluster):
 
     admission: Admission
     within = math.inf
+    elastic: ElasticHosts | None = None
 
     def run(
         self, kinds: Sequence[tuple[Brief, Planner]], arrivals: Sequence[float], faults: Iterable[Fault | Throttle]
@@ -148,6 +159,8 @@ class _Workload(Cluster):
         self._plans: list[Plan | None] = [None] * len(kinds)
         self.start(faults)
         self.left = len(arrivals)
+        if self.elastic is not None:
+            self.elastic.begin()
         self.later(arrivals[0], lambda: self._arrive(0))
         self.play()
         return self._report()
@@ -216,5 +229,7 @@ class _Workload(Cluster):
             steps=self._steps,
             attempts=len(self._waits),
             events=self.events,
+            engine_seconds=seconds * len(self.batches) if self.elastic is None else self.elastic.engine_seconds,
+            changes=0 if self.elastic is None else self.elastic.changes,
             failure=self._failure,
         )
