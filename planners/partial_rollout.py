@@ -11,11 +11,10 @@ from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
-from plait.core.flow import Answerable, Context, Flow
-from plait.core.tools.turns import Dialect
+from plait.core.flow import Answerable, Context
 
 from ._shared.steps import visible
-from ._shared.talk import Talk, Turn
+from ._shared.talk import Talk, TalkOptions, Turn
 
 __all__ = ["PartialRollout"]
 
@@ -35,7 +34,7 @@ does not prove it. A report without a definite answer counts little. No tool can
 question asks for it."""
 
 
-class PartialRollout(Flow):
+class PartialRollout(TalkOptions):
     """Partial rollouts and compressed aggregation (ParallelMuse, Li et al., arXiv 2510.24698).
 
     First `rollouts` lines of work go from the question to an answer, turn by turn, with tools. The turns at which the
@@ -64,16 +63,8 @@ class PartialRollout(Flow):
     at: Literal["uncertain", "random", "uniform"] = "uncertain"
     """Where to branch: at the turns that the model was least sure of, which needs log-probabilities of its worker; or,
     to compare, at random ones or at equal distances."""
-    instructions: str = ""
-    """What the model is told first, before its tools."""
-    dialect: Dialect = "native"
-    """How calls are written, as for `react`."""
     turns: int = Field(default=12, ge=1)
     """Most turns of a line, those before its branching included."""
-    calls: int = Field(default=8, ge=1)
-    """Most calls of one turn; those beyond are not run, and the model is told so."""
-    observation_tokens: int = Field(default=2000, ge=10)
-    """Most tokens of one result that the model is shown, reckoned at four characters each."""
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one turn, and of the answer."""
     report_tokens: int = Field(default=512, ge=1)
@@ -87,16 +78,7 @@ class PartialRollout(Flow):
         if len(hidden) == len(ctx.brief.tools):
             why = "all its tools change the world" if hidden else "there is none"
             raise PlannerError(f"partial-rollout explores with tools, and {why}: take `react` or `sample`")
-        talk = Talk(
-            ctx,
-            question,
-            instructions=self.instructions,
-            dialect=self.dialect,
-            calls=self.calls,
-            observation_tokens=self.observation_tokens,
-            turns=self.turns,
-            hidden=hidden,
-        )
+        talk = Talk(ctx, question, self, self.turns, hidden=hidden)
         branching = [self._family(ctx, talk) for _ in range(self.rollouts)]
         ended = await ctx.gather(*branching, self._lines(ctx, talk, [()] * self.fresh))
         reports = [each for group in ended for each in group]

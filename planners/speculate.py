@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
-from plait.core.flow import Answerable, Context, Flow
-from plait.core.tools.turns import Dialect
+from plait.core.flow import Answerable, Context
 
-from ._shared.talk import Talk, Turn
+from ._shared.talk import Talk, TalkOptions, Turn
 
 __all__ = ["Pace", "Speculate", "best_window"]
 
@@ -21,7 +20,7 @@ _LEAST = 8
 """Comparisons before the draft may be given up; then it is tried again in one round of as many."""
 
 
-class Speculate(Flow):
+class Speculate(TalkOptions):
     """Speculation over steps of an agent (Dynamic Speculative Planning, Guan et al., arXiv 2509.01920).
 
     A cheap draft model writes step after step, with the tools that change nothing. The target model writes each of
@@ -53,16 +52,8 @@ class Speculate(Flow):
     hundred tokens more have to save a second."""
     turns: int = Field(default=32, ge=1)
     """Most steps, the answer included."""
-    instructions: str = ""
-    """What the models are told first, before the tools."""
-    dialect: Dialect = "native"
-    """How calls are written, as for `react`."""
     stop: str = Field(default="\n", min_length=1)
     """Where there are no tools: what ends a step."""
-    calls: int = Field(default=8, ge=1)
-    """Most calls of one turn; those beyond are not run, and the model is told so."""
-    observation_tokens: int = Field(default=2000, ge=10)
-    """Most tokens of one result that a model is shown, reckoned at four characters each."""
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one step."""
     temperature: float = Field(default=0.0, ge=0.0)
@@ -70,17 +61,7 @@ class Speculate(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""
-        talk = Talk(
-            ctx,
-            question,
-            instructions=self.instructions,
-            dialect=self.dialect,
-            calls=self.calls,
-            observation_tokens=self.observation_tokens,
-            turns=self.turns,
-            thoughts=False,
-            stop=self.stop,
-        )
+        talk = Talk(ctx, question, self, self.turns, thoughts=False, stop=self.stop)
         pace, done, windows = Pace(), list[Turn](), list[int]()
         while not done or not (done[-1].final or len(done) >= self.turns):
             if done and done[-1].calls and not done[-1].results:

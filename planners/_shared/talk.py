@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
+from pydantic import Field
+
 from plait.core.awaited import Asked, Line, StepFailed
 from plait.core.chat import FunctionCall, Message, spoken
-from plait.core.flow import Context
+from plait.core.flow import Context, Flow
 from plait.core.plan import Function
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import Dialect, Wanted, wanted
@@ -19,10 +21,24 @@ from plait.core.values import as_text
 
 from .told import LAST, REPAIR, instructions
 
-__all__ = ["Talk", "Turn"]
+__all__ = ["Talk", "TalkOptions", "Turn"]
 
 _CHARACTERS_A_TOKEN = 4
 _ERROR = "error: "
+
+
+class TalkOptions(Flow):
+    """Options of planners whose model calls tools, turn by turn."""
+
+    instructions: str = ""
+    """What the model is told first, before its tools."""
+    dialect: Dialect = "native"
+    """How calls are written. `native`: as functions of the chat template or server, or with `<tool_call>` tags.
+    `action`: lines `Action: name(…)`, for a model without either."""
+    calls: int = Field(default=8, ge=1)
+    """Most calls of one turn; those beyond are not run, and the model is told so."""
+    observation_tokens: int = Field(default=2000, ge=10)
+    """Most tokens of one result that the model is shown, reckoned at four characters each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +64,9 @@ class Talk:
 
     ctx: Context
     question: str
-    instructions: str = ""
-    dialect: Dialect = "native"
-    calls: int = 8
-    """Most calls of one turn; those beyond are not run, and the model is told so."""
-    observation_tokens: int = 2000
-    turns: int = 12
+    options: TalkOptions
+    turns: int
+    """Most turns, the answer included."""
     thoughts: bool = True
     """Keep what a turn says besides its calls. Off: turns with the same calls are the same."""
     hidden: frozenset[str] = frozenset()
@@ -81,9 +94,9 @@ class Talk:
         if not done and messages[-1].role == "user":
             messages, prompt = messages[:-1], self.question
         asked["chat"], asked["messages"] = True, messages
-        asked["tools"] = self.functions if self.dialect == "native" and not last else ()
+        asked["tools"] = self.functions if self.options.dialect == "native" and not last else ()
         asked["tool_choice"], asked["keep_stop"] = "auto", False
-        asked["stop"] = ("\nObservation",) if self.dialect == "action" else ()
+        asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
         return ctx.think(prompt or (), **asked)
 
     def _goes_on(self, text: str, ctx: Context, asked: Asked) -> Line:
@@ -102,7 +115,7 @@ class Talk:
         if len(done) + 1 >= self.turns:
             return Turn(line.text)
         first = self._first + sum(len(each.calls) for each in done)
-        found = wanted(f"{line.text}\n", self.dialect, first, self.functions)
+        found = wanted(f"{line.text}\n", self.options.dialect, first, self.functions)
         misread = 0
         calls: list[Wanted] = []
         for each in found:
@@ -128,7 +141,7 @@ class Talk:
         """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
         one is made that may change something."""
         ctx = ctx or self.ctx
-        run = [each for each in turn.calls if each.id and each.name not in self.hidden][: self.calls]
+        run = [each for each in turn.calls if each.id and each.name not in self.hidden][: self.options.calls]
         free = self.free(turn)
         memo = self._memo if free else {}
         new = {self._key(each) if free else each.id: each for each in run if self._key(each) not in memo}
@@ -149,14 +162,14 @@ class Talk:
 
     def _result(self, call: Wanted, text: str | None, run: Sequence[Wanted]) -> str:
         if not call.id:
-            return f"{_ERROR}{call.wrong}\n{REPAIR[self.dialect]}"
+            return f"{_ERROR}{call.wrong}\n{REPAIR[self.options.dialect]}"
         if call.name in self.hidden:
             return (
                 f"{_ERROR}{call.name} cannot be called here, since it changes the world: say in the answer to call it"
             )
         if call not in run or text is None:
-            return f"not run: a turn may make {self.calls} calls; make it again if it is needed"
-        most = self.observation_tokens * _CHARACTERS_A_TOKEN
+            return f"not run: a turn may make {self.options.calls} calls; make it again if it is needed"
+        most = self.options.observation_tokens * _CHARACTERS_A_TOKEN
         if len(text) <= most:
             return text
         head = most * 3 // 5
@@ -174,10 +187,10 @@ class Talk:
     def messages(self, done: Sequence[Turn]) -> list[Message]:
         """Return the conversation so far."""
         history = list(self.ctx.brief.request.messages)
-        said = [self.instructions] if self.instructions else []
+        said = [self.options.instructions] if self.options.instructions else []
         if history and history[0].role in ("system", "developer"):
             said.append(history.pop(0).text)
-        said.append(instructions(self.functions, self.dialect))
+        said.append(instructions(self.functions, self.options.dialect))
         messages = [Message(role="system", content="\n\n".join(said)), *history]
         if not history or history[-1].role != "tool":
             messages.append(Message(role="user", content=self.question))
@@ -195,7 +208,7 @@ class Talk:
     def _told(self, turn: Turn, first: int) -> list[Message]:
         pairs = list(zip(turn.calls, turn.results, strict=True))
         misread = [result for call, result in pairs if call.wrong]
-        if self.dialect == "action":
+        if self.options.dialect == "action":
             whole = self.thoughts or bool(misread)
             text = (
                 turn.text

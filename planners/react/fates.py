@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from plait.core.interfaces import Brief
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import Wanted
+from plait.core.tools.turns import Wanted, wanted
 
-__all__ = ["MORE", "fates"]
+from .options import ReactOptions, transfer
+
+__all__ = ["MORE", "fates", "turn_calls"]
 
 MORE = "more"
 """The call by which a model reads on in a result that was cut."""
@@ -39,3 +42,14 @@ def fates(
                 seen[each.key] = None
         found.append((each, fate))
     return found
+
+
+def turn_calls(
+    planner: ReactOptions, brief: Brief, text: str, first: int, known: Sequence[str], whole: bool = True
+) -> list[tuple[Wanted, str]]:
+    """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
+    text = f"{text}\n" if whole else text
+    ours = [each.name for each in planner.agents] + [transfer(each) for each in planner.handoffs]
+    ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
+    calls = wanted(text, planner.dialect, first, brief.tools)
+    return fates(calls, brief.tools, known, planner.calls, ours)

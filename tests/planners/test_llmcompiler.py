@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from plait import tool
 from plait.core.errors import PlannerError
+from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.plan import Call, Plugin, Request, Text, Think
 from plait.planners.llmcompiler import LLMCompiler
@@ -52,7 +53,8 @@ class Prompts(Scripted):
         super().__init__(replies)
         self.prompts: list[str] = []
 
-    async def run(self, job):
+    async def run(self, job: Job):
+        assert isinstance(job.op, Think)
         self.prompts.append("".join(part.text for part in job.op.prompt if isinstance(part, Text)))
         async for said in super().run(job):
             yield said
@@ -119,7 +121,7 @@ async def test_a_tool_starts_before_the_plans_end_is_recorded():
     plan = "1. add(1)\n2. add($1, 1)\nThought: now some words that take a while to write\n3. add($2, 1)\n4. join()\n"
     answer, _ = await ask(joined("Action: Finish(ok)"), Reply(text=plan, tokens_per_second=50))
     assert answer.answer == "ok"
-    rows = {row.name: row for row in answer.report.steps}
+    rows: dict[str, Any] = {row.name: row for row in answer.report.steps}
     assert rows["2"].started_at < rows["3"].ready_at
     assert rows["1"].ended_at < rows["3"].ready_at
 
@@ -157,6 +159,7 @@ async def test_a_failure_ends_the_run_if_none_is_tolerated():
     plan = '1. search("nowhere")\n2. search("abc")\n3. join()'
     answer, _ = await ask(joined("Action: Finish(unknown)"), Reply(text=plan), tolerate="all")
     assert answer.status == "failed"
+    assert answer.failure is not None
     assert "nothing on 'nowhere'" in answer.failure.message
 
 
@@ -430,5 +433,5 @@ def test_whatever_a_model_writes_the_run_ends(lines):
     assert answer.status in ("done", "failed")
     called = {row.label.partition("(")[0] for row in answer.report.steps if row.kind == "call"}
     assert called <= {"search", "add"}
-    if answer.status == "failed":
+    if answer.failure is not None:
         assert answer.failure.kind in ("DependencyFailed", "EngineError")

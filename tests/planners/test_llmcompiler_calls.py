@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, strategies as st
@@ -44,7 +45,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_native_calls_are_tasks(form: str) -> None:
-    made = LLMCompiler().parse(FORMS[form], [search.spec, fetch_page.spec])
+    made: Any = LLMCompiler().parse(FORMS[form], [search.spec, fetch_page.spec])
     assert made["errors"] == []
     steps = made["steps"]
     assert isinstance(steps, list)
@@ -123,7 +124,7 @@ async def test_a_call_starts_when_its_tag_is_closed() -> None:
 )
 def test_a_call_that_cannot_be_read_is_an_error_and_keeps_its_number(call: object, why: str) -> None:
     text = "".join(f"<tool_call>{json.dumps(each)}</tool_call>\n" for each in (call, ONE, TWO))
-    made = LLMCompiler().parse(text, [search.spec, fetch_page.spec])
+    made: Any = LLMCompiler().parse(text, [search.spec, fetch_page.spec])
     first, second = made["errors"]
     assert why in first and first.startswith("1. ")
     assert "3. fetch_page" in second and "it needs task 1, which is not run" in second
@@ -152,7 +153,8 @@ def test_an_engines_chat_template_is_told_of_the_functions(template: str | None)
         assert bytes(ids).decode().startswith("Given a question") and tokenizer.told is None
     else:
         assert bytes(ids) == b"rendered" and tokenizer.told is not None
-        (told,) = tokenizer.told["tools"]
+        told: Any
+        (told,) = cast("list[Any]", tokenizer.told["tools"])
         assert told["function"]["parameters"]["properties"]["query"]["type"] == "string"
 
 
@@ -162,8 +164,8 @@ def test_native_calls_and_a_constrained_plan_exclude_each_other() -> None:
 
 
 def test_one_repair_is_one() -> None:
-    reader = LLMCompiler()
-    assert "1 native tool call read as tasks" in reader.parse(json.dumps([ONE]))["repairs"]
+    made: Any = LLMCompiler().parse(json.dumps([ONE]))
+    assert "1 native tool call read as tasks" in made["repairs"]
 
 
 def test_a_constrained_plan_is_what_the_expression_allows() -> None:

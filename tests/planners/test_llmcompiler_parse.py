@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -12,9 +13,10 @@ from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.core.values import json_references, substitute
-from plait.planners.llmcompiler import _UNREAD, LLMCompiler, PlanReader
+from plait.planners.llmcompiler import LLMCompiler
 from plait.planners.llmcompiler.arguments import parse_arguments, read_plain
 from plait.planners.llmcompiler.parser import PlanText
+from plait.planners.llmcompiler.reader import UNREAD, PlanReader
 
 
 def parse(text: str, *tools) -> dict:
@@ -197,9 +199,9 @@ def test_what_was_repaired_is_reported(text, said):
         ("1. f($1)\n2. join()", "1. f($1): $1 refers to itself", []),
         ('2. f("$1")\n3. join()', '2. f("$1"): $1 refers to no earlier task', []),
         ('1. f("x")\n3. g("max($1, $2)")\n4. join()', '3. g("max($1, $2)"): $2 refers to no earlier task', ["1"]),
-        ('1. f("x")\n2. then I add them up\n3. join()', f"2. then I add them up: {_UNREAD}", ["1"]),
-        ('1. f("x") and g("y")\n2. join()', f'and g("y"): {_UNREAD}', ["1"]),
-        ('f("x")\n2. join()', f'f("x"): {_UNREAD}', []),
+        ('1. f("x")\n2. then I add them up\n3. join()', f"2. then I add them up: {UNREAD}", ["1"]),
+        ('1. f("x") and g("y")\n2. join()', f'and g("y"): {UNREAD}', ["1"]),
+        ('f("x")\n2. join()', f'f("x"): {UNREAD}', []),
     ],
 )
 def test_a_dangling_reference_or_an_unread_line_is_an_error_and_not_run(text, error, run):
@@ -340,7 +342,7 @@ def test_ten_thousand_tasks_of_one_number_are_one_task():
 
 def test_a_limit_on_tasks():
     reader = PlanReader.of_text(LLMCompiler(max_tasks=3), ())
-    said = reader.parsed("".join(f"{i}. f({i})\n" for i in range(1, 50)))
+    said: Any = reader.parsed("".join(f"{i}. f({i})\n" for i in range(1, 50)))
     assert len(said["steps"]) == 4
     assert "more tasks than 3: the others are not run" in said["repairs"]
 

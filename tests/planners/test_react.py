@@ -206,7 +206,26 @@ def test_the_same_call_is_made_once_unless_it_changes_the_world():
 
     turn = call("read", at="a") + call("put", at="a")
     ask(answers(turn + turn, turn, "Answer: ok"), [read, put])
-    assert sorted(made) == ["put a", "put a", "put a", "read a"]
+    assert sorted(made) == ["put a"] * 3 + ["read a"] * 2
+
+
+def test_what_was_read_before_a_change_is_read_again():
+    state = ["old"]
+
+    def read() -> str:
+        return state[0]
+
+    @tool(side_effects=True)
+    def put(what: str) -> str:
+        state[0] = what
+        return "ok"
+
+    turns = [call("read"), call("read"), call("put", what="new"), *[call("read")] * 2, "Answer: ok"]
+    worker = answers(*turns)
+    assert ask(worker, [read, put]).answer == "ok"
+    seen = [each.text for each in worker.thinks[-1].messages if each.role == "tool"]
+    assert seen == ["old", "old", "ok", "new", "new"]
+    assert not any("made this very call" in each.text for each in worker.thinks[-1].messages)
 
 
 def test_who_repeats_a_call_is_told_so_and_then_has_to_answer():

@@ -1,0 +1,181 @@
+"""What a conversation has called so far, and what the model is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from plait.core.agent import Agent
+from plait.core.chat import Message, split_reasoning, spoken
+from plait.core.interfaces import Brief
+from plait.core.plan import Function
+from plait.core.tools.calls import loads
+from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
+from plait.core.tools.tool import ToolSpec
+from plait.core.tools.turns import Wanted
+from plait.core.values import as_text
+
+from . import prompts
+from .fates import MORE, turn_calls
+from .options import ReactOptions, transfer
+
+__all__ = ["ERROR", "Ledger", "answered"]
+
+CHARACTERS_A_TOKEN = 4
+ERROR = "error: "
+_TIRING = 3
+"""How often the same call is answered; after that the model has to answer itself."""
+
+
+@dataclass
+class Ledger:
+    """What a conversation has called so far."""
+
+    brief: Brief
+    planner: ReactOptions
+    told: list[ToolSpec]
+    """The tools that the model knows of."""
+    talk: list[Message] = field(default_factory=list[Message])
+    """The conversation without instructions, for who takes it over."""
+    turns: int = 0
+    next: int = 1
+    """Number of the next call."""
+    results: dict[str, str] = field(default_factory=dict[str, str])
+    """Whole results of calls that change nothing, by call."""
+    by_id: dict[str, str] = field(default_factory=dict[str, str])
+    """Whole results, by id."""
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    tired: bool = False
+    """The model repeats itself, and was told."""
+    cut: bool = False
+    """A result was cut, so that `more` makes sense."""
+
+    def __post_init__(self) -> None:
+        self.next += sum(len(each.tool_calls) for each in self.brief.request.messages)
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What the model may call."""
+        told = [
+            Function(name=each.name, description=each.description, parameters=each.parameters)
+            for each in [*self.told, *self._finder()]
+        ]
+        told += [prompts.agent_function(each.name, each.description) for each in self.planner.agents]
+        told += [prompts.transfer_function(transfer(each), each.description) for each in self.planner.handoffs]
+        own = [] if not told or any(each.name == MORE for each in told) else [prompts.more_function()]
+        return (*told, *own)
+
+    def _finder(self) -> list[ToolSpec]:
+        hidden = len(self.brief.tools) - len(self.told)
+        return [more_tools(hidden)] if hidden else []
+
+    def _found(self, value: str) -> str:
+        """Take the tools that `more_tools` found, and return them as the model is told of them. Those that this flow
+        may not call are left out."""
+        found = found_in(loads(value), self.brief.tools)
+        self.told += [each for each in found if each not in self.told]
+        rows: list[JsonValue] = [each.model_dump(include={"name", "description", "parameters"}) for each in found]
+        return as_text(rows) if rows else "no function was found: say it in other words"
+
+    def calls(self, value: JsonValue) -> list[tuple[Wanted, str]]:
+        """Return the calls of a turn that has ended, with what became of each."""
+        return turn_calls(self.planner, self.brief, _text(value), self.next, list(self.results))
+
+    def observe(
+        self, value: JsonValue, calls: Sequence[tuple[Wanted, str]], agents: Mapping[str, str]
+    ) -> list[Message]:
+        """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`: what
+        the agents said that were called."""
+        self.talk.append(spoken(_text(value), self.next))
+        most = self.planner.observation_tokens * CHARACTERS_A_TOKEN
+        said: list[tuple[Wanted, str]] = []
+        now: dict[str, str] = {}
+        changed = False
+        for call, fate in calls:
+            if fate == "unread":
+                continue
+            self.next += 1
+            self.counts[call.key] = count = self.counts.get(call.key, 0) + 1
+            if fate == "limit":
+                most_calls = f"a turn may make {self.planner.calls} calls"
+                said.append((call, f"not run: {most_calls}; make it again if it is needed"))
+                continue
+            asked = self.planner.asks(call) if fate == "ours" else None
+            if fate == "ours" and asked is None:
+                if any(call.name == each.name for each in self.planner.agents):
+                    said.append((call, f"{ERROR}give the `question` as a text"))
+                    continue
+                moved = any(call.name == transfer(each) for each in self.planner.handoffs)
+                said.append((call, "The conversation is handed over." if moved else self._more(call, most)))
+                continue
+            result = (
+                now.get(call.key) or self.results[call.key]
+                if fate == "same"
+                else agents.get(call.id) or _result(value, call)
+            )
+            if asked is not None and call.id not in agents:
+                who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
+                failed = result.startswith(ERROR)
+                result = f"{ERROR}{who}{result.removeprefix(ERROR)}" if failed else answered(result)
+            if call.name == MORE_TOOLS and fate == "run" and not result.startswith(ERROR):
+                result = self._found(result)
+            changes = self._may_change(call, asked)
+            changed = changed or changes
+            self.by_id[call.id] = now[call.key] = result
+            if fate == "run" and not changes and not result.startswith(ERROR):  # what failed may be tried again
+                self.results[call.key] = result
+            shown = prompts.cut(result, most, call.id)
+            if fate == "same" and count >= _TIRING:
+                self.tired = self.tired or count > _TIRING
+                shown = f"{prompts.TIRED.format(count=count)}\n{shown}"
+            said.append((call, shown))
+        if changed:  # what was read before it, or beside it, may be otherwise now
+            self.results.clear()
+            self.counts.clear()
+        return [self._message(call, text) for call, text in said]
+
+    def _may_change(self, call: Wanted, asked: tuple[Agent, str] | None) -> bool:
+        """Whether a call may have changed something: its tool has side effects, or the agent may call one that has."""
+        lasting = {spec.name for spec in self.brief.tools if spec.side_effects}
+        if asked is None:
+            return call.name in lasting
+        reach = asked[0].reach
+        return bool(lasting if reach is None else lasting.intersection(reach))
+
+    def _message(self, call: Wanted, text: str) -> Message:
+        if self.planner.dialect == "native":
+            return Message(role="tool", tool_call_id=call.id, name=call.name, content=text)
+        return Message(role="user", content=f"Observation of {call.name} ({call.id}): {text}")
+
+    def _more(self, call: Wanted, most: int) -> str:
+        name = call.arguments.get("id")
+        if not isinstance(name, str) or name not in self.by_id:
+            return f"error: there is no result {name!r:.80} (there are: {', '.join(self.by_id) or 'none'})"
+        return prompts.slice_of(self.by_id[name], call.arguments, most)
+
+
+def answered(value: JsonValue) -> str:
+    """Return what an agent answered."""
+    return split_reasoning(as_text(value))[1].strip()
+
+
+def _text(value: JsonValue) -> str:
+    """Return what the model wrote in a turn, from the turn's value."""
+    match value:
+        case {"text": str() as text, "results": dict()}:
+            return text
+        case _:
+            return as_text(value)
+
+
+def _result(value: JsonValue, call: Wanted) -> str:
+    results = value.get("results") if isinstance(value, dict) else None
+    match results.get(call.step) if isinstance(results, dict) else None:
+        case {"value": each}:
+            return as_text(each)
+        case {"error": str() as error}:
+            return f"{ERROR}{error}"
+        case _:
+            return f"{ERROR}the call was not made"

@@ -1,0 +1,65 @@
+"""Starts the calls of one turn while it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plait.core.interfaces import Brief
+from plait.core.plan import Call, Join, Plan, Plugin, Step
+from plait.core.result import Result
+from plait.core.tools.turns import Wanted, ends_a_call
+
+from .fates import turn_calls
+from .options import ReactOptions
+
+__all__ = ["TurnReader"]
+
+RESULTS = "results"
+
+
+def call_step(call: Wanted) -> Step:
+    """Return the step that makes a call."""
+    args = {key: {"$literal": value} for key, value in call.arguments.items()}
+    return Step(name=call.step, op=Call(tool=call.name, args=args), label=call.name)
+
+
+class TurnReader:
+    """Starts the calls of one turn while it is written."""
+
+    def __init__(self, planner: ReactOptions, brief: Brief, first: int, known: Sequence[str]) -> None:
+        self._planner, self._brief, self._first, self._known = planner, brief, first, known
+        self._text = ""
+        self._made: dict[str, Step] = {}
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        """Return a call for each that is complete now."""
+        self._text += delta
+        if not self._planner.early or not ends_a_call(self._text, delta, self._planner.dialect):
+            return ()
+        return [Plan(steps=(step,)) for step in self._new(self._calls(self._text, whole=False))]
+
+    def close(self, result: Result) -> Plan | None:
+        """Return the calls that are left, and what waits for all of them; nothing for a turn without calls."""
+        text = result.text
+        calls = self._calls(text)
+        if not calls:
+            return None
+        new = self._new(calls)
+        needs = list(self._made)
+        merge = Plugin(name="observations", options={"text": text})
+        join = Step(name=RESULTS, op=Join(merge=merge, tolerate="any-end"), needs=tuple(needs), label="results")
+        return Plan(steps=(*new, join), output=RESULTS)
+
+    def _calls(self, text: str, whole: bool = True) -> list[tuple[Wanted, str]]:
+        return turn_calls(self._planner, self._brief, text, self._first, self._known, whole)
+
+    def _new(self, calls: Sequence[tuple[Wanted, str]]) -> list[Step]:
+        new: list[Step] = []
+        for call, fate in calls:
+            asked = self._planner.asks(call) if fate == "ours" else None
+            if (fate != "run" and asked is None) or call.step in self._made:
+                continue
+            step = call_step(call) if asked is None else asked[0].step(asked[1], call.step)
+            self._made[call.step] = step
+            new.append(step)
+        return new
