@@ -212,6 +212,8 @@ class Merge(Frozen):
 
     votes: ClassVar[bool] = False
     """Whether it weighs the branches' answers against one another, so that a rule about votes may stop its branches."""
+    verifies: ClassVar[bool] = False
+    """Whether one right branch is enough, since it takes what the task's verifier finds right."""
 
     def reads(self, task: Task) -> Task:
         """Return the task by which the branches' answers are read, and told equal or not: by default the request's.
@@ -247,6 +249,8 @@ class Allocation(Frozen):
 
     branches: tuple[BranchSpec, ...] = ()
     why: str = ""
+    again: bool = False
+    """Ask again when these have ended: with what they say there may have to be more."""
 
 
 class Allocator(Merge):
@@ -258,6 +262,8 @@ class Allocator(Merge):
     tokens: int | None = Field(default=None, ge=0)
     """Most tokens of all branches together, those of the probes included; a branch is reckoned to cost what a probe
     does."""
+    vote: bool = False
+    """The answers are voted on: no verifier chooses one of them (`Merge.verifies`)."""
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
         """Return what shall follow the probes. `affordable` says how many there may be."""

@@ -24,13 +24,16 @@ class BySaturation(Allocator):
 
     | evidence | number of branches |
     |---|---|
-    | a verifier judged the probes | N* of TTSPM (arXiv 2505.20522): one more is worth at most `epsilon` |
-    | answers that nobody can judge | until the first answer leads with probability `confidence` (arXiv 2305.11860) |
+    | a verifier judged the probes, and will choose | N* of TTSPM (arXiv 2505.20522): one more gains at most `epsilon` |
+    | answers to vote on | until the first answer leads with probability `confidence` (arXiv 2305.11860) |
 
     N* is about coverage: one right branch is enough when a verifier finds it. A vote needs a clear lead instead, and a
-    4:4 split needs many more votes. N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior
-    Beta(1 + successes, 1 + failures); a probe without an answer failed. `evidence=share` is the paper's own reading,
-    N* with the share of the first answer as p. `most` and `tokens` cap the number.
+    4:4 split needs many more votes: as many as it takes if further votes fall as those so far. When these have ended it
+    is asked again, and allocates more where they fell otherwise.
+
+    N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior Beta(1 + successes, 1 + failures); a probe
+    without an answer failed. `evidence=share` is the paper's own reading, N* with the share of the first answer as p.
+    `most` and `tokens` cap the number.
 
     Branches take `temperatures` and `strategies` in turn. `models` are listed from weak to strong, and the model at
     place 1 - p of the list is asked: the stronger one the worse the probes did.
@@ -41,7 +44,8 @@ class BySaturation(Allocator):
     ceiling: float = Field(default=1.0, gt=0.0, le=1.0)
     """F_max: the share of problems that any number of branches would solve."""
     evidence: Literal["auto", "agreement", "share", "verifier"] = "auto"
-    """`auto`: `verifier` where the task's verifier judged a probe, else `agreement`."""
+    """`auto`: `verifier` where the task's verifier judged a probe and the answers are not voted on, else
+    `agreement`."""
     confidence: float = Field(default=0.9, gt=0.5, lt=1.0)
     """Probability at which the first answer's lead is clear, for `agreement`: 3 votes to none have 0.9375."""
     temperatures: tuple[float, ...] = ()
@@ -73,7 +77,8 @@ class BySaturation(Allocator):
             )
             for i in range(count)
         ]
-        return Allocation(branches=tuple(shares), why=f"{why}, model {model}" if model and count else why)
+        why = f"{why}, model {model}" if model and count else why
+        return Allocation(branches=tuple(shares), why=why, again=how == "agree" and count > 0)
 
     def _evidence(self, probes: Sequence[Branch], task: Task) -> tuple[int, int, str]:
         """Return successes, failures and what they mean."""
@@ -81,7 +86,7 @@ class BySaturation(Allocator):
         truths = [truth_of(ballot.branch, task) for ballot in vote.roll.ballots]
         silent = sum(probe.done for probe in probes) - len(truths)
         judged = len(truths) - truths.count(None)
-        if self.evidence == "verifier" or (self.evidence == "auto" and judged):
+        if self.evidence == "verifier" or (self.evidence == "auto" and judged and not self.vote):
             return truths.count(True), truths.count(False) + silent, "verified"
         first, _ = vote.lead()
         return first, len(truths) - first + silent, "share" if self.evidence == "share" else "agree"

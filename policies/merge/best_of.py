@@ -25,6 +25,7 @@ class BestOf(Merge):
     """
 
     votes: ClassVar[bool] = True
+    verifies: ClassVar[bool] = True
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has how many answers were right, wrong and not judged."""

@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
     _stop("semantic entropy", "semantic-entropy", "semantic-entropy:threshold=0.2", "semantic-entropy:least=8"),
     Rule("DeepConf consensus", Setting("weighted:by=lowest", ("deepconf-consensus", "waves:width=8")),
          (Setting("majority", ("deepconf-consensus", "waves:width=8")),)),
-    Rule("allocation after 3 probes", Setting(allocate="by-saturation")),
+    Rule("allocation after 4 probes (`adaptive`)", Setting(allocate="by-saturation:confidence=0.95")),
 )  # fmt: skip
 MISSING = (
     ("DeepConf online, DeepPrune", "they judge branches while these are written; what is kept is how each ended"),
