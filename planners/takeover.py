@@ -43,7 +43,7 @@ class Takeover(Flow):
     Differs from the published code: the rejected segment is replaced, where there it stays in the context; calibration
     is never on the requests that are answered; a score that cannot be told means a take-over; the answer is chosen by
     a vote, where there any of 16 counts. The score is that of any scorer: by default one token of the target's, since
-    engines do not read prompts' log-probabilities from their prefix cache. Defaults: 4 chains, 200 tokens, 40 rounds.
+    engines do not read prompts' log-probabilities from their prefix cache. Defaults: 4 chains, 200 tokens, 30 rounds.
     """
 
     n_option: ClassVar[str | None] = "n"
@@ -66,7 +66,7 @@ class Takeover(Flow):
     """Scores segments in [0, 1]. `model` asks the target for a mark; `logprob` is the draft's own confidence."""
     tokens: int = Field(default=200, ge=1)
     """Most tokens of a segment."""
-    rounds: int = Field(default=40, ge=1, le=1000)
+    rounds: int = Field(default=30, ge=1, le=1000)
     """Most segments of a chain."""
     temperature: float = Field(default=0.8, ge=0.0)
     """Of both models; 0 is greedy, and makes all chains the same."""
@@ -89,25 +89,26 @@ class Takeover(Flow):
 
     async def _chain(self, ctx: Context, relay: Relay, tally: Tally, number: int) -> Made[object]:
         """Write one chain, and return a step whose value is its text."""
-        done: list[Piece] = []
+        last: Piece | None = None
         taken = 0
         for turn in range(self.rounds):
             may = self.most is None or taken < self.most
             piece: Piece | None = None
             if self.alpha < 1.0 or not may:
-                piece = await self._write(relay, done, self.draft, f"draft {number}, segment {turn + 1}")
+                piece = await self._write(relay, last, self.draft, f"draft {number}, segment {turn + 1}")
             if piece is not None and may:
-                score = await relay.score([*done, piece])
+                score = await relay.score(piece)
                 bad = self.alpha > 0.0 and self._does_badly(score, turn)
                 tally.add(turn, score, bad)
                 piece = None if bad else piece
             if piece is None:
                 taken += 1
-                piece = await self._write(relay, done, self.target, f"target {number}, segment {turn + 1}")
-            done.append(piece)
+                piece = await self._write(relay, last, self.target, f"target {number}, segment {turn + 1}")
+            last = piece
             if piece.ended:
                 break
-        return ctx.answer("".join(each.text for each in done), name=f"chain-{number}", label=f"chain {number}")
+        assert last is not None
+        return ctx.answer(last.whole, name=f"chain-{number}", label=f"chain {number}")
 
     def _does_badly(self, score: float | None, turn: int) -> bool:
         if score is None:
@@ -116,9 +117,9 @@ class Takeover(Flow):
             return score < self.floor
         return p_value(score, self.calibration[min(turn, len(self.calibration) - 1)]) <= self.alpha
 
-    async def _write(self, relay: Relay, done: Sequence[Piece], model: str | None, label: str) -> Piece:
+    async def _write(self, relay: Relay, before: Piece | None, model: str | None, label: str) -> Piece:
         asked: Asked = {"label": label, "max_tokens": self.tokens, "temperature": self.temperature}
-        return await relay.write(done, model, {**asked, "logprobs": relay.logprobs})
+        return await relay.write(before, model, {**asked, "logprobs": relay.logprobs})
 
 
 @dataclass(slots=True)

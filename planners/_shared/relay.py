@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,13 +20,13 @@ class Piece:
     line: Line
     model: str | None
     """Who wrote it."""
+    whole: str
+    """The text up to its end."""
+    blank: bool
+    """It has nothing that can be seen."""
     ended: bool
     """It is the last one."""
-
-    @property
-    def text(self) -> str:
-        """What it adds to the text."""
-        return self.line.text
+    number: int
 
 
 @dataclass(slots=True)
@@ -39,36 +38,32 @@ class Relay:
     question: str
     scorer: Plugin
     target: str | None
-    judged: int = 0
-    """Pieces that were scored."""
+    """A scorer that asks a model asks this one, unless its options name another."""
 
-    async def write(self, done: Sequence[Piece], model: str | None, asked: Asked) -> Piece:
-        """Return the piece after `done` by a model. It goes on token for token where the same model wrote the piece
-        before; else it reads the text so far."""
+    async def write(self, before: Piece | None, model: str | None, asked: Asked) -> Piece:
+        """Return the piece behind another by a model. It goes on token for token where the same model wrote the other;
+        else it reads the text so far. The text ends where the model ends it, or with a second blank piece in a row."""
         asked = {**asked, "model": model}
-        text = "".join(each.text for each in done)
-        if done and done[-1].model == model:
-            line = done[-1].line.think(**asked)
+        text = "" if before is None else before.whole
+        if before is not None and before.model == model:
+            line = before.line.think(**asked)
         elif text and self.ctx.brief.task.chat():
             line = self.ctx.think(self.question, **{**asked, "chat": True, "begin": text})
         else:
             line = self.ctx.think([self.question, text] if text else self.question, **asked)
         await line
-        ended = line.finished or not line.tokens
-        return Piece(line, model, ended)
+        blank = not line.text.strip()
+        ended = line.finished or not line.tokens or (blank and before is not None and before.blank)
+        return Piece(line, model, text + line.text, blank, ended, 1 if before is None else before.number + 1)
 
-    async def score(self, pieces: Sequence[Piece]) -> float | None:
-        """Return how promising the last of these pieces is, in [0, 1]; `None` if nobody can tell. A scorer that asks a
-        model asks the target, unless its options name another."""
+    async def score(self, piece: Piece) -> float | None:
+        """Return how promising the text is with this piece, in [0, 1]; `None` if nobody can tell."""
         spec = self.scorer
         if spec.name in ("model", "judge") and "model" not in spec.options and self.target is not None:
             spec = spec.model_copy(update={"options": {**spec.options, "model": self.target}})
         scorer = cast("Scorer", self.ctx.brief.plugin("scorer", spec))
-        node = Node("n")
-        for number, each in enumerate(pieces, 1):
-            line = each.line if scorer.logprobs else None  # a judge reads the text: another model wrote the line
-            node = Node(f"n.{number}", node, number, 1, step=each.text, tokens=each.line.tokens, line=line)
-        self.judged += 1
+        line = piece.line if scorer.logprobs else None  # a judge reads the text: another model wrote the line
+        node = Node(f"n.{piece.number}", Node("n"), piece.number, tokens=piece.line.tokens, step=piece.whole, line=line)
         try:
             return await scorer.score(self.ctx, self.question, node)
         except StepFailed:

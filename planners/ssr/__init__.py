@@ -48,7 +48,7 @@ class SSR(Flow):
     that has prompts of its own, and cannot be told a strategy, get `n` paths that differ by their seeds.
 
     The paper's pool, threshold and prompts were not at hand: these are ours, and 7 is the threshold as it is commonly
-    quoted. Defaults: 3 paths, a window of 4, temperature 0.7.
+    quoted. Defaults: 3 paths of 24 steps, a window of 4, temperature 0.7.
     """
 
     n_option: ClassVar[str | None] = "n"
@@ -75,7 +75,7 @@ class SSR(Flow):
     """Scores steps in [0, 1], which is a mark from 0 to 9. `model` asks the target for the digit."""
     stop: str = Field(default="\n\n", min_length=1)
     """Where a step ends."""
-    steps: int = Field(default=32, ge=1, le=1000)
+    steps: int = Field(default=24, ge=1, le=1000)
     """Most steps of a path."""
     max_tokens: int = Field(default=256, ge=1)
     """Most tokens of a step."""
@@ -135,39 +135,39 @@ class SSR(Flow):
         """Write one path, and return a step whose value is its text."""
         along = "" if strategy is None else _ALONG.format(strategy=strategy.text)
         relay = Relay(ctx, question + along, self.scorer, self.target)
-        done: list[Piece] = []
-        while len(done) < self.steps and not (done and done[-1].ended):
-            ahead = await self._ahead(relay, done, number) if self.tau <= _HIGHEST else []
+        last: Piece | None = None
+        while last is None or not (last.ended or last.number >= self.steps):
+            ahead = await self._ahead(relay, last, number) if self.tau <= _HIGHEST else []
             stand = next((i for i, (_, mark) in enumerate(ahead) if mark < self.tau), len(ahead))
-            done += [piece for piece, _ in ahead[:stand]]
+            last = ahead[stand - 1][0] if stand else last
             counts.drafted += len(ahead)
             counts.kept += stand
-            if (stand < len(ahead) or not ahead) and len(done) < self.steps:
+            if stand < len(ahead) or not ahead:
                 counts.rewritten += 1
-                done.append(await self._write(relay, done, self.target, f"target {number}, step {len(done) + 1}"))
-        text = "".join(each.text for each in done)
+                last = await self._write(relay, last, self.target, f"target {number}")
+        text = "" if last is None else last.whole
         return await ctx.answer(text, name=f"path-{number}", label=strategy.id if strategy else f"path {number}")
 
-    async def _ahead(self, relay: Relay, done: Sequence[Piece], number: int) -> list[tuple[Piece, float]]:
-        """Draft steps behind `done`, each scored while the next is written; return them with their marks."""
+    async def _ahead(self, relay: Relay, last: Piece | None, number: int) -> list[tuple[Piece, float]]:
+        """Draft steps behind another, each scored while the next is written; return them with their marks."""
         drafted: list[Piece] = []
         marks: list[Awaited[list[float]]] = []
-        while len(drafted) < min(self.window, self.steps - len(done)):
-            place = len(done) + len(drafted) + 1
-            piece = await self._write(relay, [*done, *drafted], self.draft, f"draft {number}, step {place}")
-            drafted.append(piece)
-            marks.append(relay.ctx.gather(self._mark(relay, [*done, *drafted])))
-            if piece.ended or any(each.ended and each.outcome()[0] < self.tau for each in marks):
+        while len(drafted) < self.window and (last is None or last.number < self.steps):
+            last = await self._write(relay, last, self.draft, f"draft {number}")
+            drafted.append(last)
+            marks.append(relay.ctx.gather(self._mark(relay, last)))
+            if last.ended or any(each.ended and each.outcome()[0] < self.tau for each in marks):
                 break
         return [(piece, (await mark)[0]) for piece, mark in zip(drafted, marks, strict=True)]
 
-    async def _mark(self, relay: Relay, pieces: Sequence[Piece]) -> float:
-        score = await relay.score(pieces)
+    async def _mark(self, relay: Relay, piece: Piece) -> float:
+        score = await relay.score(piece)
         return 0.0 if score is None else _HIGHEST * score
 
-    async def _write(self, relay: Relay, done: Sequence[Piece], model: str | None, label: str) -> Piece:
+    async def _write(self, relay: Relay, before: Piece | None, model: str | None, who: str) -> Piece:
+        label = f"{who}, step {1 if before is None else before.number + 1}"
         asked: Asked = {"label": label, "max_tokens": self.max_tokens, "temperature": self.temperature}
-        return await relay.write(done, model, {**asked, "stop": self.stop, "logprobs": relay.logprobs})
+        return await relay.write(before, model, {**asked, "stop": self.stop, "logprobs": relay.logprobs})
 
 
 @dataclass(slots=True)
