@@ -1,8 +1,10 @@
-"""A small model drafts, and a large one keeps what is good enough. Both are scripted."""
+"""Effort where it is needed: a small model drafts and a large one keeps what is good enough; a wrong answer goes on to
+a dearer planner. All models are scripted."""
 
 from __future__ import annotations
 
 from plait import Orchestrator
+from plait.planners.by_complexity import ByComplexity
 from plait.planners.ssr import SSR
 from plait.planners.takeover import Takeover
 from plait.workers.scripted import Reply, Scripted
@@ -45,6 +47,17 @@ def main() -> None:
         with Orchestrator(workers=[small(), large()]) as plait:
             answer = plait.run(QUESTION, planner=planner)
         print(f"{type(planner).__name__}: {answer.answer} ({answer.why})")
+
+    puzzle = Scripted(
+        [
+            Reply(when="<direct>", text="<hit> 3 + 5 = 8 ; 7 + 11 = 18 ; 8 + 18 = 26 <end>"),
+            Reply(text="<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"),
+        ]
+    )
+    with Orchestrator(workers=[puzzle]) as plait:
+        answer = plait.run("3 5 7 11 -> 24", task="countdown", planner=ByComplexity())
+    calls = sum(step.kind == "think" for step in answer.report.steps)
+    print(f"ByComplexity: {'right' if answer.verified else 'wrong'} after {calls} calls")
 
 
 if __name__ == "__main__":

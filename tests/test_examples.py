@@ -57,7 +57,11 @@ PROMISES = {
     ],
     "threads_dialects.py": ["done  child-2   40 tokens", "answer 42: 66 of 82 tokens", "acceleration 0.20"],
     "evolve.py": ["n * (n + 1) // 2", "passes 3 of 3 public cases"],
-    "choosing_effort.py": ["SSR: 8 (2 of 4 drafted", "Takeover: 8 (1 of 2 drafted"],
+    "choosing_effort.py": [
+        "SSR: 8 (2 of 4 drafted",
+        "Takeover: 8 (1 of 2 drafted",
+        "ByComplexity: right after 2 calls",
+    ],
     "code_search.py": ["return max(a, b)", "2 of 6 programs behave like it"],
     "tree_search.py": ["best-first: 42.", "stride: 42.", "beam: 42."],
     "think_summarize.py": ["cancelled path-3", "no (1 of 3 drafts and what 2 others had written; a synthesis)"],

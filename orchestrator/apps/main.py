@@ -37,6 +37,7 @@ COMMANDS = {
         "Run prompts many times and write token-exact records for training; killed, it goes on.",
     ),
     "learn": (".learn.command", "app", "Learn from runs: which strategy, which prompt text; with versions to undo."),
+    "route": (".route.command", "app", "Learn from runs which planner a request is worth, for the planner auto."),
     "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
     "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
     "calibrate": (".commands.calibrate", "calibrate", "Fit the simulator to a model on this machine."),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
 from plait.core.errors import PluginError, TaskError
 from plait.core.interfaces import MOST_STEPS, Brief, Planner, Reader
@@ -15,12 +16,15 @@ from plait.core.task import Task
 from .._shared.drafts import Draft, drafts_of, ranked, verified
 from .._shared.seeds import derive
 from .._shared.steps import Asker, OnResult, through
+from ..by_complexity import ByComplexity, routed_reader
 from ..decompose import Decompose, signals
 from ..refine import Refine
 from ..threads import Threads, dialect_names
 from .rules import Limits, Signs, counterfactual, decide
 
 __all__ = ["Auto"]
+
+_routes = TypeAdapter(dict[str, Plugin])
 
 
 class Auto(Planner):
@@ -30,6 +34,7 @@ class Auto(Planner):
 
     | condition | what runs | the reason in `why` |
     |---|---|---|
+    | `routes` has this task | the tiers that its recorded runs speak for; no probes | by-complexity |
     | the prompt splits into independent pieces | the pieces, side by side; no probes | decomposition |
     | a probe is verified | nothing more | probes |
     | too few tokens for another call | nothing more | probes |
@@ -76,6 +81,9 @@ class Auto(Planner):
     """Tokens a second of one line of generation. Without it every time limit counts as short."""
     split: Literal["auto", "off"] = "auto"
     """`auto`: prompts with signs of several pieces go to the planner `decompose` first."""
+    routes: str | None = None
+    """File with what recorded runs say, by task (`plait route fit --out FILE`). Requests of a task that it has go to
+    the planner `by-complexity` with these numbers; others as if there were no file."""
     options: dict[str, dict[str, JsonValue]] = {}
     """Options of the planners `decompose`, `refine` and `threads`, by name, for when they are chosen."""
     counterfactual: float = Field(default=0.05, ge=0.0, le=1.0)
@@ -99,6 +107,8 @@ class Auto(Planner):
     def start(self, brief: Brief) -> Plan:
         """Return the extraction for a prompt with signs of several pieces, else the probes."""
         asker = Asker("auto", brief)
+        if (route := self._route(brief)) is not None:
+            return route.start(brief)
         if self.split == "auto" and brief.task.chat() and signals(brief.request.text):
             extract = self._decompose().extract(asker, expands=True)
             end = through("answer", "extract", expands=True, tolerate=True)
@@ -107,6 +117,8 @@ class Auto(Planner):
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader of the extraction, of the probes, or of what was chosen."""
+        if (routed := routed_reader(step, brief)) is not None:
+            return routed
         asker = Asker("auto", brief)
         match step.name:
             case "extract":
@@ -121,6 +133,20 @@ class Auto(Planner):
                 return self._threads(dialect).reader(step, brief)
             case _:
                 return super().reader(step, brief)
+
+    def _route(self, brief: Brief) -> ByComplexity | None:
+        """Return the planner that recorded runs of the request's task speak for. Raises `PluginError` for a file that
+        cannot be read."""
+        if self.routes is None:
+            return None
+        try:
+            routes = _routes.validate_json(Path(self.routes).read_bytes())
+            found = routes.get(brief.request.task.name)
+            return None if found is None else ByComplexity.model_validate(found.options)
+        except (OSError, ValueError) as error:
+            raise PluginError(
+                f"{self.routes} has no routes ({_first_line(error)}): write it with `plait route fit --out FILE`"
+            ) from None
 
     def _extracted(self, asker: Asker, result: Result) -> Plan:
         found = self._decompose().split(asker, result)
@@ -237,6 +263,10 @@ class Auto(Planner):
 
     def _threads(self, dialect: str) -> Threads:
         return Threads.model_validate({**self.options.get("threads", {}), "dialect": dialect})
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _said(plan: Plan, note: str) -> Plan:

@@ -1,0 +1,1 @@
+"""Routing learned from recorded runs: which planner a request is worth."""

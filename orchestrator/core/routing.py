@@ -1,0 +1,127 @@
+"""Which of several planners a request is worth: features of its text, what each planner would achieve, and in which
+order to try them. Pure arithmetic; `plait route fit` finds the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from .plan import Plugin
+from .values import Frozen
+
+__all__ = ["MOST_TIERS", "Route", "Tier", "features"]
+
+MOST_TIERS = 8
+"""Of a route: all orders of them are weighed."""
+_READ = 40_000
+"""Characters of a text that are looked at."""
+_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,6})?")
+_NAME = re.compile(r"(?<![.!?]\s)(?<!^)\b[A-Z][a-z]+")
+_WORD = re.compile(r"\w+")
+
+
+def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
+    """Return what can be told of a request without a model: how long it is, its numbers, names and questions, and how
+    many of the tools it mentions. All are small: lengths and numbers are logarithms.
+
+    >>> features("3 5 -> 24")["last"] == math.log1p(24)
+    True
+    """
+    text = text[:_READ]
+    words = {word.casefold() for word in _WORD.findall(text)}
+    numbers = [float(each) for each in _NUMBER.findall(text)]
+    logs = [math.log1p(each) for each in numbers] or [0.0]
+    mean = sum(logs) / len(logs)
+    mentioned = (words & {word.casefold() for word in _WORD.findall(name.replace("_", " "))} for name in tools)
+    return {
+        "characters": math.log1p(len(text)),
+        "numbers": math.log1p(len(numbers)),
+        "largest": max(logs),
+        "smallest": min(logs),
+        "mean": mean,
+        "spread": math.sqrt(sum((each - mean) ** 2 for each in logs) / len(logs)),
+        "last": logs[-1],
+        "even": sum(each % 2 == 0 for each in numbers) / len(numbers) if numbers else 0.0,
+        "names": math.log1p(len(_NAME.findall(text))),
+        "questions": math.log1p(text.count("?")),
+        "lines": math.log1p(text.count("\n")),
+        "operators": math.log1p(sum(map(text.count, ("+", "-", "*", "/", "=")))),
+        "tools": math.log1p(sum(map(bool, mentioned))),
+    }
+
+
+def _as_plugin(value: object) -> object:
+    if isinstance(value, str):
+        return {"name": value}
+    return Plugin.of(value) if isinstance(value, BaseModel) else value
+
+
+class Tier(Frozen):
+    """A planner that a request may be given to, and what is known of it."""
+
+    planner: Annotated[Plugin, BeforeValidator(_as_plugin)]
+    cost: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Tokens of a run, in the mean."""
+    bias: float = Field(default=0.0, allow_inf_nan=False)
+    """Log-odds of a right answer for a request whose features are all in the middle."""
+    weights: dict[str, float] = {}
+    """What each feature adds to them, for a standard deviation above the middle."""
+    runs: int = Field(default=0, ge=0)
+    """How many runs the numbers are of."""
+
+    def chance(self, standard: Mapping[str, float]) -> float:
+        """Return the probability of a right answer, by logistic regression on standardised features."""
+        odds = self.bias + sum(weight * standard.get(name, 0.0) for name, weight in self.weights.items())
+        return 1.0 / (1.0 + math.exp(-max(-40.0, min(40.0, odds))))
+
+
+class Route(Frozen):
+    """Tiers, and what a token may cost."""
+
+    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=MOST_TIERS)
+    scale: dict[str, tuple[float, float]] = {}
+    """Mean and standard deviation of each feature, over the requests that the numbers are of."""
+    price: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """What a token takes off the 1 of a right answer."""
+
+    def chances(self, found: Mapping[str, float]) -> list[float]:
+        """Return each tier's probability of a right answer for a request with these features."""
+        standard = {
+            name: (found[name] - mean) / deviation if deviation else 0.0
+            for name, (mean, deviation) in self.scale.items()
+            if name in found
+        }
+        return [tier.chance(standard) for tier in self.tiers]
+
+    def order(self, found: Mapping[str, float], checked: bool) -> list[int]:
+        """Return the places of the tiers to try, in this order.
+
+        Args:
+            found: the request's features.
+            checked: a wrong answer is noticed, and the next tier tried. Then it is the order whose chance of a right
+                answer less the price of the tokens that it takes is largest, as if tiers failed independently of one
+                another. Else it is one tier: that with the largest chance less its price.
+
+        Of equals the cheapest is taken, so that nothing is spent on a request that no tier solves.
+        """
+        chances = self.chances(found)
+        by_cost = sorted(range(len(self.tiers)), key=lambda place: (self.tiers[place].cost, place))
+        most = len(by_cost) if checked else 1
+        tried = [each for size in range(1, most + 1) for each in combinations(by_cost, size)]
+        return list(max(tried, key=lambda places: (round(self._worth(places, chances), 12), -self._spent(places))))
+
+    def _worth(self, places: Sequence[int], chances: Sequence[float]) -> float:
+        left, worth = 1.0, 0.0
+        for place in places:
+            worth += left * (chances[place] - self.price * self.tiers[place].cost)
+            left *= 1.0 - chances[place]
+        return worth
+
+    def _spent(self, places: Sequence[int]) -> float:
+        return sum(self.tiers[place].cost for place in places)
