@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["study"]
 
-NAMES = {"apr": "Apr", "backtrack-or-not": "BacktrackOrNot", "votes": "Votes", "width": "Width"}
+NAMES = {"apr": "Apr", "backtrack-or-not": "BacktrackOrNot", "effort": "Effort", "votes": "Votes", "width": "Width"}
 _OTHERS = ("search", "tools", "tools-at-scale")
 """Studies without the countdown models."""
 _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}

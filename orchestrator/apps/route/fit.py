@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...core.plan import Plugin
 from ...core.routing import MOST_TIERS, Route, Tier, features
 
-__all__ = ["FOLDS", "Outcome", "Report", "Row", "fit", "key_of", "report"]
+__all__ = ["FOLDS", "Outcome", "Report", "Routed", "Row", "compare", "fit", "follow", "key_of", "report"]
 
 FOLDS = 5
 PRICES = (0.0, *(float(each) for each in np.logspace(-6, -2, 25)))
@@ -82,6 +82,8 @@ def _share(outcome: Outcome, said: Report) -> float:
     return (best - outcome.tokens) / (best - said.oracle.tokens) if best > said.oracle.tokens else 0.0
 
 
+Routed = dict[str, tuple[Outcome, dict[str, float]]]
+"""By request: what came of it, and the chance that each tier was the last."""
 Table = dict[str, dict[str, Outcome]]
 """By request and tier: means over the runs of that request."""
 
@@ -129,11 +131,35 @@ def report(rows: Iterable[Row], route: Route, checked: bool, seed: int = 0) -> R
     was run with all tiers."""
     planners = {key_of(tier.planner): tier.planner for tier in route.tiers}
     table = _table(row for row in rows if key_of(row.planner) in planners)
-    whole = [text for text, found in table.items() if len(found) == len(planners)]
-    if not whole:
+    if not _whole(table, planners):
         return None
-    routed = _crossed(table, planners, checked, [route.price], seed)[0]
-    return _report(table, whole, planners, routed)
+    return _report(table, planners, _crossed(table, planners, checked, [route.price], seed)[0])
+
+
+def follow(rows: Iterable[Row], route: Route, checked: bool) -> Routed:
+    """Return what becomes of each request that all tiers of a route were run on."""
+    planners = {key_of(tier.planner): tier.planner for tier in route.tiers}
+    table = _table(row for row in rows if key_of(row.planner) in planners)
+    return {text: _taken(table[text], route, features(text), checked) for text in _whole(table, planners)}
+
+
+def compare(rows: Iterable[Row], routed: Routed) -> Report:
+    """Return what was done with requests (`follow`) beside the other choices. Raises `ValueError` without requests."""
+    if not routed:
+        raise ValueError("no request was routed")
+    rows = [row for row in rows if row.text in routed]
+    return _report(_table(rows), {key_of(row.planner): row.planner for row in rows}, routed)
+
+
+def _whole(table: Table, planners: Mapping[str, Plugin]) -> list[str]:
+    """Return the requests that all planners were run on."""
+    return [text for text, found in table.items() if all(key in found for key in planners)]
+
+
+def _taken(
+    outcomes: Mapping[str, Outcome], route: Route, found: Mapping[str, float], checked: bool
+) -> tuple[Outcome, dict[str, float]]:
+    return _followed(outcomes, [key_of(route.tiers[place].planner) for place in route.order(found, checked)])
 
 
 def _table(rows: Iterable[Row]) -> Table:
@@ -197,7 +223,7 @@ def _logistic(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[float]:
 
 def _price(table: Table, planners: Mapping[str, Plugin], checked: bool, lose: float, seed: int) -> float:
     """Return the price that saves most and loses no more than `lose`, each request routed by numbers of others."""
-    whole = [text for text, found in table.items() if len(found) == len(planners)]
+    whole = _whole(table, planners)
     if not whole:
         return 0.0
     best = max(_mean([table[text][key] for text in whole]).right for key in planners)
@@ -207,10 +233,6 @@ def _price(table: Table, planners: Mapping[str, Plugin], checked: bool, lose: fl
         if came.right >= best - lose - 1e-12:
             tried.append((came.tokens, price))
     return min(tried)[1] if tried else 0.0
-
-
-Routed = dict[str, tuple[Outcome, dict[str, float]]]
-"""By request: what came of it, and the chance that each tier was the last."""
 
 
 def _crossed(
@@ -232,8 +254,7 @@ def _crossed(
             found = features(text)
             for routed, price in zip(out, prices, strict=True):
                 priced = route.model_copy(update={"price": price})
-                keys = [key_of(priced.tiers[place].planner) for place in priced.order(found, checked)]
-                routed[text] = _followed(table[text], keys)
+                routed[text] = _taken(table[text], priced, found, checked)
     return out
 
 
@@ -250,7 +271,8 @@ def _followed(outcomes: Mapping[str, Outcome], keys: Sequence[str]) -> tuple[Out
     return Outcome(right, tokens), last
 
 
-def _report(table: Table, whole: Sequence[str], planners: Mapping[str, Plugin], routed: Routed) -> Report:
+def _report(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> Report:
+    whole = list(routed)
     always = {key: _mean([table[text][key] for text in whole]) for key in planners}
     always = dict(sorted(always.items(), key=lambda pair: pair[1].tokens))
     order = list(always)
