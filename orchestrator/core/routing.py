@@ -111,7 +111,7 @@ class Route(Frozen):
         Of equals the cheapest is taken, so that nothing is spent on a request that no tier solves.
         """
         chances = self.chances(found)
-        by_cost = sorted(range(len(self.tiers)), key=lambda place: (self.tiers[place].cost, place))
+        by_cost = sorted(range(len(self.tiers)), key=lambda place: (self.tiers[place].cost, -chances[place], place))
         most = len(by_cost) if checked else 1
         tried = [each for size in range(1, most + 1) for each in combinations(by_cost, size)]
         return list(max(tried, key=lambda places: (round(self._worth(places, chances), 12), -self._spent(places))))

@@ -46,7 +46,7 @@ def test_a_hopeless_request_goes_to_the_cheapest() -> None:
 def test_with_a_check_a_cheap_try_that_seldom_helps_is_left_out() -> None:
     tiers = (tier("direct", 300, 0.05), tier("serial", 300, 0.6), tier("threads", 1000, 0.99))
     assert Route(tiers=tiers, price=1e-5).order({}, checked=True) == [1, 2]
-    assert Route(tiers=tiers, price=0.0).order({}, checked=True) == [0, 1, 2]
+    assert Route(tiers=tiers, price=0.0).order({}, checked=True) == [1, 0, 2]
     assert Route(tiers=tiers, price=0.01).order({}, checked=True) == [1], "at such a price one try is enough"
 
 
