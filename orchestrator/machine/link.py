@@ -282,12 +282,16 @@ def _connect(order: list[Node], scope: Scope) -> None:
     owner = scope.owner
     above = owner.upward_rank - owner.step.token_cost() if owner is not None else 0.0
     for node in order:
+        alone = (node,)  # shared by the steps that nothing else needs: 80 bytes a step less
         for dep in node.deps:
             if not dep.ended:
-                if dep.dependants:
-                    dep.dependants.append(node)
+                known = dep.dependants
+                if not known:
+                    dep.dependants = alone
+                elif isinstance(known, list):
+                    known.append(node)
                 else:
-                    dep.dependants = [node]
+                    dep.dependants = [*known, node]
                 dep.consumers += 1
                 node.pending += 1
                 node.branches_going += dep.state in UNDER_WAY

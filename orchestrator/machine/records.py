@@ -61,7 +61,7 @@ class Node:
     """The step whose context it continues."""
     after_own: bool
     """It continues the text that an expander around it generated itself, not the value of that expansion."""
-    dependants: list[Node] | tuple[()]
+    dependants: list[Node] | tuple[Node, ...]
     """Steps that have it among their `deps`; a list once there is one."""
     own_waiters: list[Node] | None
     """Steps of its own expansion that wait for the text that it generates itself (`after_own`)."""
