@@ -40,6 +40,7 @@ COMMANDS = {
     "route": (".route.command", "app", "Learn from runs which planner a request is worth, for the planner auto."),
     "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
     "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
+    "tune": (".commands.tune", "tune", "Choose engines, slots, policy and width for a workload, by simulation."),
     "calibrate": (".commands.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
     "replay": (".commands.replay", "replay", "Feed a journal's events to a new machine and compare what it does."),
     "view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),

@@ -259,6 +259,7 @@ class ReadyQueue:
         waiting, known = self._waiting[share], lane.listed.get(share)
         if known is None or (len(self.shares) > 1 and waiting.first(name) is None):
             lane.tally(share).lift(self._least(lane))
+            known = lane.listed.get(share)  # on the way shares of which nothing waits were dropped, this one perhaps
         waiting.push(node, name)
         if known is None or node.priority < known[0]:
             lane.enter(share, node.priority)

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from plait.core.plan import Budget, Request
+from plait.core.plan import Budget, Plugin, Request
 from plait.core.result import Usage
 from plait.core.states import State
 from plait.machine.machine import Machine
+from plait.runtime.simulation.latency import Host, varied
+from plait.runtime.simulation.workload import at_rate, simulate_workload
 from tests.machine.kit import Registry, World, call, join, think
 
 
@@ -243,3 +245,17 @@ def waits(fair: bool) -> list[float]:
 def test_a_run_of_one_step_takes_at_most_three_times_its_time_alone() -> None:
     assert max(waits(fair=True)) <= 3
     assert max(waits(fair=False)) > 30, "as it was before runs divided slots"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_that_a_policy_let_go_are_not_forgotten_when_their_run_was_dropped_from_the_queue(seed: int) -> None:
+    """Runs share two small engines, and `affinity` holds steps back: a run has moments in which nothing of it waits."""
+    request = Request(
+        text="q",
+        planner=Plugin(name="sample", options={"n": 6, "max_tokens": 60}),
+        policies=(Plugin(name="affinity"),),
+        seed=seed * 1_000_000,
+    )
+    hosts = [Host(f"h{i}", 4, decode_rate=100.0) for i in range(2)]
+    report = simulate_workload(request, at_rate(6, 4.0, seed=seed), hosts=hosts, outcome=varied(0.5), seed=seed)
+    assert report.done == 6
