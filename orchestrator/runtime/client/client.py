@@ -54,6 +54,7 @@ from .pool import Pool
 from .pricing import demand, limits, priced
 from .questions import Asker, OnAsk
 from .streaming import check_plan, check_planner
+from .widths import settled
 from .worker_factory import tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "Options", "ToolLike", "read_answer"]
@@ -506,6 +507,7 @@ class AsyncOrchestrator:
         trust(planner)
         made: Planner | None = None
         if not planned:
+            planner = settled(planner, self.plugins, config, limits(options, config))
             general = self._general(planner, _first(options.get("n"), config.n), options.get("merge") or config.merge)
             planner = Plugin(name=planner.name, options={**planner.options, **general})
             made = self.plugins.planner(planner)
