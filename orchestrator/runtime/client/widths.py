@@ -35,8 +35,8 @@ def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> P
     path = profile_file(config.model)
     if not path.exists():
         raise UsageError(
-            f"{option}=auto needs to know how fast {Path(config.model).name} is on this machine, and it is uncalibrated:"
-            f" run `plait calibrate --probe`, or give {option} as a number"
+            f"{option}=auto needs to know how fast {Path(config.model).name} is here, and it is uncalibrated: "
+            f"run `plait calibrate --probe`, or give {option} as a number"
         )
     profile = load(path)
     known = next((each for name, each in profile.lengths.items() if name.startswith(spec.name)), ())
