@@ -32,7 +32,6 @@ from ..driver import silence
 from ..driver.cache import Cached, ResultCache, default_file, identity
 from ..driver.driver import LARGE, SLICE, Driver, Watcher
 from ..driver.effects import revised
-from ..driver.elastic import Bounds, Elastic
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
 from ..journal.location import Database, Location, located
@@ -55,7 +54,7 @@ from .pricing import demand, limits, priced
 from .questions import Asker, OnAsk
 from .streaming import check_plan, check_planner
 from .widths import settled
-from .worker_factory import tools as build_tools, workers as build_workers
+from .worker_factory import bound_load, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "Options", "ToolLike", "read_answer"]
 
@@ -205,10 +204,7 @@ class AsyncOrchestrator:
         machine = Machine(self.plugins, lease=self.config.lease)
         recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
         driver = Driver(machine, workers, self._expander, recorder, collector=self.config.collector)
-        driver.admission.most = self.config.max_waiting
-        if self.config.max_engines is not None:
-            bounds = Bounds(least=self.config.engines, most=self.config.max_engines, cool_down=self.config.cool_down)
-            driver.elastic = Elastic(driver, model_workers, bounds)
+        bound_load(driver, model_workers, self.config)
         driver.watchers += self._watchers
         telemetry.watch(driver, self.config)
         await driver.start()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...core.errors import ConfigError
 from ...core.interfaces import Worker
+from ..driver.driver import Driver
+from ..driver.elastic import Bounds, Elastic
 from ..plugins.loader import Plugins
 from .config import Config
 
@@ -57,6 +59,14 @@ def tools(config: Config, plugins: Plugins, functions: Iterable[Any]) -> Worker:
             "tool_actors out"
         )
     return plugins.worker("tool-actors", **given, actors=config.tool_actors, start_timeout=config.start_timeout)
+
+
+def bound_load(driver: Driver, pool: Sequence[Worker], config: Config) -> None:
+    """Tell a driver how many runs may wait, and whether its engines come and go with the load. Before its start."""
+    driver.admission.most = config.max_waiting
+    if config.max_engines is not None:
+        bounds = Bounds(least=config.engines, most=config.max_engines, cool_down=config.cool_down)
+        driver.elastic = Elastic(driver, pool, bounds)
 
 
 def room(config: Config) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import ConfigError
 from plait.core.plan import Plugin, Request
-from plait.runtime.client import client
+from plait.runtime.client import worker_factory
 from plait.runtime.client.worker_factory import workers as build
 from plait.runtime.driver import elastic
 from plait.runtime.driver.elastic import Bounds, Scaler
@@ -102,7 +102,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_workers_come_with_load_go_without_it_and_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = [Noted(f"w{i}") for i in range(3)]
     monkeypatch.setattr(elastic, "INTERVAL", 0.02)
-    monkeypatch.setattr(client, "Bounds", partial(Bounds, patience=0.05, drain=0.1))
+    monkeypatch.setattr(worker_factory, "Bounds", partial(Bounds, patience=0.05, drain=0.1))
     settings = {"journal": "off", "engines": 1, "max_engines": 3, "cool_down": 0.2}
     async with AsyncOrchestrator(workers=workers, **settings) as orchestrator:
         assert [each.there for each in workers] == [True, False, False]
