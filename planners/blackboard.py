@@ -30,11 +30,11 @@ class Blackboard(Flow):
     In each round every worker writes at most `step_tokens` or one paragraph. Its prompt is the question, the log of all
     workers, and its own steps that the log does not have yet. The log only grows, in the order of rounds and workers
     and not of arrival, so it is one cached prefix for all; a worker's own text moves into it. With `lag` 1 a worker
-    goes on while the others' last step is still being written. Claims (`I take: …`) that another has made before are
+    goes on while the others' last step is still being written, and does more of what another is doing. Claims (`I take: …`) that another has made before are
     refused.
 
     Differs from the original: others are seen after a step and not after a token, and their new text is read again by
-    each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 1.
+    each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 0.
     """
 
     n_option = "workers"
@@ -44,8 +44,9 @@ class Blackboard(Flow):
     """Most steps of each."""
     step_tokens: int = Field(default=128, ge=1)
     """Most tokens of a step."""
-    lag: int = Field(default=1, ge=0)
-    """Rounds by which the log that a worker reads is behind. 0: all wait for one another after each round."""
+    lag: int = Field(default=0, ge=0)
+    """Rounds by which the log that a worker reads is behind. 0: all wait for one another after each round. More spares
+    the wait where steps differ much in length, and lets workers do the same thing twice."""
     temperature: float = Field(default=0.7, ge=0.0)
     """Of the steps."""
     max_tokens: int = Field(default=64, ge=1)

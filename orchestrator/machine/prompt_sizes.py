@@ -70,8 +70,9 @@ def _key(op: Think) -> Hashable:
 
 
 def _parts(op: Think) -> list[Text | Tokens]:
+    """Return the whole prompt, the messages of a conversation included."""
     begin = (Text(text=op.begin),) if op.begin else ()
-    return [part for part in (*op.prompt, *begin) if part.kind != "ref"]
+    return [part for part in (*op.parts, *begin) if part.kind != "ref"]
 
 
 def _length(part: Text | Tokens, rate: float) -> int:

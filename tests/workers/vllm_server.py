@@ -29,7 +29,7 @@ async def vllm_server(model: Path, name: str, log: Path, *flags: str) -> AsyncIt
     }  # fmt: skip
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += [*(f"--{key}={value}" for key, value in settings.items()), *flags]
-    command += ["--enforce-eager", "--enable-prompt-tokens-details"]
+    command += ["--enforce-eager", "--enable-prompt-tokens-details", "--distributed-executor-backend=uni"]
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=os.environ | ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT)  # noqa: ASYNC220
     worker = Http(f"http://127.0.0.1:{port}/v1", slots=16)

@@ -82,8 +82,10 @@ class Abilities:
             fields |= {"logprobs": -1, "allowed_token_ids": list(labels), "temperature": 0.0}
         if sampling.structured is not None:
             form, forms = sampling.structured, self._forms or dict
-            self.need(f"structured_outputs.{form.kind}", form.kind in _parameters(forms))
-            fields["structured_outputs"] = forms(**{form.kind: specified(form)})
+            known = form.kind in _parameters(forms)
+            self.need(f"structured_outputs.{form.kind}", known or not form.required)
+            if known:
+                fields["structured_outputs"] = forms(**{form.kind: specified(form)})
         for name in fields:
             self.need(name, name in self._fields)
         return self._sampling(**fields, **self._own)

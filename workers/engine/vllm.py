@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import inspect
 import logging
@@ -193,6 +194,8 @@ class Core:
         try:
             inner = self.engine.add_request(order.key, prompt, order.params, priority=order.priority, **lora)
         except Exception as error:  # vLLM's own classes change; nothing has been scheduled yet, so the engine is sound
+            if self._without_form(order, news):
+                return
             refused = EngineError(f"the engine rejected the request: {first_line(error)}")
             news.append((order.stream, as_failure(refused)))
             return
@@ -314,6 +317,8 @@ class Core:
         self.counts["prompt"] += len(order.context)
         self.counts["cached"] += order.cached
         if reason == "error":
+            if self._without_form(order, news):
+                return
             form = order.sampling.structured
             message = "the engine failed on this request; try again"
             if form is not None and not order.ids:
@@ -335,6 +340,18 @@ class Core:
             ids = self.prompter.within(ids, text) if reason == "joined" or isinstance(stop, str) else ids[:-1]
         finish = "cancelled" if reason == "abort" else "length" if reason == "length" else "stop"
         news.append((order.stream, order.result(finish, ids, text)))
+
+    def _without_form(self, order: EngineRequest, news: EngineOutputs) -> bool:
+        """Ask again without a form that vLLM cannot keep the model to, if the step can do without. Returns whether."""
+        form = order.sampling.structured
+        if form is None or form.required or order.ids:
+            return False
+        log.warning("vLLM cannot keep this model to the form %r: the text is checked when it is whole", form.kind)
+        order.sampling = order.sampling.model_copy(update={"structured": None})
+        order.params = copy.copy(order.params)
+        order.params.structured_outputs = None
+        self.add(order, news)
+        return True
 
     def _seen(self, order: EngineRequest) -> Seen | None:
         """Return what a running request has generated so far, where this vLLM says it where 0.32 does."""

@@ -120,6 +120,8 @@ class Sender:
                     # A model without a chat template: the prompt is plain text, as for an engine in this process.
                     self._template = False
                     continue
+                if self._cannot_form(live, trouble):
+                    continue
                 wait = self._wait(live, trouble)
                 if wait is None:
                     raise
@@ -128,6 +130,23 @@ class Sender:
             live.tries += 1
             self._counts["retries"] += 1
             await asyncio.sleep(wait)
+
+    def _cannot_form(self, live: Live, trouble: ServerError) -> bool:
+        """Whether to ask again without the form, which the step can do without and the server may not be able to keep
+        its model to. Says so in the error where the form is required."""
+        form, reading = live.think.sampling.structured, live.reading
+        if form is None or trouble.status not in (400, 422, 500) or (reading is not None and not reading.fresh):
+            return False
+        if form.required:
+            trouble.message += (
+                f" (the step asks for the form {form.kind!r}: check what specifies it, and that the model's tokenizer "
+                "has tokens to write it with)"
+            )
+            return False
+        log.warning("%s: without the form %r, since %s", self._options.name, form.kind, trouble.message)
+        sampling = live.think.sampling.model_copy(update={"structured": None})
+        live.think = live.think.model_copy(update={"sampling": sampling})
+        return True
 
     def partial(self, live: Live) -> Result:
         """Return the result of a cancelled job: what the server had sent before."""

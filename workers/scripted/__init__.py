@@ -181,8 +181,8 @@ class Scripted(Worker):
 
     async def count_tokens(self, op: Think) -> int | None:
         """Return the words of a prompt of text."""
-        texts = [part.text for part in op.prompt if isinstance(part, Text)]
-        return len(words_of("".join(texts) + op.begin)) if len(texts) == len(op.prompt) else None
+        texts = [part.text for part in op.parts if isinstance(part, Text)]
+        return len(words_of("".join(texts) + op.begin)) if len(texts) == len(op.parts) else None
 
     async def health(self) -> AsyncIterator[bool]:
         """Ready until closed."""

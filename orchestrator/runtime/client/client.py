@@ -531,7 +531,7 @@ class AsyncOrchestrator:
             form=form,
         )
         trust(request.planner, *request.policies)
-        demand(request.budget, None, self._given or None, config)
+        demand(request.budget, None, self._given or None, config, request.planner)
         task = self.plugins.task(request.task, text)
         if messages and not task.chat():
             raise UsageError(

@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ...core.errors import UsageError
 from ...core.events import Job
 from ...core.interfaces import Progress, Worker
-from ...core.plan import Budget, Plan
+from ...core.plan import Budget, Plan, Plugin
 from ...core.prices import Price
 from ...core.result import Failure, Result
 from ..driver.worker_proxy import WorkerProxy
@@ -70,9 +70,17 @@ def table(config: Config, workers: Sequence[Worker]) -> dict[str, Price]:
     return found
 
 
-def demand(budget: Budget, plan: Plan | None, workers: Sequence[Worker] | None, config: Config) -> None:
-    """Raise `UsageError` for a limit of cost where no worker has a price."""
-    if budget.cost is None and (plan is None or not _limits_cost(plan)):
+def demand(
+    budget: Budget,
+    plan: Plan | None,
+    workers: Sequence[Worker] | None,
+    config: Config,
+    planner: Plugin | None = None,
+) -> None:
+    """Raise `UsageError` for a limit of cost where no worker has a price: of a request, of its plan, or of an agent
+    among the options of its planner."""
+    limited = budget.cost is not None or (plan is not None and _limits_cost(plan))
+    if not limited and (planner is None or not _agents_limit_cost(planner.options)):
         return
     if workers is None:
         base = config.base_url or ""
@@ -100,6 +108,18 @@ def limits(options: Mapping[str, object], config: Config) -> Budget:
 
 def _limits_cost(plan: Plan) -> bool:
     return any(each is not None and each.cost is not None for each in (plan.budget, *(s.budget for s in plan.steps)))
+
+
+def _agents_limit_cost(options: object) -> bool:
+    match options:
+        case {"budget": {"cost": int() | float()}}:
+            return True
+        case dict():
+            return any(map(_agents_limit_cost, cast("dict[str, object]", options).values()))
+        case list() | tuple():
+            return any(map(_agents_limit_cost, cast("list[object]", options)))
+        case _:
+            return False
 
 
 def _hosted(worker: Worker, config: Config) -> str:

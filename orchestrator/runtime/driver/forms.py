@@ -22,6 +22,8 @@ from ...core.result import Result
 
 OUTPUT = "output"
 """Name of the step that reads the planner's output."""
+_TOKENS = 2048
+"""Most tokens of a turn of repair, where it is not known how many the answer might have had."""
 _SHOWN = 4000
 """Characters of a text that is shown again to be repaired."""
 _STATE = "form"
@@ -44,8 +46,10 @@ def with_form(plan: Plan, brief: Brief) -> Plan:
     output = steps.get(plan.output)
     asked = [] if output is None else [output.name, *(output.needs if isinstance(output.op, Join) else ())]
     new = [_asking(step, form) if step.name in asked else step for step in plan.steps]
+    sizes = [step.op.sampling.max_tokens for step in new if step.name in asked and isinstance(step.op, Think)]
     name = OUTPUT if OUTPUT not in steps else f"{OUTPUT}-of-{plan.output}"
-    return plan.model_copy(update={"steps": (*new, _reading(name, plan.output, 0)), "output": name})
+    reading = _reading(name, plan.output, 0, max(sizes, default=_TOKENS))
+    return plan.model_copy(update={"steps": (*new, reading), "output": name})
 
 
 def reads(step: Step, brief: Brief) -> bool:
@@ -53,9 +57,10 @@ def reads(step: Step, brief: Brief) -> bool:
     return brief.request.form is not None and isinstance(step.state, dict) and _STATE in step.state
 
 
-def _reading(name: str, branch: str, tries: int) -> Step:
+def _reading(name: str, branch: str, tries: int, tokens: int) -> Step:
+    """Return the step that reads an output; a turn of repair may have as many `tokens` as what it repairs."""
     step = pass_through(name, branch, expands=True)
-    return step.model_copy(update={"state": {_STATE: tries}, "label": "typed answer"})
+    return step.model_copy(update={"state": {_STATE: tries, "tokens": tokens}, "label": "typed answer"})
 
 
 def _asking(step: Step, form: Form) -> Step:
@@ -95,8 +100,10 @@ class Reading:
             return Plan(steps=(Step(name="value", op=Join(merge=merge, tolerate="any-end")),), output="value")
         if state[_STATE]:
             raise PlannerError(f"the answer does not have the form that was asked for, and its repair neither: {wrong}")
-        again = self._repair(form, result.text, wrong)
-        return Plan(steps=(again, _reading("repaired", again.name, 1)), output="repaired")
+        said = state.get("tokens")
+        tokens = said if isinstance(said, int) else _TOKENS
+        again = self._repair(form, result.text, wrong, tokens)
+        return Plan(steps=(again, _reading("repaired", again.name, 1, tokens)), output="repaired")
 
     def _value(self, form: Form, result: Result) -> tuple[JsonValue, str]:
         def check(value: JsonValue) -> str:
@@ -106,10 +113,10 @@ class Reading:
 
         return form.read(result.text, check)
 
-    def _repair(self, form: Form, text: str, wrong: str) -> Step:
+    def _repair(self, form: Form, text: str, wrong: str, tokens: int) -> Step:
         question = self.brief.task.render()
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         prompt = f"{question}\n\nThis was answered:\n{shown}\n\nIt cannot be used: {wrong}.\n{form.words}"
-        sampling = Sampling(max_tokens=2048, structured=structured(form))
+        sampling = Sampling(max_tokens=tokens, structured=structured(form))
         op = Think(prompt=(Text(text=prompt),), chat=self.brief.task.chat(), sampling=sampling)
         return Step(name="repair", op=op, label="repair of the form")

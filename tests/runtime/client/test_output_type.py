@@ -82,6 +82,7 @@ def test_what_does_not_fit_is_repaired_once():
     answer = ask(worker, City)
     assert answer.output == City(name="Rome", people=2800000)
     assert len(worker.thinks) == 2
+    assert worker.thinks[1].sampling.max_tokens == worker.thinks[0].sampling.max_tokens
     asked = said(worker.thinks[1])
     assert "at $.people" in asked
     assert "many" in asked

@@ -13,7 +13,7 @@ from plait.core.plan import Function, Sampling, Structured, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 
-from .fake_server import FakeServer
+from .fake_server import FakeServer, Fault
 from .http_kit import serving
 
 TALK = (Message(role="system", content="Be brief."), user("2 + 2?"), Message(role="assistant", content="4"))
@@ -122,3 +122,26 @@ async def test_a_form_that_is_not_required_is_left_out_where_it_cannot_be():
         )
     assert isinstance(end, Result)
     assert isinstance(must, Failure)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(send='data: {"error": {"message": "Internal server error", "code": 500}}\n\n'),
+        Fault(status=500, message="Internal server error"),
+        Fault(status=400, message="this schema is not supported"),
+    ],
+)
+async def test_a_form_that_the_model_cannot_be_kept_to_is_left_out_or_named(fault: Fault):
+    form = Structured(kind="json", spec={"type": "object"}, required=False)
+    async with serving(FakeServer(forms=("structured_outputs",)), retries=0) as (server, worker):
+        await ends(worker, Think(prompt="x", sampling=Sampling(structured=form)))  # finds out how forms are asked for
+        server.faults.append(fault)
+        end = await ends(worker, Think(prompt="x", sampling=Sampling(structured=form)))
+        *_, refused, again = server.asked()
+        server.faults.append(fault)
+        must = form.model_copy(update={"required": True})
+        failed = await ends(worker, Think(prompt="x", sampling=Sampling(structured=must)))
+    assert isinstance(end, Result) and end.text.split() == ["alpha", "beta", "gamma", "delta"]
+    assert "structured_outputs" in refused and "structured_outputs" not in again
+    assert isinstance(failed, Failure) and "the form 'json'" in failed.message

@@ -43,9 +43,19 @@ async def test_messages_and_tools(tmp_path: Path) -> None:
         react = Plugin(name="react", options={"max_tokens": 128})
         runs = [await orchestrator.run(text, task="tables", planner=react) for text in QUESTIONS]
         told = await orchestrator.run(messages=TALK, planner="single")
+        typed = await orchestrator.run(messages=TALK, planner="single", output_type=int)
     said = [(run.status, run.verified, run.text, called(run.trace), run.failure) for run in runs]
     assert [run.status for run in runs] == ["done"] * len(QUESTIONS), said
     assert sum(run.verified is True for run in runs) >= 2, said
     assert "lookup" in called(runs[0].trace), said
     assert runs[2].usage.prompt > 0
     assert told.status == "done" and str(AGE) in told.text, (told.text, told.failure)
+    # The words of this model cannot write an object: vLLM gives up at the first token. The answer is then asked for in
+    # words alone, and once again to be repaired.
+    assert typed.failure is not None and "does not have the form that was asked for, and its repair" in str(
+        typed.failure
+    ), typed.failure
+    assert [(row.name, row.state) for row in typed.trace if row.kind == "think"] == [
+        ("think", "done"),
+        ("repair", "done"),
+    ]

@@ -11,14 +11,16 @@ import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import pytest_asyncio
 
+from plait import AsyncOrchestrator
 from plait.core.events import Job
 from plait.core.plan import Function, Sampling, Structured, Text, Think
 from plait.core.result import Failure, Result
+from plait.planners.single import Single
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.http import Http
 
@@ -99,6 +101,18 @@ async def test_forms_of_every_kind(letters: Http, chat: bool) -> None:
             end = await ends(letters, form, "go", chat=chat, temperature=0.7, seed=seed, max_tokens=80)
             assert isinstance(end, Result) and end.finish == "stop", (kind, end)
             assert right(end.text), (kind, end.text)
+
+
+async def test_a_typed_answer_is_kept_to_its_form_by_the_server(letters: Http) -> None:
+    kind = Literal["yes", "no"]
+    async with AsyncOrchestrator(workers=[letters], journal="off") as orchestrator:
+        answers = [
+            await orchestrator.run("go", planner=Single(temperature=1.0, max_tokens=200), output_type=kind, seed=seed)
+            for seed in range(3)
+        ]
+    for answer in answers:
+        assert answer.output in ("yes", "no"), (answer.text, answer.failure)
+        assert not any(row.name.endswith("repair") for row in answer.trace)
 
 
 async def test_functions_that_must_be_called(letters: Http, caplog: pytest.LogCaptureFixture) -> None:
