@@ -30,8 +30,8 @@ class Blackboard(Flow):
     In each round every worker writes at most `step_tokens` or one paragraph. Its prompt is the question, the log of all
     workers, and its own steps that the log does not have yet. The log only grows, in the order of rounds and workers
     and not of arrival, so it is one cached prefix for all; a worker's own text moves into it. With `lag` 1 a worker
-    goes on while the others' last step is still being written, and does more of what another is doing. Claims (`I take: …`) that another has made before are
-    refused.
+    goes on while the others' last step is still being written, and does more of what another is doing. Claims (`I take:
+    …`) that another has made before are refused.
 
     Differs from the original: others are seen after a step and not after a token, and their new text is read again by
     each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 0.
