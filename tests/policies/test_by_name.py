@@ -98,7 +98,7 @@ async def test_weights_without_confidence_say_what_to_do() -> None:
 
 async def test_an_adaptive_number_of_samples() -> None:
     answer, _ = await ask(Reply(text="answer: 4"), planner="adaptive:most=20")
-    assert answer.answer == "4" and answer.why == "3 of 3 votes, margin 3"
+    assert answer.answer == "4" and answer.why == "4 of 4 votes, margin 4"
 
 
 def test_all_of_it_from_a_file(tmp_path: Path) -> None:
