@@ -8,7 +8,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import JsonValue
 
@@ -193,6 +193,18 @@ class Found:
         return outstanding <= 0 or self._found or (self._enough is not None and self._done >= self._enough)
 
 
+class Fold(Protocol):
+    """What a rule makes of a vote's branches as they end."""
+
+    def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        """Take in a branch that has ended, with the key of its answer. `votes`: 0 for one that another votes for, which
+        then has that one's key."""
+        ...
+
+
+F = TypeVar("F", bound=Fold)
+
+
 class VoteTally:
     """The votes of a join's branches, counted as they end (`Tally`): one step for each, however many there are."""
 
@@ -211,11 +223,28 @@ class VoteTally:
         """By step: the key of its answer, `None` without one, or in a tuple the step that votes in its place."""
         self._waiting: dict[str, int] = {}
         """Votes for steps that have not ended, by step."""
+        self._merged = False
+        self._log: list[tuple[Branch, str | None]] = []
+        """The branches that have ended, with the key of their answer."""
+        self._folds: dict[object, tuple[Any, int]] = {}
 
     @property
     def plain(self) -> bool:
         """Whether every branch has one vote."""
         return not self._weights
+
+    @property
+    def apart(self) -> bool:
+        """Whether no branch votes in another's place."""
+        return not self._merged
+
+    def fold(self, by: object, make: Callable[[], F]) -> F:
+        """Return what has been made of all branches that have ended, each told once. `by` says for whom."""
+        kept, told = self._folds.get(by) or (make(), 0)
+        for branch, key in self._log[told:] if told < len(self._log) else ():
+            kept.ended(branch, key, 1)
+        self._folds[by] = kept, len(self._log)
+        return kept
 
     def ended(self, branch: Branch) -> None:
         """Take in a branch that has ended."""
@@ -225,11 +254,13 @@ class VoteTally:
         waiting, own = self._waiting.pop(step, 0), self._weights.get(branch.name, 1)
         self.pending -= waiting + own - 1
         if branch.merged_into is not None and not branch.done:
+            self._merged = True
             self._ends[step] = (branch.merged_into,)
             self._add(branch.merged_into, waiting + 1)
             return
         claim = claim_of(branch, self._task)
-        self._ends[step] = None if claim is None else claim[1]
+        key = self._ends[step] = None if claim is None else claim[1]
+        self._log.append((branch, key))
         self._add(step, waiting + own)
 
     def decided(self, outstanding: int) -> bool:
@@ -260,6 +291,14 @@ class VoteTally:
             self.top, self.second, self._first = now, self.top, key
         else:
             self.second = max(self.second, now)
+
+
+class OpenTally(VoteTally):
+    """The votes of a merge that is never certain before all branches have ended."""
+
+    def decided(self, outstanding: int) -> bool:
+        """Return `False`."""
+        return False
 
 
 def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:

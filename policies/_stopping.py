@@ -11,7 +11,7 @@ from plait.core.plan import Join
 from plait.core.task import Task
 from plait.core.view import Branch, StepView, View
 
-from ._ballots import Roll, VoteTally, claim_of, count, lead, read
+from ._ballots import F, Roll, VoteTally, claim_of, count, lead, read
 
 
 class Poll:
@@ -23,6 +23,18 @@ class Poll:
         self._branches, self.task = branches, task
         self._tally = tally if isinstance(tally, VoteTally) and tally.plain else None
         """The votes, where the join's merge counts them anyway: then no branch need be looked at."""
+
+    def fold(self, by: object, make: Callable[[], F]) -> F:
+        """Return what `make` makes of all branches that have ended. `by` is who asks: a vote's tally keeps it for them,
+        so that each branch is looked at once, in the order in which they end."""
+        if self._tally is not None and self._tally.apart:
+            return self._tally.fold(by, make)
+        kept = make()
+        votes = {ballot.branch.step: ballot.count for ballot in self.roll.ballots}
+        for branch, key in zip(self.branches, self.keys(), strict=True):
+            if branch.state.ended:
+                kept.ended(branch, key, votes.get(branch.step, 0))
+        return kept
 
     @cached_property
     def branches(self) -> Sequence[Branch]:

@@ -13,7 +13,7 @@ from plait.core.task import Task
 from plait.core.values import as_text
 from plait.core.view import Branch
 
-from .._ballots import Ballot, Class, Roll, classes, lead, nobody, read, verdict
+from .._ballots import Ballot, Class, OpenTally, Roll, classes, lead, nobody, read, verdict
 from ._asking import fresh
 from ._grouping import Grouping, Groups
 
@@ -51,6 +51,10 @@ class Equivalent(Grouping):
     """Most different answers that a model is asked about: those with most votes. The others keep to themselves."""
     called: str | None = None
     """Step with the classes or vectors; set by the merge itself."""
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict, or the calls as more plan."""

@@ -12,7 +12,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import clipped, measured, read, weighted
+from .._ballots import OpenTally, clipped, measured, read, weighted
 
 __all__ = ["InverseEntropy"]
 
@@ -32,6 +32,10 @@ class InverseEntropy(Merge):
     """Least entropy that counts, in bits."""
     cap: float | None = Field(default=4.0, ge=1.0)
     """Most (and one over it: least) that a weight may be of the voters' median weight."""
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""

@@ -14,7 +14,7 @@ from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
 
-from .._ballots import absent, claim_of, classes, nobody, read
+from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
 from ._asking import Asking, fresh
 
 __all__ = ["Judged"]
@@ -52,6 +52,10 @@ class Judged(Asking):
     """What has been marked; set by the merge itself."""
     left_out: tuple[str, ...] = ()
     """Who did not vote, and why; set by the merge itself."""
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the answer with the best mark, or the calls as more plan; `why` has the marks."""

@@ -14,7 +14,7 @@ from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
 
-from .._ballots import absent, claim_of, classes, nobody, read
+from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
 from ._asking import Asking, fresh
 
 __all__ = ["Pairwise"]
@@ -55,6 +55,10 @@ class Pairwise(Asking):
     """Rounds so far; set by the merge itself."""
     counts: str = ""
     """How many votes and answers there were, and who did not vote; set by the merge itself."""
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the winner, or the next round as more plan; `why` says how many were compared."""

@@ -11,7 +11,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import measured, read, weighted
+from .._ballots import OpenTally, measured, read, weighted
 
 __all__ = ["SelfCertainty"]
 
@@ -28,6 +28,10 @@ class SelfCertainty(Merge):
 
     p: float = Field(default=1.2, ge=0.0)
     """Exponent: 0 is the majority, and the larger it is, the more the certain ones decide."""
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""

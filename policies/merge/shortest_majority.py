@@ -10,7 +10,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Class, classes, names, nobody, read, verdict, without
+from .._ballots import Class, OpenTally, classes, names, nobody, read, verdict, without
 
 __all__ = ["ShortestMajority"]
 
@@ -25,6 +25,10 @@ class ShortestMajority(Merge):
     """
 
     votes: ClassVar[bool] = True
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has votes, mean lengths, margin and who was left out."""

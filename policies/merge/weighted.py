@@ -12,7 +12,7 @@ from plait.core.result import Result
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Roll, clipped, measured, names, percentile, read, weighted, without
+from .._ballots import OpenTally, Roll, clipped, measured, names, percentile, read, weighted, without
 
 __all__ = ["Weighted"]
 
@@ -45,6 +45,10 @@ class Weighted(Merge):
     """Branches whose lowest-group scores set the threshold; 0: all voters, by their own scores."""
     cap: float | None = Field(default=4.0, ge=1.0)
     """Most (and one over it: least) that a weight may be of the voters' median weight."""
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""

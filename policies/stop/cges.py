@@ -7,6 +7,7 @@ import math
 from pydantic import Field
 
 from plait.core.errors import PluginError
+from plait.core.view import Branch
 
 from .._ballots import Signal, signal
 from .._stopping import Poll, StopRule
@@ -39,22 +40,39 @@ class CGES(StopRule):
 
     def enough(self, poll: Poll) -> str | None:
         """Return the posterior, once it is high enough."""
-        ballots = poll.roll.ballots
         if poll.votes < self.least:
             return None
-        others = len(poll.counts)  # K - 1: those seen but one, and one that nobody has given
-        every, own = 0.0, dict.fromkeys(poll.counts, 0.0)
-        for ballot in ballots:
-            value = signal(ballot.result, self.by)
-            if value is None:
-                raise PluginError(f"a branch does not say its {self.by}: ask for it with logprobs in the planner")
-            sure = min(max(math.exp(min(0.0, value) / self.temperature), EDGE), 1 - EDGE)
-            wrong = math.log((1 - sure) / others)
-            every += ballot.count * wrong
-            own[ballot.key] += ballot.count * (math.log(sure) - wrong)
-        logs = {key: every + more for key, more in own.items()}
+        seen = poll.fold(self, lambda: _Likelihoods(self))
+        spread = math.log(len(poll.counts))  # of K - 1: those seen but one, and one that nobody has given
+        every = seen.wrong - seen.votes * spread
+        logs = {key: every + more + poll.counts[key] * spread for key, more in seen.own.items()}
         best = max(logs, key=lambda key: logs[key])
         top = max(logs[best], every)
         posterior = math.exp(logs[best] - top) / math.fsum(math.exp(each - top) for each in [*logs.values(), every])
         leads = poll.counts[best] == poll.lead()[0]
         return f"an answer has the posterior {posterior:.4g}" if leads and posterior >= self.threshold else None
+
+
+class _Likelihoods:
+    """Sums over the votes, without what depends on how many answers there are."""
+
+    def __init__(self, rule: CGES) -> None:
+        self._rule = rule
+        self.votes = 0
+        self.wrong = 0.0
+        """Of ln(1 - c) of all votes."""
+        self.own: dict[str, float] = {}
+        """Of ln c - ln(1 - c) of the votes for an answer, by its key."""
+
+    def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        if key is None or not branch.done or branch.result is None:
+            return
+        rule = self._rule
+        value = signal(branch.result, rule.by)
+        if value is None:
+            raise PluginError(f"a branch does not say its {rule.by}: ask for it with logprobs in the planner")
+        sure = min(max(math.exp(min(0.0, value) / rule.temperature), EDGE), 1 - EDGE)
+        wrong = math.log(1 - sure)
+        self.votes += votes
+        self.wrong += votes * wrong
+        self.own[key] = self.own.get(key, 0.0) + votes * (math.log(sure) - wrong)

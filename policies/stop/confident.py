@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from pydantic import Field
 
 from plait.core.errors import PluginError
+from plait.core.view import Branch
 
 from .._ballots import Signal, signal
 from .._stopping import Poll, StopRule
@@ -34,18 +36,41 @@ class Confident(StopRule):
 
     def enough(self, poll: Poll) -> str | None:
         """Return how sure it was, once that is sure enough."""
-        ballots = poll.roll.ballots
-        sure: dict[str, list[float]] = {}
-        said = False
-        for ballot in ballots:
-            value = signal(ballot.result, self.by)
-            said = said or value is not None
-            if value is not None and math.isfinite(value) and value >= self.floor:
-                sure.setdefault(ballot.key, []).append(value)
-        if ballots and not said:
+        sure = poll.fold(self, lambda: _Sure(self))
+        if sure.voters and not sure.said:
             raise PluginError(f"no branch says its {self.by}: ask for it with logprobs in the planner's options")
-        top, _ = poll.lead()
-        for key, values in sure.items():
-            if len(values) >= self.votes and poll.counts[key] == top:
-                return f"{self.by} {max(values):.4g} of a voter for the first answer is at least {self.floor:g}"
+        if sure.most and sure.most == poll.lead()[0]:
+            return f"{self.by} {sure.values[sure.first]:.4g} of a voter for the first answer is at least {self.floor:g}"
         return None
+
+
+class _Sure:
+    """The answers with sure votes."""
+
+    def __init__(self, rule: Confident) -> None:
+        self._rule = rule
+        self.voters = 0
+        self.said = False
+        """Whether a voter has the signal."""
+        self.most = 0
+        """Most votes of an answer that has enough sure ones."""
+        self.first = ""
+        """Key of that answer."""
+        self.values: dict[str, float] = {}
+        """The surest vote's signal, by key of the answer."""
+        self._votes: Counter[str] = Counter()
+        self._sure: Counter[str] = Counter()
+
+    def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        if key is None or not branch.done or branch.result is None:
+            return
+        rule = self._rule
+        value = signal(branch.result, rule.by)
+        self.voters += 1
+        self.said = self.said or value is not None
+        self._votes[key] += votes
+        if value is not None and math.isfinite(value) and value >= rule.floor:
+            self._sure[key] += 1
+            self.values[key] = max(value, self.values.get(key, value))
+        if self._sure[key] >= rule.votes and self._votes[key] > self.most:
+            self.most, self.first = self._votes[key], key

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
 
-from .._ballots import classes
+from plait.core.view import Branch
+
 from .._stopping import Poll, StopRule
 
 __all__ = ["DeepConfConsensus"]
@@ -34,11 +36,29 @@ class DeepConfConsensus(StopRule):
         """Return the share, once it is high enough."""
         if poll.votes < self.warmup:
             return None
-        name = {"mean": "confidence"}.get(self.by, self.by)
-        weights: list[float] = [float(votes) for votes in poll.counts.values()]
-        if self.by != "votes" and all(ballot.result.signals for ballot in poll.roll.ballots):
-            counted = classes(poll.roll.ballots, lambda ballot: float(getattr(ballot.result.signals, name)))
-            weights = [each.weight for each in counted]
-        total = math.fsum(weights)
-        share = max(weights) / total if total > 0.0 else 0.0
+        counts: Iterable[float] = poll.counts.values()
+        if self.by != "votes":
+            weighed = poll.fold(self, lambda: _Weights(self.by))
+            counts = weighed.weights.values() if weighed.all else counts
+        total = math.fsum(counts)
+        share = max(counts) / total if total > 0.0 else 0.0
         return f"{share:.4g} of the weight of {poll.votes} votes is on one answer" if share >= self.tau else None
+
+
+class _Weights:
+    """What the answers weigh."""
+
+    def __init__(self, by: By) -> None:
+        self._name = "confidence" if by == "mean" else by
+        self.all = True
+        """Whether every voter says its confidence."""
+        self.weights: dict[str, float] = {}
+        """By key."""
+
+    def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        if key is None or not branch.done or branch.result is None:
+            return
+        signals = branch.result.signals
+        self.all = self.all and signals is not None
+        if signals is not None:
+            self.weights[key] = self.weights.get(key, 0.0) + votes * float(getattr(signals, self._name))

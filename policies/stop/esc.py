@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pydantic import Field
+
+from plait.core.view import Branch
 
 from .._stopping import Poll, StopRule
 
@@ -23,9 +27,27 @@ class ESC(StopRule):
 
     def enough(self, poll: Poll) -> str | None:
         """Return which window is unanimous, once one is."""
-        keys = poll.keys()
-        for start in range(0, len(keys) - self.window + 1, self.window):
-            block = keys[start : start + self.window]
-            if block[0] is not None and block.count(block[0]) == self.window:
-                return f"branches {start + 1} to {start + self.window} agree"
-        return None
+        places = lambda: {branch.step: place for place, branch in enumerate(poll.branches)}  # noqa: E731
+        agreed = poll.fold(self, lambda: _Windows(self.window, places())).agreed
+        if not agreed:
+            return None
+        start = min(agreed) * self.window
+        return f"branches {start + 1} to {start + self.window} agree"
+
+
+class _Windows:
+    """The windows of a vote."""
+
+    def __init__(self, size: int, places: dict[str, int]) -> None:
+        self._size, self._places = size, places
+        self._counts: Counter[tuple[int, str]] = Counter()
+        self.agreed: set[int] = set()
+        """Numbers of those all of whose branches have one answer."""
+
+    def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        if key is None:
+            return
+        window = self._places[branch.step] // self._size
+        self._counts[window, key] += 1
+        if self._counts[window, key] == self._size:
+            self.agreed.add(window)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from plait.core.sampling_theory import beta_mean
+from plait.core.view import Branch
 
 from .._stopping import Poll, StopRule
 
@@ -28,6 +29,15 @@ class Futility(StopRule):
         """Return the chance, once it is low enough and there is no vote."""
         if poll.votes:
             return None
-        silent = len(poll.roll.silent)
+        silent = poll.fold(self, _Silent).count
         chance = beta_mean(0, silent)
         return f"none of {silent} branches has an answer, chance {chance:.3g}" if chance <= self.epsilon else None
+
+
+class _Silent:
+    """The branches that are done without an answer."""
+
+    count = 0
+
+    def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        self.count += branch.done and key is None

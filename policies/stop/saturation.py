@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from plait.core.sampling_theory import beta_mean, branches_needed
+from plait.core.task import Task
+from plait.core.view import Branch
 
 from .._ballots import truth_of
 from .._stopping import Poll, StopRule
@@ -53,5 +55,18 @@ class Saturation(StopRule):
         if self.evidence == "share":
             first, _ = poll.lead()
             return first, poll.votes - first
-        truths = [truth_of(ballot.branch, poll.task) for ballot in poll.roll.ballots]
-        return truths.count(True), truths.count(False)
+        judged = poll.fold(self, lambda: _Judged(poll.task))
+        return judged.right, judged.wrong
+
+
+class _Judged:
+    """The branches by what the verifier says of their answers."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.right = self.wrong = 0
+
+    def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        truth = truth_of(branch, self._task)
+        self.right += truth is True
+        self.wrong += truth is False

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from plait.core.sampling_theory import semantic_entropy
+from plait.core.view import Branch
 
 from .._stopping import Poll, StopRule
 
@@ -54,16 +55,31 @@ class SemanticEntropy(StopRule):
         return f"semantic entropy {entropy:.4g} over {poll.votes} votes" if entropy <= self.threshold else None
 
     def _by_rounds(self, poll: Poll) -> str | None:
-        keys, rounds = poll.keys(), len(poll.branches) // self.window
-        entropies: list[float] = []
-        for start in range(0, rounds * self.window, self.window):
-            block = slice(start, start + self.window)
-            if not all(branch.state.ended for branch in poll.branches[block]):
-                break
-            counts = Counter(key for key in keys[block] if key is not None)
-            entropies.append(semantic_entropy(list(counts.values())) if counts else math.inf)
-        stop = secretary(entropies, rounds)
-        return None if stop is None else f"round {stop + 1} of {rounds} has semantic entropy {entropies[stop]:.4g}"
+        told = poll.fold(self, lambda: _Rounds([branch.step for branch in poll.branches], self.window))
+        stop = secretary(told.entropies, told.count)
+        if stop is None:
+            return None
+        return f"round {stop + 1} of {told.count} has semantic entropy {told.entropies[stop]:.4g}"
+
+
+class _Rounds:
+    """The rounds of a vote, and the entropies of those that have ended, up to the first that has not."""
+
+    def __init__(self, steps: Sequence[str], size: int) -> None:
+        self._places = {step: place for place, step in enumerate(steps)}
+        self._size, self.count = size, len(steps) // size
+        self._ended = [0] * (self.count + 1)
+        self._counts: list[Counter[str]] = [Counter() for _ in self._ended]
+        self.entropies: list[float] = []
+
+    def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        at = self._places[branch.step] // self._size
+        self._ended[at] += 1
+        if key is not None:
+            self._counts[at][key] += 1
+        while len(self.entropies) < self.count and self._ended[len(self.entropies)] == self._size:
+            counts = self._counts[len(self.entropies)]
+            self.entropies.append(semantic_entropy(list(counts.values())) if counts else math.inf)
 
 
 def secretary(entropies: Sequence[float], rounds: int) -> int | None:

@@ -18,11 +18,20 @@ from plait.core.states import State
 from plait.core.view import Branch
 from plait.machine import joins, views
 from plait.policies._ballots import VoteTally, classes, lead, read
+from plait.policies._stopping import Poll
 from plait.policies.merge.best_of import BestOf
 from plait.policies.merge.majority import Majority
 from plait.policies.merge.synthesis_drafts import SynthesisDrafts
+from plait.policies.stop.cges import CGES
+from plait.policies.stop.confident import Confident
+from plait.policies.stop.deepconf_consensus import DeepConfConsensus
+from plait.policies.stop.esc import ESC
+from plait.policies.stop.futility import Futility
+from plait.policies.stop.saturation import Saturation
+from plait.policies.stop.semantic_entropy import SemanticEntropy
+from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
-from tests.policies.branches import LETTERS, branch, ended
+from tests.policies.branches import LETTERS, branch, branches, confident, ended
 
 ANSWERS = st.sampled_from(["A", "B", "c", "?", None])
 
@@ -73,18 +82,68 @@ def test_a_tally_is_the_count_of_all_branches(given: tuple[list[Branch], list[in
                 assert kept.decided(out) == merge.decided(now, out, LETTERS), merge
 
 
-COUNT = 10_000
+FOLDED = [
+    ESC(window=2), ESC(window=3), Confident(floor=-0.5), Confident(floor=-0.9, votes=2), CGES(), CGES(threshold=0.6),
+    CGES(threshold=0.8, least=1, temperature=0.5), Futility(epsilon=0.3), Saturation(evidence="verifier", least=1),
+    DeepConfConsensus(warmup=2, tau=0.6), DeepConfConsensus(warmup=1, tau=0.9, by="mean"),
+    SemanticEntropy(rule="secretary", window=2),
+]  # fmt: skip
+"""Rules that look at more than the counts of votes."""
+
+
+@seed(4)
+@settings(max_examples=150, deadline=None)
+@given(votes(), st.lists(st.floats(-2.0, 0.0), min_size=10, max_size=10))
+def test_a_rule_says_the_same_of_what_it_kept_as_of_all_branches(
+    given: tuple[list[Branch], list[int], dict[str, int]], sure: list[float]
+) -> None:
+    made, order, _ = given
+    for at, each in enumerate(made):
+        if each.result is not None:
+            signals = confident(10.0 + sure[at], lowest=5.0 - sure[at])
+            result = each.result.model_copy(update={"logprob": sure[at], "signals": signals})
+            made[at] = each._replace(result=result)
+    tally = VoteTally(LETTERS)
+    now = [each._replace(state=State.RUNNING, result=None, merged_into=None) for each in made]
+    for number, at in enumerate(order):
+        now[at] = made[at]
+        tally.ended(made[at])
+        for rule in FOLDED if number % 2 or number == len(order) - 1 else FOLDED[::2]:
+            kept, anew = Poll(lambda: now, LETTERS, tally), Poll(list(now), LETTERS)
+            assert (rule.enough(kept) is None) == (rule.enough(anew) is None), rule
+
+
+def test_merges_that_are_never_certain_count_votes_for_the_rules_too() -> None:
+    for name in ("weighted", "equivalent", "inverse-entropy", "judged", "pairwise", "self-certainty",
+                 "shortest-majority"):  # fmt: skip
+        merge = Plugins().merge(Plugin(name=name))
+        tally = merge.tally(LETTERS)
+        assert isinstance(tally, VoteTally) and views._keeps_tally(merge), name
+        for each in branches("A", "A", "b"):
+            tally.ended(each)
+        assert (tally.top, tally.second) == (2, 1) and not tally.decided(0) and not tally.decided(1)
+
+
+COUNT = 2_000
 RULES: list[dict[str, Any]] = [
     {"early": True},
     {"policies": ["consensus"]},
     {"policies": ["adaptive-consistency:confidence=0.999999"]},
     {"early": True, "policies": ["waves:width=8"]},
+    {"policies": ["esc:window=16"]},
+    {"policies": ["confident:floor=0"]},
+    {"policies": ["cges:threshold=0.999999"]},
+    {"policies": ["futility:epsilon=0.000001"]},
+    {"policies": ["saturation:evidence=verifier"]},
+    {"policies": ["semantic-entropy:rule=secretary"]},
+    {"policies": ["deepconf-consensus"]},
+    {"merge": "weighted", "policies": ["adaptive-consistency:confidence=0.999999"]},
 ]
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_ten_thousand_branches_are_not_looked_at_again_at_every_end(
+def test_thousands_of_branches_are_not_looked_at_again_at_every_end(
     rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, scans = [0], [0]
@@ -104,15 +163,20 @@ def test_ten_thousand_branches_are_not_looked_at_again_at_every_end(
 
     def outcome(job: Job, rng: Random) -> Result:
         number = int(job.step.rpartition("-")[2])
-        return Result(value=f"answer: {'x' if number % 2 else 'y'}", usage=Usage(prompt=1, completion=1))
+        value = "" if "futility" in str(rule) else f"answer: {'x' if number % 2 else 'y'}"
+        usage = Usage(prompt=1, completion=1)
+        return Result(value=value, usage=usage, logprob=-1.0, signals=confident(5.0))
 
     request = Request(
         text="?",
-        planner=Plugin(name="sample", options={"n": COUNT, "early": rule.get("early", False)}),
+        planner=Plugin(
+            name="sample",
+            options={"n": COUNT, "early": rule.get("early", False), "merge": rule.get("merge", "majority")},
+        ),
         policies=tuple(Plugin.model_validate(_spec(each)) for each in rule.get("policies", ())),
     )
     report = simulate(request, hosts=[Host("host", slots=64)], latency=LatencyModel(), outcome=outcome)
-    assert (report.result is not None and report.result.why.startswith("5000 of 10000 votes")) or rule.get("policies")
+    assert (report.result is not None and report.result.why.startswith("1000 of 2000 votes")) or rule.get("policies")
     assert scans[0] <= 3, f"all branches were looked at {scans[0]} times"
     assert looks[0] <= 3 * COUNT
 
