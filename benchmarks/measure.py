@@ -6,7 +6,9 @@ A machine's speed drifts; a ratio of two things done a second apart drifts much 
 from __future__ import annotations
 
 import gc
+import math
 import statistics
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -56,11 +58,18 @@ def spread(values: list[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values))
 
 
-async def interleave(contenders: Mapping[str, Contender], rounds: int, warmup: int = 1) -> Rounds:
+async def interleave(
+    contenders: Mapping[str, Contender], rounds: int, warmup: int = 1, seconds: float = math.inf
+) -> Rounds:
     """Run all contenders in turn, `rounds` times after `warmup` rounds that do not count. Every other round runs them
-    in reverse order, so that none always comes after the same one."""
+    in reverse order, so that none always comes after the same one. No round begins that would probably end after so
+    many `seconds`, but one always does."""
     figures: dict[str, list[float]] = {name: [] for name in contenders}
+    began = time.monotonic()
     for number in range(-warmup, rounds):
+        spent, done = time.monotonic() - began, number + warmup
+        if number > 0 and spent * (done + 1) / done > seconds:
+            break
         order = list(contenders.items())
         for name, contender in order if number % 2 == 0 else reversed(order):
             gc.collect()  # nobody pays for what another left behind

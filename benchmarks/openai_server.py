@@ -14,8 +14,11 @@ a vote is decided, the benchmark `aborts` measures inside the engine.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import math
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -76,11 +79,12 @@ def _hand(create: Any, slots: int, run: Any) -> Solve:
     return solve
 
 
-async def run() -> list[Row]:
-    """Measure and return the table's rows."""
+async def run(count: int = PROBLEMS, rounds: int = ROUNDS, seconds: float = math.inf, ray: bool = True) -> list[Row]:
+    """Measure and return the table's rows; `seconds`: no round begins that would end later. `ray=False`: without the
+    rows in Ray."""
     from openai import AsyncOpenAI
 
-    problems = draw(PROBLEMS, SEED)
+    problems = draw(count, SEED)
     told: dict[str, list[tuple[int, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         async with contextlib.AsyncExitStack() as stack:
@@ -92,6 +96,8 @@ async def run() -> list[Row]:
                 for kind, hand in HAND.items():
                     solvers[f"by hand, {kind}, {gate}"] = _hand(create, settings["slots"], hand)
             for (before, after), config in ways(server.url).items():
+                if "Ray" in before and not ray:
+                    continue
                 orchestrator = await stack.enter_async_context(AsyncOrchestrator(config=config))
                 for kind in OURS:
                     solvers[f"{before}, {kind}{after}"] = _ours(orchestrator, kind)
@@ -100,17 +106,17 @@ async def run() -> list[Row]:
                 async def measured() -> float:
                     before, number = await asyncio.to_thread(server.generated), len(told.setdefault(name, []))
                     with server.stopped() if _local(name) else contextlib.nullcontext():
-                        rate, solved, known = await _all(solve, problems, number * PROBLEMS)
+                        rate, solved, known = await _all(solve, problems, number * count)
                     await asyncio.sleep(0.3)  # the last aborts are on their way
                     total = await asyncio.to_thread(server.generated) - before or known
-                    told[name].append((solved, total / PROBLEMS))
+                    told[name].append((solved, total / count))
                     return rate
 
                 return measured
 
-            figures = await interleave({k: contender(k, v) for k, v in solvers.items()}, ROUNDS, warmup=0)
+            figures = await interleave({k: contender(k, v) for k, v in solvers.items()}, rounds, 0, seconds)
     names = sorted(solvers, key=lambda name: THREADS in name)
-    return [_row(name, figures, told[name][-ROUNDS:]) for name in names]
+    return [_row(name, figures, told[name]) for name in names]
 
 
 def ways(url: str) -> dict[tuple[str, str], Config]:
@@ -146,3 +152,19 @@ def _row(name: str, figures: Rounds, told: list[tuple[int, float]]) -> Row:
     ours = f"{figures.spread(name)} problems/s; {solved:.0f} solved; {total:,.0f} tokens a problem"
     goal = "" if "ours" not in name else "> 1" if _local(name) else "≥ 1"
     return Row(name, ours, f"{base} {figures.spread(base)}", str(figures.ratio(name, base)), goal)
+
+
+def main() -> None:
+    """Measure fewer puzzles, or within a time, and print a line for each row."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.openai_server", description=__doc__)
+    parser.add_argument("--problems", type=int, default=PROBLEMS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round that would end later")
+    parser.add_argument("--no-ray", action="store_true")
+    options = parser.parse_args()
+    for row in asyncio.run(run(options.problems, options.rounds, options.seconds, not options.no_ray)):
+        sys.stdout.write(f"{row.what}: {row.ours}; {row.baseline}; ratio {row.ratio} {row.goal}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -72,9 +72,15 @@ def _key(node: Node) -> Hashable:
     for part in op.parts[: _own_from(op)]:
         assert not isinstance(part, Ref)
         lead.append(part.text if isinstance(part, Text) else part.ids)
-    if not lead:
+    if not lead and not op.messages:
         return ("alone", node.id)
-    return ("prompt", tuple(lead), len(lead) < len(op.parts), op.chat, op.model, op.salt)
+    before = (*_messages(op), tuple(each.name for each in op.tools)) if op.chat else ()
+    return ("prompt", tuple(lead), len(lead) < len(op.parts), op.chat, before, op.model, op.salt)
+
+
+def _messages(op: Think) -> list[str]:
+    """Return the messages before a prompt, as texts that are equal where they are."""
+    return [each.model_dump_json() for each in op.messages]
 
 
 def _own_from(op: Think) -> int:
@@ -99,7 +105,7 @@ def context_of(node: Node) -> tuple[Hashable, bytes]:
     if group is None or op.kind != "think" or node.after is not None:
         return None, b""
     if group.content is None:
-        parts: list[bytes] = [each.model_dump_json().encode(errors="replace") for each in op.messages]
+        parts: list[bytes] = [each.encode(errors="replace") for each in _messages(op)]
         for part in op.parts[: _own_from(op)]:
             assert not isinstance(part, Ref)
             if isinstance(part, Text):
@@ -119,14 +125,15 @@ def prompt_tokens(node: Node) -> int:
 
 def shared_tokens(node: Node) -> int:
     """Return about how many tokens of a think step's prompt are the same for its group: the context that it continues,
-    or the prompt up to its first reference or, without one, its last part."""
+    or its messages and the prompt up to its first reference or, without one, its last part."""
     op = node.step.op
     if op.kind != "think":
         return 0
     if node.after is not None:
         return _context_tokens(node.after, node.after_own)
     lead = op.parts[: len(op.parts) - len(_own_part(node, op))]
-    return sum(_tokens(node, part) for part in lead)
+    before = sum(-(-len(each) // CHARACTERS_A_TOKEN) for each in _messages(op))
+    return before + sum(_tokens(node, part) for part in lead)
 
 
 def _own_part(node: Node, op: Think) -> tuple[Text | Tokens | Ref, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 from plait import AsyncOrchestrator, Join, Plan, Sampling, Step, Think
 from plait.core import Text
 from plait.runtime.journal.directory import entries
+from plait.runtime.journal.journal import Journal
 from plait.workers.ray import RayWorker, pool
 
 REPLIES = [{"when": "slow", "text": "word " * 60, "tokens_per_second": 30}, {"text": "fine", "delay": 0.3}]
@@ -76,6 +77,7 @@ async def main() -> dict[str, Any]:
             for worker in workers:
                 os.kill(worker.pid or 0, signal.SIGKILL)
         (entry,) = entries(left)
+        found["done before"] = sum(row.kind == "succeeded" for row in Journal(left).rows())
         workers = hosted(2, least=2)
         async with AsyncOrchestrator(workers=workers, journal=left) as orchestrator:
             answer = await orchestrator.resume(entry.run)

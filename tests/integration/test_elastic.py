@@ -20,4 +20,4 @@ def test_engines_come_and_go_and_two_go_on_where_four_died() -> None:
     assert (found["at first"], found["under load"], found["afterwards"]) == (2, 4, 2)
     assert found["pids"] == 4 and found["busy run"] == "done"
     assert found["status"] == "done" and found["whole"] == 24 * 60
-    assert found["requests"] == 8  # the sixteen that were done are not done again
+    assert found["done before"] >= 1 and found["requests"] == 24 - found["done before"]  # none is done twice

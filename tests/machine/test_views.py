@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from plait.core.chat import Message
 from plait.core.events import Event, Progressed, WorkerUp
 from plait.core.interfaces import Policy, Wake
-from plait.core.plan import Ref, Retries, Text
+from plait.core.plan import Ref, Retries, Step, Text, Think
 from plait.core.view import Branch, Ended
 from plait.machine.records import Node
 from plait.machine.views import StepView, View, branch_of, branches_of
@@ -55,6 +56,27 @@ def test_siblings_continue_the_same_context_or_begin_with_the_same_prompt() -> N
         "a1": ["a1", "a2"], "b": ["b"], "c1": ["c1", "c2"], "c3": ["c3"], "m": ["m"], "t2": ["t1", "t2"], "r": ["r"],
     }  # fmt: skip
     assert len(step(world, "j").siblings) == 0
+
+
+def talk(name: str, *messages: str, prompt: str = "") -> Step:
+    said = tuple(Message(role="user" if i % 2 == 0 else "assistant", content=text) for i, text in enumerate(messages))
+    parts = (Text(text=prompt),) if prompt else ()
+    return Step(name=name, op=Think(prompt=parts, messages=said, chat=True))
+
+
+def test_conversations_are_siblings_only_where_their_messages_are_the_same() -> None:
+    """The same last question after other messages is another prompt, and the same messages without one are one."""
+    world = world_of()
+    steps = (
+        talk("a1", "Hi", "Hello", prompt="Why?"), talk("a2", "Hi", "Hello", prompt="Why?"),
+        talk("b", "Hi", "Go away", prompt="Why?"), talk("c1", "Hi " * 40), talk("c2", "Hi " * 40),
+    )  # fmt: skip
+    world.submit(*steps, join("j", *(each.name for each in steps)), policies=["quiet"])
+    assert [names(step(world, each.name).siblings) for each in steps] == [
+        ["a1", "a2"], ["a1", "a2"], ["b"], ["c1", "c2"], ["c1", "c2"]
+    ]  # fmt: skip
+    long = step(world, "c1")
+    assert long.prompt_tokens == long.shared_tokens > 120 // 4  # the messages are part of what has to be read
 
 
 def test_without_policies_no_books_are_kept() -> None:
