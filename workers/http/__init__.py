@@ -91,7 +91,7 @@ class Http(Worker):
             async with asyncio.timeout(seconds):
                 for left in range(self.options.retries, -1, -1):
                     try:
-                        self._use(await probe(self._link, self.base_url, self.model))
+                        self._use(await probe(self._link, self.base_url, self.model, self.options.form))
                         return
                     except ServerError as trouble:
                         if trouble.unreachable or not trouble.retryable or not left:
@@ -243,7 +243,7 @@ class Http(Worker):
             async with asyncio.timeout(self.options.start_timeout):
                 if await unchanged(old):
                     return True
-                new = await probe(self._link, old.link.base_url, self.model)
+                new = await probe(self._link, old.link.base_url, self.model, self.options.form)
         except (ServerError, EngineError, TimeoutError) as trouble:
             log.warning("%s came back and cannot be used yet: %s", self.base_url, trouble or "it does not answer")
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -31,6 +32,9 @@ class HttpOptions(Frozen):
     `/props`), so that it never waits for the next one; else 256."""
     api_key_env: str | None = None
     """Environment variable that holds the key; by default OPENAI_API_KEY, which need not be set."""
+    form: Literal["auto", "chat"] = "auto"
+    """`auto` asks the server for a token or two to find the richest form of request that it takes; `chat` asks nothing
+    beforehand and sends chat completions, as to a server that records or bills every request."""
     retries: int = Field(default=5, ge=0)
     """How often a request is sent again if the server turned it away before it generated anything. An answer that
     breaks off later is a failed try of the step; `Retries.think` is the number of tries."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from plait.core.errors import EngineError
 from plait.core.plan import Sampling, Text, Think
@@ -57,8 +57,15 @@ class Server:
         return " ".join([self.link.base_url, self.model, *([self.root] if self.root else [])])
 
 
-async def probe(make: Callable[[str], Link], base_url: str, model: str | None) -> Server:
-    """Look at a server. `make` opens a link to an address. Raises `ServerError` or `EngineError`."""
+async def probe(
+    make: Callable[[str], Link], base_url: str, model: str | None, form: Literal["auto", "chat"] = "auto"
+) -> Server:
+    """Look at a server, unless its `form` is known. `make` opens a link to an address. Raises `ServerError` or
+    `EngineError`."""
+    if form == "chat":
+        if model is None:
+            raise EngineError("form=chat asks the server nothing: name its model with `model`")
+        return Server(make(base_url), model, (), Dialect("chat/completions"))
     link = make(base_url)
     roots: dict[str, str | None] = {}
     try:

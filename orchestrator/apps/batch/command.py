@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from ...core.errors import ConfigError, PlaitError, TaskError, WorkerError
-from ...runtime.client.answer import Answer
-from ...runtime.client.client import AsyncOrchestrator
+from ...core.errors import ConfigError
 from ...runtime.client.config import Config
-from ...runtime.plugins.trust import untrusted
-from ..commands.plan import asked
 from ..common.concurrently import for_each
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, RequestOptions, common_options
@@ -26,7 +20,8 @@ from ..common.output import Output, opened
 from ..common.progress import counting
 from ..common.session import opened_session
 from .order import Order, in_order
-from .rows import FIELDS, Log, Row, carried, count_rows, other_columns, read_rows, write_output
+from .outcome import allowed, outcome
+from .rows import Log, Row, count_rows, other_columns, read_rows, write_output
 
 __all__ = ["batch"]
 
@@ -43,7 +38,12 @@ def batch(
     out: Annotated[
         Path, typer.Option(metavar="OUT.jsonl|parquet", help="Where the outcomes go, in the input's order.")
     ],
-    concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time; in each actor with ray-data.")] = 64,
+    engine: Annotated[
+        Literal["here", "ray-data"],
+        typer.Option(help="`ray-data` spreads the rows over actors of a Ray cluster, an orchestrator in each."),
+    ] = "here",
+    actors: Annotated[int, typer.Option(min=1, help="Most actors, with ray-data; a CPU each.")] = 1,
     order: Annotated[
         Order,
         typer.Option(help="`prefix` runs rows with the same beginning one after another; the output keeps its order."),
@@ -63,6 +63,8 @@ def batch(
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
     count, digest = count_rows(rows)
+    if engine == "ray-data":
+        config = _spreading(config)
     options = {name: value for name, value in request.options().items() if value is not None}
     _check(config, rows, options)
     header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed, "options": options}
@@ -78,8 +80,12 @@ def batch(
             raise ConfigError(f"{out} is there already: give --fresh to write it anew, or another --out")
         found = log.done
         try:
-            stopped = found < count and run_stoppable(
-                lambda stopper: _run(config, rows, count, options, concurrency, order, log, output, stopper)
+            stopped = found < count and (
+                _spread(config, rows, count, options, (actors, concurrency), order, log, output)
+                if engine == "ray-data"
+                else run_stoppable(
+                    lambda stopper: _run(config, rows, count, options, concurrency, order, log, output, stopper)
+                )
             )
             finished = log.done == count
             if finished:
@@ -106,9 +112,7 @@ def batch(
 
 def _check(config: Config, rows: Path, options: dict[str, Any]) -> None:
     """Raise what is wrong with the command's own options, which would make every row invalid."""
-    text = next((row.fields["text"] for row in read_rows(rows) if not row.fault), "")
-    with contextlib.suppress(TaskError):  # that is about the row
-        asked(config, text, **options)
+    allowed(config, next((row.fields["text"] for row in read_rows(rows) if not row.fault), ""), options)
 
 
 async def _run(
@@ -128,9 +132,9 @@ async def _run(
             with _progress(output, count, log) as advance:
 
                 async def solve(row: Row) -> None:
-                    outcome = await _outcome(session.orchestrator, row, options, stopper)
-                    if outcome is not None:
-                        log.add(outcome)
+                    found = await outcome(session.orchestrator, row, options, stopper)
+                    if found is not None:
+                        log.add(found)
                         advance()
 
                 missing = in_order(path, order, lambda number: not log.has(number))
@@ -140,50 +144,34 @@ async def _run(
         return True
 
 
-async def _outcome(
-    orchestrator: AsyncOrchestrator, row: Row, options: dict[str, Any], stopper: Stopper
-) -> dict[str, Any] | None:
-    """Run one row and return its outcome; `None` if the user gave it up."""
-    fields = dict(row.fields)
-    name = fields.pop("id", None)
-    head: dict[str, Any] = {"row": row.number, "id": None if name is None else str(name)}
-    if rest := {carried(key): value for key, value in fields.items() if key not in FIELDS}:
-        head["carried"] = rest
-    if row.fault:
-        return {**head, "status": "invalid", "error": row.fault}
-    try:
-        own = {key: value for key, value in fields.items() if key in FIELDS and key != "text"}
-        with untrusted():
-            handle = await orchestrator.submit(fields["text"], share="batch", **{**options, **own})
-    except WorkerError:  # nothing can be run any more: that is no row's fault
-        raise
-    except (PlaitError, ValueError, TypeError) as error:
-        return {**head, "status": "invalid", "error": str(error)}
-    revoke = stopper.then(handle.cancel)
-    try:
-        answer = await handle
-    finally:
-        revoke()
-    return None if answer.status == "cancelled" else {**head, **_columns(answer)}
+def _spreading(config: Config) -> Config:
+    from .ray_data import check
+
+    return check(config)
 
 
-def _columns(answer: Answer) -> dict[str, Any]:
-    usage, value = answer.usage, answer.value
-    return {
-        "status": answer.status,
-        "answer": answer.answer,
-        "text": value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False),
-        "verified": answer.verified,
-        "error": None if answer.failure is None else f"{answer.failure.kind}: {answer.failure.message}",
-        "why": answer.why,
-        "run": answer.run,
-        "prompt_tokens": usage.prompt,
-        "cached_tokens": usage.cached,
-        "completion_tokens": usage.completion,
-        "cancelled_tokens": usage.cancelled,
-        "critical_path_tokens": answer.critical_path_tokens,
-        "elapsed_seconds": round(answer.seconds, 4),
-    }  # fmt: skip
+def _spread(
+    config: Config,
+    path: Path,
+    count: int,
+    options: dict[str, Any],
+    width: tuple[int, int],
+    order: Order,
+    log: Log,
+    output: Output,
+) -> bool:
+    """Run the rows that have no outcome yet on the cluster; return whether the user gave up."""
+    from .ray_data import spread
+
+    missing = in_order(path, order, lambda number: not log.has(number))
+    try:
+        with _progress(output, count, log) as advance:
+            for found in spread(missing, config, options, *width):
+                log.add(found)
+                advance()
+    except KeyboardInterrupt:
+        return True
+    return False
 
 
 def _progress(output: Output, total: int, log: Log) -> AbstractContextManager[Callable[[], None]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import sys
 import traceback
 
@@ -117,8 +118,45 @@ def ag_ui() -> None:
     asyncio.run(both())
 
 
+def verifiers() -> None:
+    import tempfile
+    from pathlib import Path
+
+    from verifiers.v1.agent import Agent, AgentConfig
+    from verifiers.v1.clients import EvalClientConfig
+    from verifiers.v1.task import Task, TaskData
+    from verifiers.v1.utils.decorators import reward
+
+    class Right(Task[TaskData]):
+        @reward
+        async def right(self, trace) -> float:
+            return float("42" in trace.last_reply)
+
+    async def both(url: str) -> None:
+        config = AgentConfig(
+            harness={"id": "my-harness", "planner": "sample:n=3"}, runtime={"type": "subprocess"}, model="any",
+            client=EvalClientConfig(base_url=url, api_key_var="KEY"),
+        )  # fmt: skip
+        async with Agent(config) as agent:
+            data = TaskData(idx=0, prompt="six by seven?", system_prompt="Be brief.")
+            trace = await agent.run(Right(data))
+        assert trace.ok, trace.errors
+        assert "42" in trace.last_reply and trace.reward == 1.0
+        assert trace.num_turns == 3, "three samples, and nothing asked beforehand"
+        assert [each.role for each in trace.branches[0].messages] == ["system", "user", "assistant"]
+        assert trace.info["plait"]["status"] == "done"
+
+    with tempfile.TemporaryDirectory() as folder, local_server(workers=[worker()], journal="off") as url:
+        (Path(folder) / "my_harness.py").write_text(
+            "from plait.apps.adapters.verifiers import PlaitHarness\n__all__ = ['PlaitHarness']\n"
+        )
+        sys.path.insert(0, folder)
+        os.environ["KEY"] = "none"
+        asyncio.run(both(url))
+
+
 def main() -> None:
-    for check in (pydantic_ai, langchain_openai, inspect_ai, ag_ui):
+    for check in (pydantic_ai, langchain_openai, inspect_ai, ag_ui, verifiers):
         problem = None
         if importlib.util.find_spec(check.__name__) is None:
             problem = "not installed"

@@ -2,6 +2,7 @@
 
 `ADAPTERS_PYTHON` names a Python that has plait's own dependencies and these (`pip install
 'plait[serve]' 'pydantic-ai-slim[openai]' langchain-openai inspect-ai ag-ui-protocol`); by default it is this one.
+Several, with colons between them, where packages (verifiers) want others' older versions.
 """
 
 from __future__ import annotations
@@ -20,18 +21,22 @@ from plait.core.errors import ConfigError
 from plait.workers.scripted import Reply, Scripted
 
 CHILD = Path(__file__).parent / "adapters_child.py"
+ABSENT = "not installed"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_frameworks_run_on_their_adapters() -> None:
-    python = os.environ.get("ADAPTERS_PYTHON", sys.executable)
-    child = await asyncio.create_subprocess_exec(python, str(CHILD), stdout=asyncio.subprocess.PIPE)
-    said, _ = await child.communicate()
-    checks = [json.loads(line) for line in said.splitlines() if line.startswith(b'{"adapter"')]
-    assert {each["adapter"] for each in checks} == {"pydantic_ai", "langchain_openai", "inspect_ai", "ag_ui"}
-    missing = [each["adapter"] for each in checks if each["problem"] == "not installed"]
-    wrong = "\n".join(each["problem"] for each in checks if each["problem"] and each["adapter"] not in missing)
+    found: dict[str, str] = {}
+    for python in os.environ.get("ADAPTERS_PYTHON", sys.executable).split(os.pathsep):
+        child = await asyncio.create_subprocess_exec(python, str(CHILD), stdout=asyncio.subprocess.PIPE)
+        said, _ = await child.communicate()
+        checks = [json.loads(line) for line in said.splitlines() if line.startswith(b'{"adapter"')]
+        told = {each["adapter"]: each["problem"] for each in checks}
+        assert set(told) == {"pydantic_ai", "langchain_openai", "inspect_ai", "ag_ui", "verifiers"}
+        found |= {name: problem for name, problem in told.items() if found.get(name, ABSENT) == ABSENT}
+    missing = [name for name, problem in found.items() if problem == ABSENT]
+    wrong = "\n".join(problem for problem in found.values() if problem and problem != ABSENT)
     assert not wrong, wrong
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; name a Python that has them in ADAPTERS_PYTHON")

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Config
-from plait.core.errors import ConfigError
+from plait.core.errors import ConfigError, EngineError
 from plait.core.interfaces import Progress
 from plait.core.plan import Structured
 from plait.core.result import Failure, Result
 from plait.workers._shared.confidence import Trace, add_position
+from plait.workers.http import Http
 
 from .fake_server import FakeServer
 from .http_kit import SECRET, ask, counting, fails, items, job, serving
@@ -74,6 +75,18 @@ async def test_the_models_that_a_server_lists_can_be_asked_for() -> None:
         assert worker.models == ()
         await ask(worker, model="other")
         assert server.asked()[-1]["model"] == "other"
+
+
+async def test_a_server_that_counts_every_request_is_asked_nothing_beforehand() -> None:
+    async with FakeServer(completions=False, models=["any"]) as server:
+        worker = Http(server.url, form="chat", model="any", whole=0)
+        await worker.start()
+        assert server.requests == []
+        assert (await ask(worker, "one", chat=True)).text.split() == ["alpha", "beta", "gamma", "delta"]
+        assert len(server.asked()) == 1
+        await worker.close()
+        with pytest.raises(EngineError, match="name its model"):
+            await Http(server.url, form="chat").start()
 
 
 # --- the key ---

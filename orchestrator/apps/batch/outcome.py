@@ -1,0 +1,71 @@
+"""One row of a batch: run, and told as a row of the output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.errors import PlaitError, TaskError, WorkerError
+from ...runtime.client.answer import Answer
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
+from ...runtime.plugins.trust import untrusted
+from ..commands.plan import asked
+from ..common.interrupt import Stopper
+from .rows import FIELDS, Row, carried
+
+__all__ = ["allowed", "outcome"]
+
+
+def allowed(config: Config, text: str, options: Mapping[str, Any]) -> None:
+    """Check a command's own options, and allow the code that they name. Raises what would make every row invalid."""
+    with contextlib.suppress(TaskError):  # that is about the row
+        asked(config, text, **options)
+
+
+async def outcome(
+    orchestrator: AsyncOrchestrator, row: Row, options: Mapping[str, Any], stopper: Stopper | None = None
+) -> dict[str, Any] | None:
+    """Run one row and return its outcome; `None` if the user gave it up. Raises `WorkerError` when nothing can be run
+    any more."""
+    fields = dict(row.fields)
+    name = fields.pop("id", None)
+    head: dict[str, Any] = {"row": row.number, "id": None if name is None else str(name)}
+    if rest := {carried(key): value for key, value in fields.items() if key not in FIELDS}:
+        head["carried"] = rest
+    if row.fault:
+        return {**head, "status": "invalid", "error": row.fault}
+    try:
+        own = {key: value for key, value in fields.items() if key in FIELDS and key != "text"}
+        with untrusted():
+            handle = await orchestrator.submit(fields["text"], share="batch", **{**options, **own})
+    except WorkerError:  # nothing can be run any more: that is no row's fault
+        raise
+    except (PlaitError, ValueError, TypeError) as error:
+        return {**head, "status": "invalid", "error": str(error)}
+    with contextlib.ExitStack() as stack:
+        if stopper is not None:
+            stack.callback(stopper.then(handle.cancel))
+        answer = await handle
+    return None if answer.status == "cancelled" else {**head, **_columns(answer)}
+
+
+def _columns(answer: Answer) -> dict[str, Any]:
+    usage, value = answer.usage, answer.value
+    return {
+        "status": answer.status,
+        "answer": answer.answer,
+        "text": value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False),
+        "verified": answer.verified,
+        "error": None if answer.failure is None else f"{answer.failure.kind}: {answer.failure.message}",
+        "why": answer.why,
+        "run": answer.run,
+        "prompt_tokens": usage.prompt,
+        "cached_tokens": usage.cached,
+        "completion_tokens": usage.completion,
+        "cancelled_tokens": usage.cancelled,
+        "critical_path_tokens": answer.critical_path_tokens,
+        "elapsed_seconds": round(answer.seconds, 4),
+    }  # fmt: skip

@@ -1,0 +1,155 @@
+"""`plait batch --engine ray-data`: the rows over actors of a Ray cluster, an orchestrator in each, by Ray Data.
+
+Ray Data starts the actors, gives them blocks of rows, and gives the blocks of an actor that died to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ...core.errors import ConfigError, PlaitError, WorkerError
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
+from .outcome import allowed, outcome
+from .rows import Row
+
+__all__ = ["check", "spread"]
+
+_BLOCKS = 4
+"""Rows of a block, for each row that an actor runs at once. A block's outcomes are told when all of them are there."""
+_CALLS = 2
+"""Blocks that an actor has at once: while the last rows of one run, those of the next begin."""
+
+
+def check(config: Config) -> Config:
+    """Return the configuration of the actors. Raises `ConfigError` for what cannot be spread."""
+    missing = [name for name in ("ray", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"Ray Data is not installed ({', '.join(missing)}): pip install 'plait[ray-data]'")
+    if config.journal != "off":
+        raise ConfigError("--engine ray-data writes no journal, as its runs are in many processes: leave --journal out")
+    return config.model_copy(update={"worker": "engine"}) if config.worker == "ray" else config
+
+
+def spread(
+    rows: Iterator[Row], config: Config, options: Mapping[str, Any], actors: int, concurrency: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the outcomes of rows, block by block as they are done.
+
+    Args:
+        rows: read while blocks are made; their texts then lie in Ray's object store, which spills to disk.
+        config: of each actor's orchestrator; `check` made it.
+        options: of the command, for what a row leaves out.
+        actors: at most so many, as far as the cluster has room: a CPU each, and for an engine its GPUs.
+        concurrency: rows at the same time in each actor.
+
+    Raises `WorkerError` when the cluster cannot be joined, or no actor can run anything.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    own = not ray.is_initialized()
+    _join(ray)
+    try:
+        data = ray.data.from_arrow_refs(list(_blocks(rows, concurrency * _BLOCKS)))
+        gpus = config.tensor_parallel if config.worker == "engine" and ray.cluster_resources().get("GPU") else 0
+        done = data.map_batches(
+            Solver,
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(
+                min_size=1, max_size=actors, max_concurrent_calls_per_actor=_CALLS, enable_true_multi_threading=True
+            ),
+            fn_constructor_args=(config, dict(options), concurrency),
+            num_cpus=1,
+            num_gpus=gpus,
+        )
+        for block in done.iter_batches(batch_size=None, batch_format="pyarrow"):
+            yield from map(json.loads, block.to_pydict()["outcome"])  # pyright: ignore[reportAttributeAccessIssue]
+    except RayError as error:
+        raise WorkerError(f"the rows cannot be run on the cluster: {_cause(error)}") from error
+    finally:
+        if own:
+            ray.shutdown()
+
+
+class Solver:
+    """What an actor of Ray Data is: an orchestrator on a loop of its own, for all blocks that the actor is given."""
+
+    def __init__(self, config: Config, options: dict[str, Any], concurrency: int) -> None:
+        allowed(config, "", options)  # in this process too
+        self._options = options
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="plait", daemon=True).start()
+        self._gate = asyncio.Semaphore(concurrency)
+        self._orchestrator = self._await(self._started(config))
+
+    def __call__(self, block: Any) -> Any:
+        """Return the outcomes of a block's rows."""
+        import pyarrow as pa
+
+        rows = [Row(**json.loads(each)) for each in block["row"].to_pylist()]
+        found = self._await(self._solved(rows))
+        return pa.table({"outcome": pa.array([json.dumps(each, default=str) for each in found], pa.string())})
+
+    def _await(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _started(self, config: Config) -> AsyncOrchestrator:
+        orchestrator = AsyncOrchestrator(config=config)
+        await orchestrator.start()
+        return orchestrator
+
+    async def _solved(self, rows: list[Row]) -> list[dict[str, Any]]:
+        async def one(row: Row) -> dict[str, Any] | None:
+            async with self._gate:
+                return await outcome(self._orchestrator, row, self._options)
+
+        return [each for each in await asyncio.gather(*map(one, rows)) if each is not None]
+
+
+def _blocks(rows: Iterator[Row], size: int) -> Iterator[Any]:
+    """Yield references to tables of rows."""
+    import pyarrow as pa
+    import ray
+
+    while chunk := [json.dumps(asdict(row), default=str) for row in itertools.islice(rows, size)]:
+        yield ray.put(pa.table({"row": chunk}))
+
+
+def _join(ray: Any) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a local cluster
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        if not ray.is_initialized():
+            local = {} if address else {"address": "local", "include_dashboard": False}
+            ray.init(log_to_driver=False, logging_level="ERROR", **local)
+    except Exception as error:
+        where = f"the cluster at RAY_ADDRESS={address} cannot be joined" if address else "Ray cannot start here"
+        raise WorkerError(
+            f"{where}: {str(error).strip().splitlines()[0]}; `plait doctor` looks for the cause"
+        ) from error
+    import ray.data
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # the import has set it to speak
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+
+
+def _cause(error: BaseException) -> str:
+    """Return what went wrong in the actor, in one line."""
+    while error.__cause__ is not None and not isinstance(error, PlaitError):
+        error = error.__cause__
+    return next((line for line in reversed(str(error).strip().splitlines()) if line.strip()), type(error).__name__)
