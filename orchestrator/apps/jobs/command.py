@@ -24,6 +24,7 @@ from ..common.options import Json
 from ..common.output import Output, cancellable, opened
 from ..main import check_words
 from .log_files import new_key, split_log
+from .manifest import manifest
 
 __all__ = ["app"]
 
@@ -273,5 +274,6 @@ app = typer.Typer(
 )
 _SUBMITTED = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("submit", context_settings=_SUBMITTED)(cancellable(submit))
+app.command("manifest", context_settings=_SUBMITTED)(cancellable(manifest))
 for _name, _command in {"status": status, "logs": logs, "result": result, "cancel": cancel, "list": listing}.items():
     app.command(_name)(cancellable(_command))
