@@ -324,14 +324,20 @@ def test_imports_inside_a_folder_are_relative(path: str) -> None:
             assert elsewhere or not is_within(name, own), f"{path}:{node.lineno} imports {name}: write it relative"
 
 
+# What apps take of Ray is a client of its Jobs API, and its libraries that run an app of ours; never its core's actors.
+OF_RAY = {
+    "orchestrator/apps/batch/ray_data.py": ("ray",),
+    "orchestrator/apps/jobs/command.py": ("ray.job_submission",),
+    "orchestrator/apps/serve/ray_serve.py": ("ray.serve",),
+}
+
+
 @over(sources(*SHIPPED))
 def test_the_engine_adapter_alone_imports_vllm(path: str) -> None:
     for module, line in imports(path):
         heavy = module.split(".")[0]
         assert heavy != "vllm" or path == "workers/engine/vllm.py", f"{path}:{line} imports {module}"
-        is_rays = path.startswith("workers/") or (
-            path == "orchestrator/apps/jobs/command.py" and "job_submission" in module
-        )
+        is_rays = path.startswith("workers/") or any(is_within(module, each) for each in OF_RAY.get(path, ()))
         assert heavy != "ray" or is_rays, f"{path}:{line} imports {module}"
         assert not is_within(module, "vllm.entrypoints"), f"{path}:{line} imports {module}"
 

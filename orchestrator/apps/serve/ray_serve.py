@@ -58,7 +58,7 @@ def app(args: Deployed) -> Any:
     (`journal`): with several replicas only chat completions work without.
     """
     try:
-        from ray import serve
+        import ray.serve as serve
     except ImportError as error:
         raise ConfigError(f"Ray Serve is not installed ({error}): pip install 'plait[ray-serve]'") from None
     config, settings = _read(args)
