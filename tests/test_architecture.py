@@ -425,7 +425,9 @@ def test_core_can_be_imported_without_the_engine_and_plugins() -> None:
 
 def test_everything_can_be_imported_without_the_engine() -> None:
     modules = [module_name(path) for path in sources(*SHIPPED)]
-    frameworks = [f"plait.apps.adapters.{name}" for name in ("agui", "inspect_ai", "langchain", "pydantic_ai")]
+    frameworks = [
+        f"plait.apps.adapters.{name}" for name in ("agui", "inspect_ai", "langchain", "pydantic_ai", "verifiers")
+    ]
     modules = [name for name in modules if not name.endswith("__main__") and name not in frameworks]
     done = run_python(BLOCK + f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)")
     assert done.returncode == 0, done.stderr
