@@ -60,9 +60,9 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
         case "rebase":
             return {"search": search("rebase", budget=wide)}
         case "stride":
-            return {"search": search("stride", branch=8)}
+            return {"search": search("stride", budget=wide)}
         case "ets":
-            return {"search": search("ets", branch=8, limit=96)}
+            return {"search": search("ets", budget=wide, limit=96, balance=0.25)}
         case "best-first":
             return {"search": search("best-first", branch=4)}
         case "dfs":

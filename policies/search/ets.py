@@ -7,15 +7,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Node, SearchTree
 
 from ._kept_leaves import by_program, by_tree
-from .stride import Strides
+from .stride import Stride, Strides
 
 __all__ = ["Ets"]
 
 
-class Ets(Search):
+class Ets(Stride):
     """`stride`, with pruning: whenever the live paths hold more than `limit` tokens, those leaves are kept that have
     most score share for the tokens of their paths, a shared prefix counted once (arXiv 2502.13575):
 
@@ -27,12 +27,8 @@ class Ets(Search):
 
     limit: int = Field(default=2048, ge=1, le=10_000)
     """Tokens of live paths above which it prunes, the prompt's apart."""
-    temperature: float = Field(default=0.2, gt=0)
-    """How much the score counts (T_R)."""
-    branch: int | None = Field(default=None, ge=1, le=1_000)
-    """Most children of a node; no limit by default."""
-    balance: float = Field(default=1.0, ge=0)
-    """Weight of the cost (lambda_b)."""
+    balance: float = Field(default=0.25, ge=0)
+    """Weight of the cost (lambda_b); on Countdown 1 loses answers (docs/results/search)."""
     diversity: float = Field(default=0.0, ge=0)
     """Weight of clusters, equal last steps being one (lambda_d); the paper has 1.5 at width 16."""
     cost: Literal["tokens", "nodes"] = "tokens"
@@ -48,7 +44,7 @@ class _Pruning(Strides):
         self._options = options
         self._most = 0
         """No more tokens than so many are resident: what was counted last, and all that came since."""
-        super().__init__(tree, options.branch, options.temperature)
+        super().__init__(tree, options)
 
     def ended(self, node: Node) -> None:
         super().ended(node)
@@ -82,3 +78,4 @@ class _Pruning(Strides):
             )
         for leaf in {*leaves} - {leaves[i] for i in (by_tree(weights, paths, cost) if kept is None else kept)}:
             leaf.outcome = "pruned"
+            self.gave_up(leaf)

@@ -37,7 +37,7 @@ class _Balanced(Rounds):
         self._finished = 0
 
     def settle(self, came: list[Node]) -> list[Node]:
-        self._finished += sum(node.outcome != "open" for node in came)
+        self._finished += sum(node.outcome in ("answer", "dead") for node in came)
         going = [node for node in came if node.outcome == "open"]
         ranked = sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))
         left = self._options.budget - self._finished

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import Counter
+from dataclasses import dataclass, field
 
 from pydantic import Field
 
 from plait.core.search import Frontier, Node, Search, SearchTree
 
-from ._ranked import Key, Ranked
-
 __all__ = ["Stride", "Strides"]
+
+_LEAST = -600.0
+"""Of a logarithm of a weight: sums of weights and their quotients are finite and not 0."""
 
 
 class Stride(Search):
-    """Proportional shares by stride scheduling (Waldspurger and Weihl, 1995): child j of a node has the rank
-    `c + (j + 1) / e^(score / temperature)`, where c is the rank of the last child started when the node was scored.
+    """REBASE's shares (arXiv 2408.00724) by stride scheduling (Waldspurger and Weihl, 1995): child j of node v, from 0,
+    has the rank
 
-    For nodes that are scored together this gives REBASE's shares (arXiv 2408.00724): scores .9, .8, .5 and .2 with
-    64 children give 36, 22, 5 and 1. Nodes that are scored late get their share from then on.
+    `(j + 1) · W / w_v`, with `w_v = e^(score / temperature)` and `W` = the sum of w over the nodes of v's depth,
+
+    so that the n-th child of a depth has a rank of about n. The smallest rank starts first, whatever its depth: all
+    depths get about as many children. A node in flight counts in W with the mean w of its depth; an answer keeps its
+    share, which nobody uses. A node that is scored late catches up.
+
+    With `budget`, a child starts as soon as its rank is within it even if all nodes in flight score 1: what is certain
+    does not wait. So the shares are those of `rebase` without its wait for a whole depth. Example: scores .9, .8, .5
+    and .2 with 64 children get 36, 22, 5 and 1.
     """
 
+    budget: int | None = Field(default=None, ge=1, le=10_000)
+    """Most children of a depth, as in `rebase`; by default the planner's number of nodes is the only limit."""
     temperature: float = Field(default=0.2, gt=0)
     """How much the score counts (T_R): small favours the best."""
     branch: int | None = Field(default=None, ge=1, le=1_000)
@@ -28,25 +41,98 @@ class Stride(Search):
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return a queue by stride."""
-        return Strides(tree, self.branch, self.temperature)
+        return Strides(tree, self)
 
 
-class Strides(Ranked):
+@dataclass(slots=True)
+class _Depth:
+    """The nodes of one depth."""
+
+    queue: list[tuple[float, str, int, Node]] = field(default_factory=list[tuple[float, str, int, Node]])
+    """Each open node once, by its next child's rank divided by W."""
+    weights: dict[Node, float] = field(default_factory=dict[Node, float])
+    total: float = 0.0
+    """Sum of `weights`, the W of the formula without what is in flight."""
+    begun: int = 0
+    """Children that have begun."""
+
+
+class Strides(Frontier):
     """Ranks children by stride."""
 
-    def __init__(self, tree: SearchTree, branch: int | None, temperature: float) -> None:
-        self._temperature = temperature
-        self._last = 0.0
-        self._since: dict[Node, float] = {}
-        super().__init__(tree, branch)
+    def __init__(self, tree: SearchTree, options: Stride) -> None:
+        super().__init__(tree)
+        self._options = options
+        self._depths: list[_Depth] = []
+        self._pushed = 0
+        self.ended(tree.root)
 
-    def rank(self, node: Node, child: int) -> Key:
-        """Return c + (child + 1) / w."""
-        since = self._since.setdefault(node, self._last)
-        return (since + (child + 1) * math.exp((1.0 - self.tree.prior(node)) / self._temperature),)
+    def ended(self, node: Node) -> None:
+        """Give a node its share, and offer its first child if it is open."""
+        if node.outcome not in ("open", "answer"):
+            return
+        while len(self._depths) <= node.depth:
+            self._depths.append(_Depth())
+        depth = self._depths[node.depth]
+        depth.weights[node] = math.exp(max(_LEAST, (self.tree.prior(node) - 1) / self._options.temperature))
+        depth.total += depth.weights[node]
+        if depth.begun == self._options.budget:
+            _close(node)
+        elif node.outcome == "open":
+            self._push(depth, node, 0)
 
-    def taken(self, node: Node) -> None:
-        """Move the clock to the child that starts now."""
-        (rank,) = self.rank(node, len(node.children))
-        self._last = max(self._last, float(rank))
-        super().taken(node)
+    def gave_up(self, node: Node) -> None:
+        """Take the share of a node that the search has given up, for the others of its depth."""
+        depth = self._depths[node.depth]
+        depth.weights.pop(node, None)
+        depth.total = sum(depth.weights.values())
+
+    def take(self) -> Node | None:
+        """Return the node whose next child has the smallest rank.
+
+        What the shares of a depth leave of its budget, since no child is a fraction, is handed out by rank when no node
+        of the depth or above is in flight any more.
+        """
+        flying = Counter(node.depth for node in self.tree.pending)
+        ranks: list[tuple[float, int]] = []
+        above = 0
+        for number, depth in enumerate(self._depths):
+            self._clean(depth)
+            above += flying[number]
+            if not depth.queue:
+                continue
+            (stride, *_), flies = depth.queue[0], flying[number]
+            certain = stride * (depth.total + flies)
+            if self._options.budget is None or certain <= self._options.budget or not above:
+                ranks.append((stride * depth.total * (1 + flies / max(1, len(depth.weights))), number))
+        if not ranks:
+            return None
+        depth = self._depths[min(ranks)[1]]
+        *_, node = heapq.heappop(depth.queue)
+        depth.begun += 1
+        if len(node.children) + 1 == self._options.branch:
+            node.outcome = "expanded"
+        else:
+            self._push(depth, node, len(node.children) + 1)
+        if depth.begun == self._options.budget:
+            depth.queue.clear()
+            for each in depth.weights:
+                _close(each, each is node)
+        return node
+
+    def _clean(self, depth: _Depth) -> None:
+        """Drop nodes at the head of a queue that are open no longer."""
+        while depth.queue and depth.queue[0][-1].outcome != "open":
+            *_, node = heapq.heappop(depth.queue)
+            self.gave_up(node)
+
+    def _push(self, depth: _Depth, node: Node, child: int) -> None:
+        """Offer a node's next child. Equal ranks: by state key, so that the order of completion is no matter."""
+        self._pushed += 1
+        heapq.heappush(depth.queue, ((child + 1) / depth.weights[node], node.key, self._pushed, node))
+
+
+def _close(node: Node, parent: bool = False) -> None:
+    """Give a node no more children, since its depth has all that it gets."""
+    if node.outcome == "open":
+        node.outcome = "expanded" if node.children or parent else "pruned"

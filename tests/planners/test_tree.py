@@ -13,11 +13,14 @@ from plait import Budget, Orchestrator, tool
 from plait.core.errors import FieldError
 from plait.core.events import Job
 from plait.core.flow import Context
+from plait.core.interfaces import Policy
 from plait.core.plan import Plugin, Request, Text, Think
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer, SearchTree
 from plait.planners.tree import Tree
 from plait.planners.tree.vote import choose
+from plait.policies.schedule.affinity import Affinity
+from plait.policies.schedule.random import Random as Anywhere
 from plait.policies.score.model import Model
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
@@ -330,3 +333,27 @@ def test_a_thousand_nodes_compute_little_more_than_what_is_new() -> None:
     assert done.steps > 1000
     # An engine always computes at least the last token of a prompt.
     assert done.prompt_computed - done.steps <= 1.05 * done.prompt_unique
+
+
+def test_on_two_engines_children_stay_with_their_parents() -> None:
+    """What is read again where a child leaves its parent's engine, by the tree's unique prompt tokens, is small."""
+
+    def step(job: Job, random: Random) -> Result:
+        return Result(value=f"{job.step} takes a step\n", usage=Usage(completion=20))
+
+    planner = Tree(search=Plugin(name="stride", options={"branch": 3}), nodes=1000, width=16, scorer=_Even(), depth=9)
+    hosts = [Host(name, slots=8, cache_tokens=200_000, block=1) for name in ("a", "b")]
+
+    def moved(*policies: Policy) -> tuple[int, float]:
+        done = simulate(
+            Request(text="What is to be done? " * 40), planner=planner, hosts=hosts, outcome=step, policies=policies
+        )
+        thinks = {span.step.rpartition("/")[2]: span for span in done.spans if span.kind == "think"}
+        parents = {name: thinks.get(name.rpartition(".")[0]) for name in thinks}
+        unique = 200 + 20 * len({id(parent) for parent in parents.values() if parent is not None})
+        left = sum(parent is not None and parent.host != thinks[name].host for name, parent in parents.items())
+        return left, (done.prompt_computed - done.steps) / unique
+
+    left, again = moved(Affinity())
+    assert again <= 0.25
+    assert left <= 50 and left <= moved(Anywhere())[0] / 2

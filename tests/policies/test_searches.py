@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, seed, strategies as st
 
 from plait.core.plan import Plugin
 from plait.core.search import Frontier, Node, Search, SearchTree
@@ -25,7 +27,18 @@ from plait.policies.search.stride import Stride
 from plait.policies.search.tot import Tot
 from plait.runtime.plugins.loader import Plugins
 
-ALL = [BestFirst(), Stride(branch=4), Beam(), Beam(barrier=False), Dvts(), Rebase(), Ets(limit=40), Mcts(), Dfs()]
+ALL = [
+    BestFirst(),
+    Stride(branch=4),
+    Stride(budget=12),
+    Beam(),
+    Beam(barrier=False),
+    Dvts(),
+    Rebase(),
+    Ets(limit=40),
+    Mcts(),
+    Dfs(),
+]
 ALL += [Tot(), Particle(), Particle(iterations=3)]
 
 
@@ -72,7 +85,7 @@ def test_stride_gives_the_shares_of_rebase_without_rounding_up() -> None:
     assert shares([0.9, 0.8, 0.5, 0.2], 64, 0.2) == [37, 22, 5, 0]
 
 
-def test_a_node_that_is_scored_late_gets_its_share_from_then_on() -> None:
+def test_a_node_that_is_scored_late_catches_up() -> None:
     play = Play(Stride(), width=10_000)
     early, late = play.take(), play.take()
     assert early is not None and late is not None
@@ -80,8 +93,57 @@ def test_a_node_that_is_scored_late_gets_its_share_from_then_on() -> None:
     play.end(early, 0.5)
     assert all(child is not None and child.parent is early for child in (play.take() for _ in range(20)))
     play.end(late, 0.5)
-    taken = Counter(child.parent for child in (play.take() for _ in range(20)) if child is not None)
-    assert abs(taken[early] - taken[late]) <= 1
+    taken = Counter(child.parent for child in (play.take() for _ in range(30)) if child is not None)
+    assert taken == {late: 25, early: 5}
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=12), st.integers(1, 40), st.floats(0.01, 2), st.randoms()
+)  # fmt: skip
+@seed(17)
+def test_shares_of_a_budget_do_not_depend_on_who_is_scored_first(
+    scores: list[float], budget: int, temperature: float, random: Random
+) -> None:
+    budget = max(budget, len(scores))
+    found: list[dict[str, int]] = []
+    for order in (range(len(scores)), random.sample(range(len(scores)), len(scores))):
+        play = Play(Stride(budget=budget, temperature=temperature), width=10_000)
+        nodes = [child for child in (play.take() for _ in scores) if child is not None]
+        play.tree.root.outcome = "expanded"
+        for i in order:
+            play.end(nodes[i], scores[i])
+            while play.take() is not None:
+                pass
+        weights = [math.exp((score - max(scores)) / temperature) for score in scores]
+        for node, weight in zip(nodes, weights, strict=True):
+            assert len(node.children) >= math.floor(budget * weight / sum(weights) - 1e-6)
+        assert sum(len(node.children) for node in nodes) == budget
+        assert {node.outcome for node in nodes} <= {"expanded", "pruned"}, "the depth has all that it gets"
+        found.append({node.name: len(node.children) for node in nodes})
+    assert found[0] == found[1]
+
+
+def test_all_depths_get_about_as_many_children() -> None:
+    play = Play(Stride())
+    random = Random(4)
+    taken: Counter[int] = Counter()
+    for _ in range(600):
+        child = play.take() if len(play.tree.pending) < 16 else None
+        if child is None:
+            node = random.choice(list(play.tree.pending))
+            play.end(node, random.random(), "open" if node.depth < 6 else "answer")
+        else:
+            taken[child.depth] += 1
+    assert sorted(taken) == [1, 2, 3, 4, 5, 6]
+    assert max(taken.values()) <= 2 * min(taken.values()), taken
+
+
+def test_a_merged_state_takes_no_width_from_the_next_depth() -> None:
+    play = Play(Rebase(budget=8))
+    first = [child for child in (play.take() for _ in range(8)) if child is not None]
+    for i, node in enumerate(first):
+        play.end(node, 0.5, "open" if i < 4 else "merged")
+    assert sum(play.take() is not None for _ in range(20)) == 8
 
 
 @pytest.mark.parametrize("scores", [[1e308, -1e308, 0.0], [0.0] * 5, [700.0, 0.0]])
