@@ -26,9 +26,10 @@ class Ets(Stride):
     """
 
     limit: int = Field(default=2048, ge=1, le=10_000)
-    """Tokens of live paths above which it prunes, the prompt's apart."""
+    """Tokens of live paths above which it prunes, the prompt's apart. What is worth its tokens stays, even if that is
+    more: `balance` says how much they weigh."""
     balance: float = Field(default=0.25, ge=0)
-    """Weight of the cost (lambda_b); on Countdown 1 loses answers (docs/results/search)."""
+    """Weight of the cost (lambda_b)."""
     diversity: float = Field(default=0.0, ge=0)
     """Weight of clusters, equal last steps being one (lambda_d); the paper has 1.5 at width 16."""
     cost: Literal["tokens", "nodes"] = "tokens"
@@ -44,17 +45,20 @@ class _Pruning(Strides):
         self._options = options
         self._most = 0
         """No more tokens than so many are resident: what was counted last, and all that came since."""
+        self._bound = options.limit
+        """It prunes above so many: after a pruning that keeps more than the limit, an eighth more than is kept."""
         super().__init__(tree, options)
 
     def ended(self, node: Node) -> None:
         super().ended(node)
         self._most += node.tokens
-        if self._most <= self._options.limit:
+        if self._most <= self._bound:
             return
         self._most = self.tree.resident()
-        if self._most > self._options.limit:
+        if self._most > self._bound:
             self._prune()
             self._most = self.tree.resident()
+            self._bound = max(self._options.limit, self._most * 9 // 8)
 
     def _prune(self) -> None:
         leaves = [each for each in self.tree.nodes if each.outcome == "open" and each not in self.tree.pending]
@@ -76,6 +80,7 @@ class _Pruning(Strides):
             kept = by_program(
                 weights, paths, cost, [steps.index(leaf.step.strip()) for leaf in leaves], self._options.diversity
             )
-        for leaf in {*leaves} - {leaves[i] for i in (by_tree(weights, paths, cost) if kept is None else kept)}:
+        gone = {*leaves} - {leaves[i] for i in (by_tree(weights, paths, cost) if kept is None else kept)}
+        for leaf in gone:
             leaf.outcome = "pruned"
-            self.gave_up(leaf)
+        self.gave_up(gone)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pydantic import Field
@@ -81,11 +82,14 @@ class Strides(Frontier):
         elif node.outcome == "open":
             self._push(depth, node, 0)
 
-    def gave_up(self, node: Node) -> None:
-        """Take the share of a node that the search has given up, for the others of its depth."""
-        depth = self._depths[node.depth]
-        depth.weights.pop(node, None)
-        depth.total = sum(depth.weights.values())
+    def gave_up(self, nodes: Iterable[Node]) -> None:
+        """Take the shares of nodes that the search has given up, for the others of their depths."""
+        touched: set[int] = set()
+        for node in nodes:
+            if self._depths[node.depth].weights.pop(node, None) is not None:
+                touched.add(node.depth)
+        for number in touched:
+            self._depths[number].total = sum(self._depths[number].weights.values())
 
     def take(self) -> Node | None:
         """Return the node whose next child has the smallest rank.
@@ -122,9 +126,11 @@ class Strides(Frontier):
 
     def _clean(self, depth: _Depth) -> None:
         """Drop nodes at the head of a queue that are open no longer."""
+        gone: list[Node] = []
         while depth.queue and depth.queue[0][-1].outcome != "open":
-            *_, node = heapq.heappop(depth.queue)
-            self.gave_up(node)
+            gone.append(heapq.heappop(depth.queue)[-1])
+        if gone:
+            self.gave_up(gone)
 
     def _push(self, depth: _Depth, node: Node, child: int) -> None:
         """Offer a node's next child. Equal ranks: by state key, so that the order of completion is no matter."""
