@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import JsonValue
 
@@ -28,6 +28,10 @@ from .questions import Asker
 from .report import report
 
 __all__ = ["Handle", "Questions", "read_answer"]
+
+
+UNREAD = 4096
+"""Pieces of news that a reader may leave unread while further steps start."""
 
 
 class Handle:
@@ -68,12 +72,18 @@ class Handle:
             for node in nodes:  # of a run that is taken up again: where they stand
                 self._news.put_nowait(StepNews(at=0.0, record=step_record(node, event.at)))
         self._feeds: list[_Feed] = []
+        self._read_by: Literal["nobody", "news", "wait"] = "nobody"
+        """Whether somebody reads the news, and nobody waits for the answer meanwhile: then the run keeps their pace."""
+        self._held = False
+        """It starts nothing more until more of the news has been read."""
         self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
 
     def __await__(self) -> Any:
         return self._wait().__await__()
 
     async def _wait(self) -> Answer:
+        self._read_by = "wait"
+        self._keep_pace()
         try:
             return await asyncio.shield(self._finish)
         except asyncio.CancelledError:
@@ -118,8 +128,9 @@ class Handle:
 
     def resume(self) -> None:
         """Start steps again after `pause`."""
-        self._driver.pause(self.run, on=False)
         self.paused = False
+        if not self._held:
+            self._driver.pause(self.run, on=False)
 
     @property
     def questions(self) -> tuple[Question, ...]:
@@ -176,12 +187,19 @@ class Handle:
 
     async def news(self, modes: Collection[Mode] | None = None) -> AsyncGenerator[News, None]:
         """Yield the run's news, the answer last; with `modes` only those kinds. Only for a handle made with
-        `watch=True`, and once."""
+        `watch=True`, and once.
+
+        The run keeps the reader's pace: with more than `UNREAD` pieces of news unread it starts no further step until
+        half of them are read, unless somebody awaits its answer as well. So a slow reader costs a bounded memory.
+        """
         if self._news is None:
             raise UsageError("submit with watch=True to follow a run's news")
+        if self._read_by == "nobody":
+            self._read_by = "news"
         try:
             while True:
                 item = await self._news.get()
+                self._keep_pace()
                 if isinstance(item, BaseException):
                     raise item
                 if modes is None or item.kind in modes:
@@ -223,6 +241,19 @@ class Handle:
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
         assert self._news is not None
         self._seen = tell(self.run, self._began, self._seen, event, machine, self._news.put_nowait)
+        self._keep_pace()
+
+    def _keep_pace(self) -> None:
+        """Hold the run back where much of its news is unread, and let it go on when it has been read."""
+        unread = self._news.qsize() if self._news is not None and self._read_by == "news" else 0
+        if self._held:
+            if unread <= UNREAD // 2:
+                self._held = False
+                if not self.paused and not self._finish.done():
+                    self._driver.pause(self.run, on=False)
+        elif unread > UNREAD and not self._finish.done():
+            self._held = True
+            self._driver.pause(self.run)
 
 
 class _Feed:
