@@ -9,7 +9,8 @@ answer and the last call read those of the layer before in the same way; the vot
 had calls on average, and one more if that is even.
 
 On the blackboard 12 items are to be done, an item a step. A worker does one that the log does not have. With claims it
-writes down which one it takes next, and leaves those that others have taken; without, two may choose the same.
+writes down which one it takes next, and leaves those that others have taken; without, two may choose the same. Steps
+are equally long, or uneven: of a fifth to nine fifths of that.
 """
 
 from __future__ import annotations
@@ -112,11 +113,12 @@ ITEMS, STEP, BOARDS = 12, 40, 100
 _ENTRY = re.compile(r"\*\*worker-(\d+) \[\d+\]:\*\*")
 
 
-def workers(claims: bool, rng: Random, done: list[int]) -> Callable[[Job, Random], Result]:
+def workers(claims: bool, uneven: bool, rng: Random, done: list[int]) -> Callable[[Job, Random], Result]:
     """Return what the workers of one blackboard write; `done` takes the items that they do."""
 
     def outcome(job: Job, rest: Random) -> Result:
         assert isinstance(job.op, Think)
+        usage = Usage(completion=rng.randint(STEP // 5, STEP * 9 // 5) if uneven else STEP)
         prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
         pieces = _ENTRY.split(prompt)[1:]
         owners: dict[int, str] = {}
@@ -126,7 +128,7 @@ def workers(claims: bool, rng: Random, done: list[int]) -> Callable[[Job, Random
         seen = {int(item) for item in re.findall(r"did item (\d+)", prompt)}
         left = [item for item in range(ITEMS) if item not in seen]
         if not left:
-            return Result(value=" answer: all", usage=Usage(completion=STEP))
+            return Result(value=" answer: all", usage=usage)
         me = pieces[-2] if pieces else "1"
         mine = [item for item in left if owners.get(item) == me]
         free = [item for item in left if item not in owners]
@@ -134,19 +136,19 @@ def workers(claims: bool, rng: Random, done: list[int]) -> Callable[[Job, Random
         done.append(item)
         others = [each for each in free if each != item]
         claim = f"\nI take: item {rng.choice(others)}" if claims and others else ""
-        return Result(value=f" did item {item}{claim}", usage=Usage(completion=STEP))
+        return Result(value=f" did item {item}{claim}", usage=usage)
 
     return outcome
 
 
-def board(count: int, claims: bool, lag: int) -> tuple[float, float, float]:
+def board(count: int, claims: bool, lag: int, uneven: bool = False) -> tuple[float, float, float]:
     """Return the seconds, the tokens, and the items done twice, on average."""
     seconds = tokens = twice = 0.0
     for seed in range(BOARDS):
         done: list[int] = []
-        planner = Blackboard(workers=count, rounds=3 * ITEMS, step_tokens=STEP, lag=lag)
+        planner = Blackboard(workers=count, rounds=3 * ITEMS, step_tokens=2 * STEP, lag=lag)
         hosts = [Host("host", decode_rate=STEP / 1.0, prefill_rate=1e9)]
-        outcome = workers(claims, Random(seed), done)
+        outcome = workers(claims, uneven, Random(seed), done)
         report = simulate(Request(text="Do all items.", seed=seed), planner=planner, hosts=hosts, outcome=outcome)
         assert report.result is not None and set(done) == set(range(ITEMS)), report.failure
         seconds, tokens = seconds + report.makespan, tokens + report.usage.completion
@@ -155,16 +157,17 @@ def board(count: int, claims: bool, lag: int) -> tuple[float, float, float]:
 
 
 def blackboards() -> list[Row]:
-    """Return a row for each number of workers, with and without claims, against one worker."""
-    alone, spent, _ = board(1, claims=False, lag=0)
+    """Return a row for each number of workers and kind of steps, with and without claims, against one worker."""
     rows: list[Row] = []
-    for count in (2, 3, 4):
-        for claims in (True, False):
-            for lag in (1, 0):
-                seconds, tokens, twice = board(count, claims, lag)
+    for steps, uneven, both in (("equal", False, (True, False)), ("uneven", True, (True,))):
+        alone, spent, _ = board(1, claims=False, lag=0, uneven=uneven)
+        for count in (2, 3, 4):
+            for claims, lag in ((claims, lag) for claims in both for lag in (0, 1)):
+                seconds, tokens, twice = board(count, claims, lag, uneven)
+                said = f"{count} workers, {steps} steps, {'claims' if claims else 'no claims'}, lag {lag}"
                 rows.append(
                     Row(
-                        f"blackboard, {count} workers, {'claims' if claims else 'no claims'}, lag {lag}: times as fast",
+                        f"blackboard, {said}: times as fast",
                         f"{seconds:.1f} s, {tokens:.0f} tokens, {twice:.1f} items twice",
                         f"one worker {alone:.1f} s, {spent:.0f} tokens",
                         f"{alone / seconds:.2f}",

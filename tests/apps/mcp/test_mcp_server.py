@@ -24,6 +24,7 @@ from plait.apps.mcp.jobs import Jobs
 from plait.apps.mcp.server import build
 from plait.apps.mcp.tasks import IDENTIFIER
 from plait.core.tools.context import Context
+from plait.runtime.client.handle import Handle
 from plait.workers.scripted import Reply, Scripted
 
 MODERN = "2026-07-28"
@@ -39,11 +40,27 @@ async def permit(what: str, ctx: Context) -> str:
 ASKING = {"steps": [{"name": "a", "op": {"kind": "call", "tool": "permit", "args": {"what": "sing"}}}], "output": "a"}
 
 
+class _Jobs(Jobs):
+    """Jobs that keep what was started."""
+
+    def __init__(self, orchestrator: AsyncOrchestrator, tokens: int | None = None) -> None:
+        super().__init__(orchestrator, tokens)
+        self.started: list[Handle] = []
+
+    async def solve(self, question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> Handle:
+        self.started.append(await super().solve(question, planner, n, max_tokens))
+        return self.started[-1]
+
+    async def run_plan(self, plan: dict[str, Any], question: str = "", max_tokens: int = 0) -> Handle:
+        self.started.append(await super().run_plan(plan, question, max_tokens))
+        return self.started[-1]
+
+
 @contextlib.asynccontextmanager
-async def _jobs(tokens: int | None = None) -> AsyncIterator[Jobs]:
+async def _jobs(tokens: int | None = None) -> AsyncIterator[_Jobs]:
     worker = Scripted([SLOW, Reply(text="The answer is 42.")])
     async with AsyncOrchestrator(workers=[worker], tools=[permit], journal="off", on_ask="later") as plait:
-        yield Jobs(plait, tokens)
+        yield _Jobs(plait, tokens)
 
 
 def _said(result: CallToolResult) -> Any:
@@ -80,9 +97,9 @@ async def test_solve_and_vote(mode: str) -> None:
 async def test_a_client_that_goes_away_gives_its_run_up() -> None:
     async with _jobs() as jobs, Client(build(jobs), mode=MODERN) as client:
         call = asyncio.create_task(client.call_tool("solve", {"question": "slow"}))
-        while not jobs._handles:
+        while not jobs.started:
             await asyncio.sleep(0.01)
-        (handle,) = jobs._handles.values()
+        (handle,) = jobs.started
         call.cancel()
         assert (await asyncio.wait_for(asyncio.shield(handle.finished), 5)).status == "cancelled"
 
@@ -113,7 +130,7 @@ async def test_a_question_is_put_to_the_clients_user(mode: str, says: str | None
             assert _said(result)["answer"] == "sing: yes"
         else:
             assert "given up" in _refused(result)
-        (handle,) = jobs._handles.values()
+        (handle,) = jobs.started
         assert (await handle.finished).status == ("done" if says else "cancelled")
 
 
