@@ -16,7 +16,7 @@ from pathlib import Path
 from plait import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, Think, tool
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.plan import Text, Tokens
+from plait.core.ops import Text, Tokens
 from plait.core.result import Failure, Result
 from plait.runtime.journal import writer
 from plait.workers.scripted import Reply, Scripted

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from plait import AsyncOrchestrator, Config
 from plait.apps.common.problems import draw
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.task import Task
 from plait.runtime.plugins.loader import Plugins
 

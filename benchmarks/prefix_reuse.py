@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plait import AsyncOrchestrator, Config, Join, Plan, Sampling, Step, Think
-from plait.core.plan import Plugin, Ref, Text
+from plait.core.ops import Plugin, Ref, Text
 from plait.workers.ray import RayWorker, pool
 
 from .measure import Row, spread

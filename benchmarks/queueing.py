@@ -12,7 +12,7 @@ from __future__ import annotations
 from statistics import median
 
 from plait.core import Join, Plan, Plugin, Request, Sampling, Step, Text, Think
-from plait.core.plan import Budget
+from plait.core.budget import Budget
 from plait.runtime.simulation.latency import Host, saturating, varied
 from plait.runtime.simulation.workload import WorkloadReport, at_rate, simulate_workload
 

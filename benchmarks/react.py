@@ -17,7 +17,8 @@ from random import Random
 from typing import Any
 
 from plait.core.events import Job
-from plait.core.plan import Call, Request, Text, Think
+from plait.core.ops import Call, Text, Think
+from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.llmcompiler import LLMCompiler

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from random import Random
 
 from plait.core.events import Job
-from plait.core.plan import Call, Request, Text, Think
+from plait.core.ops import Call, Text, Think
+from plait.core.plan import Request
 from plait.core.result import Result, Signals, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.partial_rollout import PartialRollout

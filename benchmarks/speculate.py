@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from random import Random
 
 from plait.core.events import Job
-from plait.core.plan import Request, Think
+from plait.core.ops import Think
+from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.planners.speculate import Speculate
 from plait.runtime.simulation.latency import Host

@@ -21,7 +21,8 @@ from random import Random
 
 from plait.core.events import Job
 from plait.core.interfaces import Planner
-from plait.core.plan import Request, Text, Think
+from plait.core.ops import Text, Think
+from plait.core.plan import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.blackboard import Blackboard
 from plait.planners.debate import Debate

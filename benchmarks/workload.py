@@ -12,7 +12,8 @@ import argparse
 import resource
 import time
 
-from plait.core.plan import Plugin, Request
+from plait.core.ops import Plugin
+from plait.core.plan import Request
 from plait.runtime.simulation.latency import Host, varied
 from plait.runtime.simulation.workload import at_rate, simulate_workload
 

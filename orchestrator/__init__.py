@@ -12,10 +12,12 @@ from .compiled import choose
 
 if TYPE_CHECKING:
     from .core.agent import Agent
+    from .core.budget import Budget
     from .core.errors import PlaitError
     from .core.flow import Flow
     from .core.interfaces import Merge, Planner, Policy, Verdict, Worker
-    from .core.plan import Budget, Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Think
+    from .core.ops import Call, Join, Plugin, Ref, Sampling, Think
+    from .core.plan import Plan, Request, Step
     from .core.task import Task
     from .core.tools.context import Context, Question
     from .core.tools.tool import Tool, tool
@@ -69,7 +71,9 @@ _NAMES = {
     ".core.errors": ("PlaitError",),
     ".core.flow": ("Flow",),
     ".core.interfaces": ("Merge", "Planner", "Policy", "Verdict", "Worker"),
-    ".core.plan": ("Budget", "Call", "Join", "Plan", "Plugin", "Ref", "Request", "Sampling", "Step", "Think"),
+    ".core.budget": ("Budget",),
+    ".core.ops": ("Call", "Join", "Plugin", "Ref", "Sampling", "Think"),
+    ".core.plan": ("Plan", "Request", "Step"),
     ".core.task": ("Task",),
     ".core.tools.context": ("Context", "Question"),
     ".core.tools.tool": ("Tool", "tool"),

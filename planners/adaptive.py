@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, ValidationError
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line
 from plait.core.interfaces import Allocation, BranchSpec, Merge
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.planning import derive
 
 from ._shared.steps import OnePlugin

@@ -10,7 +10,8 @@ from pydantic import JsonValue, TypeAdapter
 from plait.core.errors import PluginError
 from plait.core.flow import Flow, flow_step
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Plan, Plugin, Step
+from plait.core.ops import Plugin
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.routing import Route, Tier, features
 from plait.core.task import Task

@@ -9,7 +9,7 @@ from pydantic import Field
 from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 
 from ._shared.flips import Flips, agreed, table
 from ._shared.steps import OnePlugin, visible

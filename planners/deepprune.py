@@ -12,7 +12,8 @@ from pydantic import Field, JsonValue
 
 from plait.core.errors import PlannerError
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
+from plait.core.ops import Join, Plugin, Sampling, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 
 from ._shared.seeds import derive

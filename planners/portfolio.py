@@ -9,7 +9,8 @@ from pydantic import Field, field_validator
 from plait.core.errors import PluginError
 from plait.core.flow import Flow
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Plan, Plugin, Step
+from plait.core.ops import Plugin
+from plait.core.plan import Plan, Step
 from plait.core.values import Frozen
 
 from ._shared.seeds import derive

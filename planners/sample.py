@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from plait.core.interfaces import Brief, Planner
-from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
+from plait.core.ops import Join, Plugin, Sampling, Text, Think
+from plait.core.plan import Plan, Step
 
 from ._shared.seeds import derive
 from ._shared.steps import OnePlugin, begun

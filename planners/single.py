@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from plait.core.interfaces import Brief, Planner
-from plait.core.plan import Plan, Sampling, Step, Text, Think
+from plait.core.ops import Sampling, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.task import Style
 
 from ._shared.seeds import derive

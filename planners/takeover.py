@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 from plait.core.awaited import Asked, Made
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 
 from ._shared.relay import Piece, Relay
 from ._shared.steps import OnePlugin

@@ -7,7 +7,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from plait.core.flow import Answerable, Flow
-from plait.core.plan import Part, Plugin, Step, Text
+from plait.core.ops import Part, Plugin, Text
+from plait.core.plan import Step
 
 from ._shared.drafts import Draft, block, drafts_of, histogram, shown, verified
 from ._shared.steps import Asker

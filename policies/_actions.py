@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from plait.core.plan import Function
+from plait.core.ops import Function
 from plait.core.task import Style, Task
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import Dialect, wanted

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from plait.core.events import Event, Failed, Succeeded
 from plait.core.interfaces import Policy, Stop
-from plait.core.plan import Join
+from plait.core.ops import Join
 from plait.core.task import Task
 from plait.core.view import Branch, StepView, View
 

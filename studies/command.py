@@ -225,7 +225,7 @@ async def _condition(
     output: Output,
     stopper: Stopper,
 ) -> None:
-    from plait.core.plan import Plugin
+    from plait.core.ops import Plugin
     from plait.core.record import StepRecord
     from plait.runtime.client.answer import AnswerNews, StepNews
 

@@ -19,7 +19,8 @@ from typing import Any, cast
 
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
-from plait.core.plan import Plugin, Request, Text, Think
+from plait.core.ops import Plugin, Text, Think
+from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer
 from plait.planners.tree import Tree

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from plait.apps.commands.demo.turns import OneCallATurn
 from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.interfaces import Planner
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.tasks.tables.asking import held_out

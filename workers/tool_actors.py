@@ -11,7 +11,7 @@ from typing import Any
 from plait.core.errors import WorkerError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.plan import Call
+from plait.core.ops import Call
 from plait.core.result import Failure, Result, as_failure
 
 from .ray import Quarantine, RayWorker

@@ -1,5 +1,6 @@
 """The words that plugins are written in: plans, results, interfaces. Nothing here touches the world."""
 
+from .budget import Budget
 from .events import Job
 from .flow import Flow, Line, StepFailed
 from .interfaces import (
@@ -20,7 +21,8 @@ from .interfaces import (
     Wake,
     Worker,
 )
-from .plan import Budget, Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think, Tokens
+from .ops import Call, Join, Plugin, Ref, Sampling, Text, Think, Tokens
+from .plan import Plan, Request, Step
 from .result import Failure, Result, Usage
 from .task import Task
 from .tools.tool import Tool, ToolSpec, tool

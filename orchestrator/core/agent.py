@@ -8,10 +8,12 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from .budget import Budget
 from .chat import Message
 from .errors import PlannerError
 from .flow import Answerable, Context, Flow, flow_step
-from .plan import Budget, Plugin, Step
+from .ops import Plugin
+from .plan import Step
 from .tools.tool import is_name
 
 __all__ = ["Agent"]

@@ -11,9 +11,11 @@ from typing import Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
+from .budget import Budget
 from .chat import Message
 from .errors import FlowError, WorldError
-from .plan import Budget, Function, Part, Step, Structured, Think
+from .ops import Function, Part, Structured, Think
+from .plan import Step
 from .result import Failure, Result
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
-from .plan import Call, Kind, Plan, Request, Think
+from .ops import Call, Kind, Think
+from .plan import Plan, Request
 from .prices import Price
 from .result import NO_USAGE, Failure, Result, Usage
 

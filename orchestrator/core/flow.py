@@ -36,10 +36,12 @@ from .awaited import (
     Several,
     StepFailed,
 )
+from .budget import Budget
 from .chat import Message
 from .errors import FlowError
 from .interfaces import Brief, Merge, Planner, Reader
-from .plan import Budget, Call, Join, Op, Part, Plan, Plugin, Ref, Sampling, Step, Text, Think
+from .ops import Call, Join, Op, Part, Plugin, Ref, Sampling, Text, Think
+from .plan import Plan, Step
 from .planning import derive
 from .tools.context import Context as ToolContext
 from .tools.tool import tool

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from .errors import PlanError
 from .messages import counted, did_you_mean
-from .plan import Call, Join, Plan, Step, Think
+from .ops import Call, Join, Think
+from .plan import Plan, Step
 from .tools.more import MORE_TOOLS
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from pydantic import Field, JsonValue
 
 from .errors import PlannerError, PluginError
 from .events import Event, Job
-from .plan import Kind, Plan, Plugin, Request, Step, Think
+from .ops import Kind, Plugin, Think
+from .plan import Plan, Request, Step
 from .prices import Price
 from .result import Failure, Result
 from .task import Task

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from .interfaces import Brief
-from .plan import Join, Part, Plan, Plugin, Sampling, Step, Structured, Text, Think
+from .ops import Join, Part, Plugin, Sampling, Structured, Text, Think
+from .plan import Plan, Step
 from .result import Result
 from .view import Branch
 

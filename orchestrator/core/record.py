@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue, TypeAdapter
 
-from .plan import Kind, Step
+from .ops import Kind
+from .plan import Step
 from .result import NO_USAGE, Failure, Signals, Usage
 
 _FINAL = ("done", "failed", "cancelled")

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from .plan import Plugin
+from .ops import Plugin
 from .values import Frozen
 
 __all__ = ["MOST_TIERS", "Route", "Tier", "features"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from .plan import Kind, Step, Text, Tokens
+from .ops import Kind, Text, Tokens
+from .plan import Step
 from .result import Failure, Result
 from .states import DONE, State
 from .task import Task

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from ..core.chat import Message, TextPart, ValuePart, spoken, with_prompt
-from ..core.plan import Call, Part, Ref, Text, Think, Tokens
+from ..core.ops import Call, Part, Ref, Text, Think, Tokens
 from ..core.planning import derive
 from ..core.values import as_text, substitute
 from .records import Node

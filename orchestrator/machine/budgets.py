@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..core.budget import Budget
 from ..core.flow import is_root
-from ..core.plan import Budget
 from ..core.prices import MILLION, Price
 from ..core.result import Usage
 from .records import Account, Attempt, Node

@@ -16,7 +16,7 @@ from typing import Literal
 from ..core.errors import RAISED, NoWorker, PluginError
 from ..core.events import PRIORITY_STEP, Count
 from ..core.interfaces import Hedge, Hold, Place
-from ..core.plan import Think
+from ..core.ops import Think
 from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
 from . import budgets, prompt_sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.plan import Op, Think
+from ..core.ops import Op, Think
 
 
 def lane_of(op: Op) -> str:

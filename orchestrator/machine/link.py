@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from ..core.errors import BudgetExceeded, PlanError
 from ..core.interfaces import Merge
-from ..core.plan import Call, Join, Plan, Plugin, Think
+from ..core.ops import Call, Join, Plugin, Think
+from ..core.plan import Plan
 from ..core.states import DONE, FAILED, UNDER_WAY
 from .budgets import Waited, enter, open_account
 from .lanes import lane_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from ..core.plan import Ref, Text, Think, Tokens
+from ..core.ops import Ref, Text, Think, Tokens
 from ..core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 from ..core.result import Usage
 from ..core.values import as_text

@@ -11,7 +11,7 @@ import math
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from ..core.plan import Text, Think, Tokens
+from ..core.ops import Text, Think, Tokens
 from ..core.result import Usage
 from .assemble import resolve
 from .records import Attempt, Node, WorkerState

@@ -13,7 +13,8 @@ import heapq
 from dataclasses import dataclass, field
 
 from ..core.events import WorkerUp
-from ..core.plan import Kind, Request
+from ..core.ops import Kind
+from ..core.plan import Request
 from ..core.result import Usage
 from .records import Attempt, Node, WorkerState
 from .shares import Share, Tally

@@ -11,10 +11,12 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from ..core.budget import Budget
 from ..core.errors import InvalidTransition
 from ..core.events import Action
 from ..core.interfaces import Merge, Policy, Tally
-from ..core.plan import Budget, Kind, Request, Step, Text, Tokens
+from ..core.ops import Kind, Text, Tokens
+from ..core.plan import Request, Step
 from ..core.prefix_index import PrefixIndex
 from ..core.prices import Price
 from ..core.record import Change

@@ -7,7 +7,7 @@ makes no choice.
 from __future__ import annotations
 
 from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
-from ..core.plan import Call, Text, Think
+from ..core.ops import Call, Text, Think
 from ..core.result import Result, Usage
 from ..core.view import Ended
 from . import budgets, prefix_groups, prompt_sizes

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ..core.interfaces import Merge, Tally
-from ..core.plan import Kind, Step
+from ..core.ops import Kind
+from ..core.plan import Step
 from ..core.result import Failure, Result
 from ..core.states import WAITING, State, tell
 from ..core.task import Task

@@ -23,7 +23,7 @@ from ..core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ..core.plan import Call, Think
+from ..core.ops import Call, Think
 from ..core.record import StepRecord
 from ..core.result import Failure, Result, Usage
 from ..machine import Machine, Run, moved

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from ..core.errors import ConfigError
 from ..core.events import Action, Event, Finish, Submitted
-from ..core.plan import Think
+from ..core.ops import Think
 from ..core.record import StepRecord
 from ..core.result import Failure
 from ..core.values import as_text

@@ -7,7 +7,7 @@ from typing import cast
 
 from plait.core.awaited import Asked, Line, StepFailed
 from plait.core.flow import Context
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.search import Node, Scorer
 
 __all__ = ["Piece", "Relay"]

@@ -11,7 +11,8 @@ from pydantic import BaseModel, BeforeValidator, JsonValue
 
 from plait.core.chat import split_reasoning
 from plait.core.interfaces import Brief
-from plait.core.plan import Part, Plan, Plugin, Step, Text, Think
+from plait.core.ops import Part, Plugin, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.planning import CallOptions, OnResult, call_model, pass_through as through
 from plait.core.result import Result
 

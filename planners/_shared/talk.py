@@ -14,7 +14,7 @@ from pydantic import Field
 from plait.core.awaited import Asked, Line, StepFailed
 from plait.core.chat import FunctionCall, Message, spoken
 from plait.core.flow import Context, Flow
-from plait.core.plan import Function
+from plait.core.ops import Function
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import Dialect, Wanted, wanted
 from plait.core.values import as_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from plait.core.plan import Function
+from plait.core.ops import Function
 from plait.core.tools.turns import Dialect
 
 __all__ = ["LAST", "REPAIR", "instructions"]

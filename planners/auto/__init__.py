@@ -9,7 +9,8 @@ from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
 from plait.core.errors import PluginError, TaskError
 from plait.core.interfaces import MOST_STEPS, Brief, Planner, Reader
-from plait.core.plan import Join, Plan, Plugin, Step
+from plait.core.ops import Join, Plugin
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.task import Task
 

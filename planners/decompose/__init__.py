@@ -10,7 +10,8 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from plait.core.flow import Answerable, Flow, StepFailed
-from plait.core.plan import Join, Plan, Plugin, Step, Structured, Text
+from plait.core.ops import Join, Plugin, Structured, Text
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 
 from .._shared.json_text import read_object

@@ -10,7 +10,8 @@ from pydantic import JsonValue
 
 from plait.core.errors import PlannerError
 from plait.core.interfaces import Brief, Reader
-from plait.core.plan import Call, Join, Plan, Step, Text, Think
+from plait.core.ops import Call, Join, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.tools.more import MORE_TOOLS, more_tools
 from plait.core.tools.tool import ToolSpec
 

@@ -9,7 +9,8 @@ from pydantic import Field, JsonValue, model_validator
 
 from plait.core.errors import PluginError
 from plait.core.interfaces import Brief, Planner
-from plait.core.plan import Function, Join, Plan, Plugin, Ref, Sampling, Step, Structured, Text, Think
+from plait.core.ops import Function, Join, Plugin, Ref, Sampling, Structured, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.tools.more import MORE_TOOLS
 
 from .._shared.seeds import derive

@@ -9,7 +9,8 @@ from pydantic import JsonValue
 
 from plait.core.interfaces import Brief
 from plait.core.messages import did_you_mean
-from plait.core.plan import Call, Join, Plan, Plugin, Ref, Step, Text, Think
+from plait.core.ops import Call, Join, Plugin, Ref, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.tools.tool import ToolSpec
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from plait.core.agent import Agent
 from plait.core.chat import Message, split_reasoning, spoken
 from plait.core.interfaces import Brief
-from plait.core.plan import Function
+from plait.core.ops import Function
 from plait.core.tools.calls import loads
 from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.tool import ToolSpec

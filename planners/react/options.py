@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from plait.core.agent import Agent
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.tools.turns import Wanted
 
 from .._shared.steps import OnePlugin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.core.plan import Function
+from plait.core.ops import Function
 
 from .fates import MORE
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plait.core.interfaces import Brief
-from plait.core.plan import Call, Join, Plan, Plugin, Step
+from plait.core.ops import Call, Join, Plugin
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.tools.turns import Wanted, ends_a_call
 

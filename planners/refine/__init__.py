@@ -12,7 +12,8 @@ from pydantic_core import from_json
 
 from plait.core.errors import PlannerError
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Join, Part, Plan, Plugin, Ref, Step, Text
+from plait.core.ops import Join, Part, Plugin, Ref, Text
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.sampling_theory import semantic_entropy
 

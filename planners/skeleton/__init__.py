@@ -10,7 +10,8 @@ from pydantic import Field, JsonValue, model_validator
 from plait.core.awaited import Joined
 from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, Line, StepFailed
-from plait.core.plan import Plugin, Step, Structured, Text
+from plait.core.ops import Plugin, Structured, Text
+from plait.core.plan import Step
 
 from .._shared.steps import Asker, shortened
 from . import text as words

@@ -9,7 +9,8 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from plait.core.errors import PluginError
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Join, Part as Piece, Plan, Plugin, Ref, Step, Text
+from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 
 from .._shared.steps import Asker, filled, instead, or_direct, shortened

@@ -13,7 +13,7 @@ from pydantic import Field
 from plait.core.awaited import Asked, Awaited, Joined, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 
 from .._shared.relay import Piece, Relay
 from .._shared.steps import OnePlugin

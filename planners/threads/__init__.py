@@ -12,9 +12,11 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue, model_validator
 
+from plait.core.budget import Budget
 from plait.core.errors import PluginError
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Budget, Join, Plan, Plugin, Ref, Sampling, Step, Text, Think, Tokens
+from plait.core.ops import Join, Plugin, Ref, Sampling, Text, Think, Tokens
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 
 from .._shared.seeds import derive

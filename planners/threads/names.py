@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import ConfigDict, JsonValue
 
 from plait.core.errors import PlannerError
-from plait.core.plan import Ref, Text, Tokens
+from plait.core.ops import Ref, Text, Tokens
 from plait.core.values import Frozen
 
 _NAME = re.compile(r"(?:child-(\d+(?:\.\d+)*)(?:-round-(\d+))?|round-(\d+))")

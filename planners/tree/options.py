@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from plait.core.flow import Flow
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 
 from .._shared.steps import OnePlugin
 from .vote import Weight

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from plait.core.awaited import Awaited, Made
 from plait.core.errors import PlannerError
 from plait.core.flow import Context, ask_a_person
-from plait.core.plan import Call
+from plait.core.ops import Call
 from plait.core.tools.tool import ToolSpec
 
 from .check import effects, order

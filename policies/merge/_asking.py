@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from pydantic import Field
 
 from plait.core.interfaces import Merge
-from plait.core.plan import Sampling, Step, Structured, Think
+from plait.core.ops import Sampling, Structured, Think
+from plait.core.plan import Step
 from plait.core.task import Task
 from plait.core.view import Branch
 

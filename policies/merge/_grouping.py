@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field, JsonValue
 
-from plait.core.plan import Step, Structured, Think
+from plait.core.ops import Structured, Think
+from plait.core.plan import Step
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch

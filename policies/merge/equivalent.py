@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Verdict
-from plait.core.plan import Call, Join, Plan, Plugin, Step
+from plait.core.ops import Call, Join, Plugin
+from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.values import as_text
 from plait.core.view import Branch

@@ -9,7 +9,8 @@ from typing import ClassVar
 from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Verdict
-from plait.core.plan import Join, Plan, Plugin, Step
+from plait.core.ops import Join, Plugin
+from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from plait.core.interfaces import Merge, Verdict
-from plait.core.plan import Text
+from plait.core.ops import Text
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch

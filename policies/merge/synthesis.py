@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from plait.core.interfaces import Verdict
-from plait.core.plan import Join, Plan, Plugin, Step
+from plait.core.ops import Join, Plugin
+from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.view import Branch
 

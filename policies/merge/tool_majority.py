@@ -11,7 +11,7 @@ from pydantic import JsonValue, model_validator
 
 from plait.core.errors import PluginError
 from plait.core.interfaces import Merge, Verdict
-from plait.core.plan import Function
+from plait.core.ops import Function
 from plait.core.task import Task
 from plait.core.tools.turns import Dialect
 from plait.core.view import Branch

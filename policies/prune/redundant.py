@@ -12,7 +12,7 @@ from plait.core.addresses import resolve
 from plait.core.errors import PluginError
 from plait.core.events import Event, Progressed, Succeeded
 from plait.core.interfaces import Policy, Stop
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import StepView, View

@@ -10,7 +10,7 @@ import zlib
 from pydantic import Field
 
 from plait.core.interfaces import Hold, Place, Policy
-from plait.core.plan import Ref, Text
+from plait.core.ops import Ref, Text
 from plait.core.view import StepView, View, WorkerView
 
 __all__ = ["TrieOrder"]

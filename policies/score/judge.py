@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from plait.core.flow import Context, Line
-from plait.core.plan import Structured
+from plait.core.ops import Structured
 from plait.core.search import Node, Scorer
 
 __all__ = ["Judge"]

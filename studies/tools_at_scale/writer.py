@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.result import Failure, Result, Usage
 
 from .catalog import Request, Thing

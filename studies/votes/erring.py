@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.core.plan import Plugin, Request
+from plait.core.ops import Plugin
+from plait.core.plan import Request
 from plait.core.result import Result, Signals, Usage
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.plugins.spec import parse_plugin

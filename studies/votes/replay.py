@@ -92,7 +92,8 @@ def replay_all(
 
 def replay(rule: Rule, size: int, run: Record, problem: Problem) -> Row:
     """Run one rule over the first `size` recorded samples of a problem."""
-    from plait.core.plan import Plugin, Request
+    from plait.core.ops import Plugin
+    from plait.core.plan import Request
     from plait.runtime.plugins.spec import parse_plugin
     from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
 

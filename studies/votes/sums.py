@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import TypedDict
 
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.record import StepRecord
 from plait.runtime.client.answer import StepNews
 from plait.runtime.client.client import AsyncOrchestrator

@@ -11,7 +11,7 @@ from plait import AsyncOrchestrator, Plugin
 from plait.apps.commands.demo.questions import QUESTIONS, SPLIT, family_of
 from plait.apps.commands.demo.turns import OneCallATurn, read_call
 from plait.core.interfaces import Job, Progress
-from plait.core.plan import Text, Think
+from plait.core.ops import Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.decompose.rules import signals
 from plait.runtime.client.config import BUNDLED_MODEL, Config

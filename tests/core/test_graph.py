@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 
 from plait.core import graph
 from plait.core.errors import PlanError
-from plait.core.plan import Call, Join, Plan, Ref, Request, Sampling, Step, Text, Think
+from plait.core.ops import Call, Join, Ref, Sampling, Text, Think
+from plait.core.plan import Plan, Request, Step
 from plait.machine.link import insert
 from plait.machine.records import Run, Scope
 from plait.runtime.plugins.loader import Plugins

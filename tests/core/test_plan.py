@@ -6,7 +6,7 @@ import pytest
 
 from plait import Ref, Think
 from plait.core.errors import FieldError
-from plait.core.plan import Text
+from plait.core.ops import Text
 
 
 def test_a_prompt_takes_strings_among_other_pieces() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from plait.core.errors import FieldError
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.routing import Route, Tier, features
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
+from plait.core.budget import Budget
 from plait.core.errors import PluginError, TaskError
 from plait.core.events import (
     Action,
@@ -35,7 +36,8 @@ from plait.core.events import (
     WorkerUp,
 )
 from plait.core.interfaces import Merge, Policy, Verdict
-from plait.core.plan import Budget, Call, Join, Kind, Plan, Plugin, Ref, Request, Retries, Sampling, Step, Text, Think
+from plait.core.ops import Call, Join, Kind, Plugin, Ref, Sampling, Text, Think
+from plait.core.plan import Plan, Request, Retries, Step
 from plait.core.result import Failure, Finish as FinishReason, Result, Usage
 from plait.core.states import State
 from plait.core.task import Task

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.errors import Interrupted
-from plait.core.plan import Budget, Retries, Step, Think
+from plait.core.ops import Think
+from plait.core.plan import Retries, Step
 from plait.core.result import Usage, as_failure
 from tests.machine.kit import World, call, fail_with, join, think
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plait.core.plan import Budget, Call, Ref, Text, Think, Tokens
+from plait.core.budget import Budget
+from plait.core.ops import Call, Ref, Text, Think, Tokens
 from tests.machine.kit import World, call, join, think
 
 

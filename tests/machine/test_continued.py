@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from plait.core.budget import Budget
 from plait.core.events import Dispatch, Expand
-from plait.core.plan import Budget, Retries, Sampling, Step, Think
+from plait.core.ops import Sampling, Think
+from plait.core.plan import Retries, Step
 from plait.core.planning import derive
 from plait.core.result import Result, Usage
 from plait.machine.views import StepView

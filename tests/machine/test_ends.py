@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.events import Cancel, Finish
 from plait.core.interfaces import Policy, Stop
-from plait.core.plan import Budget, Step
+from plait.core.plan import Step
 from plait.core.result import Usage
 from tests.machine.kit import World, call, fail_with, join, think
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from plait.core.budget import Budget
 from plait.core.errors import Interrupted, NeverMade
 from plait.core.events import Dispatch, Elsewhere, Failed, Finish
-from plait.core.plan import Budget
 from plait.core.result import as_failure
 from plait.core.states import State
 from plait.machine.follow import Sent, orders_of

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.events import Cancel, Dispatch, Event, Expand
 from plait.core.interfaces import Hedge, Policy, Stop, Wake
-from plait.core.plan import Budget, Sampling, Step, Think
+from plait.core.ops import Sampling, Think
+from plait.core.plan import Step
 from plait.core.planning import derive
 from plait.core.result import Usage
 from plait.machine.views import View

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.events import PRIORITY_STEP, Dispatch
 from plait.core.interfaces import Hold, Place, Policy
-from plait.core.plan import Budget
 from plait.machine.views import StepView, View
 from tests.machine.kit import World, call, join, think
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from plait.core.errors import Interrupted, WorkerLost
 from plait.core.events import Dispatch, Failed, Submitted, WorkerUp
-from plait.core.plan import Call, Plan, Request, Retries, Step, Think
+from plait.core.ops import Call, Think
+from plait.core.plan import Plan, Request, Retries, Step
 from plait.core.result import as_failure
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins

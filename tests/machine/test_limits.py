@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.errors import FieldError
 from plait.core.events import Count, Counted, Stopped, WorkerUp
-from plait.core.plan import Budget, Step, Think
+from plait.core.ops import Think
+from plait.core.plan import Step
 from plait.core.prices import Price
 from plait.core.result import Result, Usage
 from tests.machine.kit import World, call, join, think

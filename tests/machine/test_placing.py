@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from plait.core.budget import Budget
 from plait.core.events import Dispatch
 from plait.core.interfaces import Policy
-from plait.core.plan import Budget, Step
+from plait.core.plan import Step
 from plait.machine import Node
 from tests.machine.kit import World, call, join, think
 

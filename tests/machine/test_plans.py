@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plait.core.errors import FieldError
-from plait.core.plan import Plan, Ref, Step
+from plait.core.ops import Ref
+from plait.core.plan import Plan, Step
 from tests.machine.kit import World, call, join, plan, think
 
 

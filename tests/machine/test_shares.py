@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from plait.core.plan import Budget, Plugin, Request
+from plait.core.budget import Budget
+from plait.core.ops import Plugin
+from plait.core.plan import Request
 from plait.core.result import Usage
 from plait.core.states import State
 from plait.machine.machine import Machine

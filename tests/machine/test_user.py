@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from plait.core.budget import Budget
 from plait.core.events import Cancel, Dispatch
-from plait.core.plan import Budget
 from tests.machine.kit import World, call, join, think
 
 

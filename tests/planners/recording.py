@@ -7,7 +7,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Kind
+from plait.core.ops import Kind
 from plait.core.result import Failure, Result
 
 

@@ -9,7 +9,8 @@ from plait.core.events import Expanded
 from plait.core.flow import Flow
 from plait.core.graph import validate
 from plait.core.interfaces import Brief, Planner
-from plait.core.plan import Plan, Plugin, Ref, Request, Step, Text, Think
+from plait.core.ops import Plugin, Ref, Text, Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.result import Result
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator

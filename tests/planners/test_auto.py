@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from plait.core.budget import Budget
 from plait.core.errors import FieldError, PluginError
-from plait.core.plan import Budget, Plugin, Request, Think
+from plait.core.ops import Plugin, Think
+from plait.core.plan import Request
 from plait.core.result import Result
 from plait.core.sampling_theory import branches_needed, majority_probability
 from plait.planners._shared.drafts import Draft

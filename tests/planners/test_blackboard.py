@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from plait.core.events import Job
-from plait.core.plan import Request, Text, Think
+from plait.core.ops import Text, Think
+from plait.core.plan import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.blackboard import Blackboard
 from plait.runtime.simulation.latency import Host

@@ -17,7 +17,8 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Flow
 from plait.core.graph import validate
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Plan, Request, Step, Think
+from plait.core.ops import Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.result import Result
 from plait.planners.threads.dialects import load
 from plait.runtime.driver.flows import first_patch

@@ -20,7 +20,8 @@ import pytest
 from plait import AsyncOrchestrator, Plugin, tool
 from plait.core.errors import PlaitError
 from plait.core.interfaces import Planner
-from plait.core.plan import Plan, Think
+from plait.core.ops import Think
+from plait.core.plan import Plan
 from plait.planners.llmcompiler import LLMCompiler
 from plait.runtime.client.answer import Answer
 from plait.runtime.driver import expander

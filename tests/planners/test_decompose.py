@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from plait.core.plan import Join, Plan, Structured, Text, Think
+from plait.core.ops import Join, Structured, Text, Think
+from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.planners._shared.json_text import read_object
 from plait.planners.decompose import Decompose

@@ -12,7 +12,8 @@ import pytest
 
 from plait import Orchestrator
 from plait.core.events import Job
-from plait.core.plan import Plugin, Request, Text, Think
+from plait.core.ops import Plugin, Text, Think
+from plait.core.plan import Request
 from plait.core.programs import outputs, timed
 from plait.core.result import Result, Usage
 from plait.planners.evolve import Evolve

@@ -15,7 +15,8 @@ from plait import tool
 from plait.core.errors import PlannerError
 from plait.core.events import Job
 from plait.core.interfaces import Brief
-from plait.core.plan import Call, Plugin, Request, Text, Think
+from plait.core.ops import Call, Plugin, Text, Think
+from plait.core.plan import Request
 from plait.planners.llmcompiler import LLMCompiler
 from plait.planners.llmcompiler.prompts import signature
 from plait.runtime.client.client import AsyncOrchestrator

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from plait import tool
 from plait.core.errors import PluginError
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.planners.llmcompiler import LLMCompiler
 from plait.planners.llmcompiler.prompts import expression
 from plait.planners.llmcompiler.tool_calls import NativeCalls

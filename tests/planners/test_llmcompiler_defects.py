@@ -11,7 +11,8 @@ import pytest
 
 from plait import tool
 from plait.core.interfaces import Brief
-from plait.core.plan import Call, Plugin, Request
+from plait.core.ops import Call, Plugin
+from plait.core.plan import Request
 from plait.core.values import substitute
 from plait.planners.llmcompiler import LLMCompiler
 from plait.planners.llmcompiler.parser import PlanText

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Plugin
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.result import Failure, Result
 from plait.planners.threads import Threads
 from plait.planners.threads.dialects import load

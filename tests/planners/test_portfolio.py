@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plait.core.errors import FieldError
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.planners.portfolio import Arm, Portfolio
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted import Reply, Scripted

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plait.core.interfaces import Brief
-from plait.core.plan import Request, Think
+from plait.core.ops import Think
+from plait.core.plan import Request
 from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.planners._shared.steps import NO_THINKING

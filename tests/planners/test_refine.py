@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from plait.core.errors import FieldError
-from plait.core.plan import Join, Plan, Plugin, Step, Think
+from plait.core.ops import Join, Plugin, Think
+from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.planners.refine import Refine
 from plait.planners.refine.prompts import chosen

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from plait.core.events import Job
 from plait.core.interfaces import Brief
-from plait.core.plan import Join, Plugin, Request, Text, Think
+from plait.core.ops import Join, Plugin, Text, Think
+from plait.core.plan import Request
 from plait.core.result import Failure
 from plait.planners.sample import Sample
 from plait.planners.single import Single

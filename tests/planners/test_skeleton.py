@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from plait import AsyncOrchestrator
 from plait.core.errors import FieldError, PluginError
-from plait.core.plan import Join, Plugin, Structured, Text, Think
+from plait.core.ops import Join, Plugin, Structured, Text, Think
 from plait.core.result import Result
 from plait.planners.skeleton import Skeleton
 from plait.planners.skeleton.text import letter, points

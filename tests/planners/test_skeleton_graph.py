@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from plait.core.errors import FieldError
-from plait.core.plan import Plan, Text, Think
+from plait.core.ops import Text, Think
+from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.planners.skeleton_graph import SkeletonGraph
 from plait.planners.skeleton_graph.text import HARDEST, GraphText, Part

@@ -9,7 +9,8 @@ import pytest
 
 from plait import Orchestrator
 from plait.core.events import Job
-from plait.core.plan import Request, Text, Think
+from plait.core.ops import Text, Think
+from plait.core.plan import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.debate import Debate
 from plait.planners.layers import Layers

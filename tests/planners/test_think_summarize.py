@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from plait.core.plan import Join, Plan, Think
+from plait.core.ops import Join, Think
+from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.planners._shared.drafts import Draft, block, drafts_of, histogram, ranked
 from plait.planners.think_summarize import ThinkSummarize

@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from plait.core.errors import FieldError, PlannerError, PluginError
 from plait.core.events import Job
 from plait.core.interfaces import Brief
-from plait.core.plan import Join, Plan, Plugin, Ref, Request, Step, Text, Think
+from plait.core.ops import Join, Plugin, Ref, Text, Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.result import Failure, Result
 from plait.planners.threads import Threads
 from plait.planners.threads.dialects import Dialect, load

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError, TaskError
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.result import Failure
 from plait.planners.threads.dialects import load
 from plait.workers.scripted import Reply, Scripted

@@ -10,7 +10,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Plugin
 from plait.core.errors import PluginError
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.result import Failure
 from plait.planners.threads import Threads
 from plait.planners.threads.dialects import Dialect, load

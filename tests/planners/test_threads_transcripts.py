@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.planners.threads import Threads
 from plait.planners.threads.dialects import load
 from tests.planners.test_threads_dialects import ASK, run

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Kind, Think
+from plait.core.ops import Kind, Think
 from plait.core.result import Failure, Result, Usage
 from plait.workers._shared.prompt import Prompter
 

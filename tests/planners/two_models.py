@@ -9,7 +9,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Plugin, Text, Think
+from plait.core.ops import Plugin, Text, Think
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator

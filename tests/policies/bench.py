@@ -17,7 +17,8 @@ from plait.core.events import (
     WorkerUp,
 )
 from plait.core.interfaces import Brief
-from plait.core.plan import Plugin, Request
+from plait.core.ops import Plugin
+from plait.core.plan import Request
 from plait.core.result import Failure, Result, Signals, Usage
 from plait.machine.invariants import check
 from plait.machine.machine import Machine

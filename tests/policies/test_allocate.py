@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator
+from plait.core.budget import Budget
 from plait.core.events import Job
 from plait.core.interfaces import Planner
-from plait.core.plan import Budget, Plugin, Request, Think
+from plait.core.ops import Plugin, Think
+from plait.core.plan import Request
 from plait.core.result import Failure
 from plait.core.states import State
 from plait.planners.adaptive import Adaptive

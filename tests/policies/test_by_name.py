@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, tool
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.config import Config
 from plait.workers.scripted import Reply, Scripted

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.interfaces import Merge
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._stopping import Poll

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from plait.core.events import Dispatch, Finish, Job, Stopped, Submitted, Succeeded, WorkerUp
-from plait.core.plan import Plugin, Request
+from plait.core.ops import Plugin
+from plait.core.plan import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.task import Task
 from plait.machine.machine import Machine

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from plait.core import Plan, Plugin, Request, Sampling, Step, Text, Think
-from plait.core.plan import Budget
+from plait.core.budget import Budget
 from plait.machine.pace import Pace
 from plait.runtime.simulation.latency import Host, varied
 from plait.runtime.simulation.workload import at_rate, simulate_workload

@@ -11,7 +11,7 @@ from hypothesis import assume, given, strategies as st
 
 from plait.core.addresses import allow
 from plait.core.errors import PluginError
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.states import State
 from plait.policies._similarity import auroc, cluster, cosine, counts_cosine, grams, jaccard
 from plait.runtime.plugins.loader import Plugins

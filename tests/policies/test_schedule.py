@@ -9,7 +9,8 @@ import pytest
 
 from plait.core.events import Job, Progressed
 from plait.core.interfaces import Policy
-from plait.core.plan import Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think
+from plait.core.ops import Call, Join, Plugin, Ref, Sampling, Text, Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.result import Result, Usage
 from plait.machine.records import Node
 from plait.machine.views import StepView

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, seed, strategies as st
 
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.search import Frontier, Node, Search, SearchTree
 from plait.policies.search._kept_leaves import by_program, by_tree
 from plait.policies.search.beam import Beam

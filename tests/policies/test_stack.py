@@ -10,7 +10,8 @@ import pytest
 
 from plait.core.events import Event, Progressed
 from plait.core.interfaces import Place, Policy, Stop
-from plait.core.plan import Join, Plan, Plugin, Request, Sampling, Step, Think
+from plait.core.ops import Join, Plugin, Sampling, Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.result import Result, Usage
 from plait.core.view import StepView, View
 from plait.runtime.client.config import Config

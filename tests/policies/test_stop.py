@@ -14,7 +14,8 @@ from hypothesis import given, strategies as st
 
 from plait.core.errors import PluginError
 from plait.core.events import Job
-from plait.core.plan import Plugin, Request
+from plait.core.ops import Plugin
+from plait.core.plan import Request
 from plait.core.result import Failure
 from plait.core.sampling_theory import beta_mean, branches_needed, coverage, semantic_entropy
 from plait.core.states import State

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, seed, settings, strategies as st
 
 from plait.core.events import Job
-from plait.core.plan import Plugin, Request
+from plait.core.ops import Plugin
+from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.core.sampling_theory import majority_probability
 from plait.core.states import State

@@ -14,7 +14,8 @@ from plait import Orchestrator, Plan, Plugin, tool
 from plait.core.errors import FieldError, PluginError
 from plait.core.events import Job
 from plait.core.interfaces import Policy
-from plait.core.plan import Call, Function, Join, Request, Step, Think
+from plait.core.ops import Call, Function, Join, Think
+from plait.core.plan import Request, Step
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
 from plait.planners.react import React

@@ -11,6 +11,7 @@ from random import Random
 
 from pydantic import JsonValue
 
+from plait.core.budget import Budget
 from plait.core.events import (
     Action,
     Cancelled,
@@ -28,7 +29,8 @@ from plait.core.events import (
     Succeeded,
 )
 from plait.core.interfaces import Hedge, Hold, Place, Policy, Stop, Wake
-from plait.core.plan import Budget, Kind, Plan, Plugin, Ref, Request, Retries, Step, Text, Think
+from plait.core.ops import Kind, Plugin, Ref, Text, Think
+from plait.core.plan import Plan, Request, Retries, Step
 from plait.core.result import Result, Usage
 from plait.core.states import State
 from plait.core.view import StepView, View

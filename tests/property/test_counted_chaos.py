@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.events import Action, Count, Counted, Event, WorkerUp
-from plait.core.plan import Budget
 from plait.core.prices import Price
 from tests.property import chaos
 from tests.property.chaos import Chaos

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from plait.core.awaited import Line, StepFailed
+from plait.core.budget import Budget
 from plait.core.errors import Interrupted
 from plait.core.events import (
     Action,
@@ -31,7 +32,8 @@ from plait.core.events import (
 )
 from plait.core.flow import Context, Flow
 from plait.core.interfaces import Brief
-from plait.core.plan import Budget, Call, Plugin, Request, Retries, Think
+from plait.core.ops import Call, Plugin, Think
+from plait.core.plan import Request, Retries
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.machine.invariants import check
 from plait.machine.machine import Machine

@@ -108,7 +108,7 @@ def test_branches_without_an_answer_do_not_vote() -> None:
 
 def _run(problem: Any, lengths: list[int], right: list[bool]) -> Record:
     """Samples that claim a right answer or none, with their lengths."""
-    from plait.core.plan import Plugin
+    from plait.core.ops import Plugin
     from plait.runtime.plugins.loader import Plugins
 
     task = Plugins().task(Plugin(name="countdown"), problem.text)

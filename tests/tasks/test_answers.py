@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.addresses import allow
 from plait.core.errors import PluginError, TaskError
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.plugins.loader import Plugins
 from plait.tasks import _expression
 from plait.tasks._expression import canonical

@@ -12,7 +12,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Plugin
 from plait.core.interfaces import Job, Progress
-from plait.core.plan import Text, Think
+from plait.core.ops import Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.llmcompiler import LLMCompiler
 from plait.tasks.tables import Tables

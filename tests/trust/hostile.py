@@ -15,7 +15,7 @@ from typing import Any
 from plait import Budget, Call, Join, Merge, Plan, Planner, Policy, Ref, Step, Think, tool
 from plait.core.events import Job
 from plait.core.interfaces import Hold, Place, Progress, Stop, Verdict, Wake, Worker
-from plait.core.plan import Kind, Sampling, Text
+from plait.core.ops import Kind, Sampling, Text
 from plait.core.result import Failure, Result, Signals, Usage
 
 SURROGATE = "half \ud83d of a pair"

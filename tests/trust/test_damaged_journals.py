@@ -17,7 +17,7 @@ import pytest
 
 from plait import Call, Join, Orchestrator, Plan, Ref, Step, Think, tool
 from plait.apps import main
-from plait.core.plan import Text
+from plait.core.ops import Text
 from plait.workers.scripted import Reply, Scripted
 
 NONSENSE = (None, 0, -1, 10**18, 1e308, "", "x", "\ud83d", "\0", [], {}, [[]], {"kind": "x"}, True, "9" * 5_000)

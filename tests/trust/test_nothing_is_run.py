@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from plait import Orchestrator
-from plait.core.plan import Join, Plan, Step, Think
+from plait.core.ops import Join, Think
+from plait.core.plan import Plan, Step
 from plait.workers.scripted import Reply, Scripted
 
 pytestmark = pytest.mark.timeout(300)

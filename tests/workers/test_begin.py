@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plait.core.errors import FieldError
-from plait.core.plan import Join, Plan, Plugin, Sampling, Step, Text, Think
+from plait.core.ops import Join, Plugin, Sampling, Text, Think
+from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers._shared.prompt import Prompter
 from plait.workers.http.wire import Dialect, body

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from plait.core.chat import Message, spoken, user
 from plait.core.errors import EngineError
-from plait.core.plan import Function, Text, Think, Tokens
+from plait.core.ops import Function, Text, Think, Tokens
 from plait.workers._shared.prompt import Prompter
 
 TURN = "<|im_start|>{{ m.role }}\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.plan import Sampling
+from plait.core.ops import Sampling
 from plait.core.result import Signals
 from plait.workers._shared.confidence import Trace, add_position, measure
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.core.plan import Sampling
+from plait.core.ops import Sampling
 from plait.core.result import Signals
 
 Floats = NDArray[np.float64]

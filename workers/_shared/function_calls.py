@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plait.core.plan import Function
+from plait.core.ops import Function
 from plait.core.tools.calls import call_text
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from plait.core.chat import Message, spoken, user, with_prompt
 from plait.core.errors import EngineError
-from plait.core.plan import Text, Think, Tokens
+from plait.core.ops import Text, Think, Tokens
 from plait.core.tools.calls import loads
 
 from .function_calls import function

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.plan import Structured
+from plait.core.ops import Structured
 
 
 def specified(form: Structured) -> Any:

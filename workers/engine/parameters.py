@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.plan import Sampling
+from plait.core.ops import Sampling
 
 from .._shared.prompt import Stops
 from .._shared.structured import specified

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plait.core.interfaces import Progress
-from plait.core.plan import Sampling
+from plait.core.ops import Sampling
 from plait.core.result import Drawn, Failure, Finish, Result, Usage
 
 from .._shared.confidence import Trace

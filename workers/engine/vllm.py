@@ -17,7 +17,7 @@ import numpy as np
 
 from plait.core.errors import EngineError
 from plait.core.events import Job
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources

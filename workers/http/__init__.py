@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from plait.core.errors import EngineError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Kind, Think
+from plait.core.ops import Kind, Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.options import made, takes

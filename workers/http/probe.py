@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from plait.core.errors import EngineError
-from plait.core.plan import Sampling, Text, Think
+from plait.core.ops import Sampling, Text, Think
 
 from .connection import Link
 from .reading import Reading

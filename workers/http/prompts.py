@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.plan import Text, Think, Tokens
+from plait.core.ops import Text, Think, Tokens
 from plait.core.result import Finish, Result, Usage
 
 from .._shared.prompt import TAIL

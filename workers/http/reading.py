@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plait.core.interfaces import Progress
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.result import Drawn, Finish, Result, Usage
 from plait.core.values import writable
 

@@ -19,7 +19,7 @@ from typing import Any
 from plait.core.errors import EngineError
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.plan import Think, Tokens
+from plait.core.ops import Think, Tokens
 from plait.core.result import Failure, Result, Usage
 
 from .._shared.streams import Stream, together

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.plan import Sampling, Structured, Text, Think
+from plait.core.ops import Sampling, Structured, Text, Think
 
 from .._shared.structured import specified
 from .connection import Link

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plait.core.plan import Think
+from plait.core.ops import Think
 
 from .._shared.function_calls import function
 from .wire import ServerError

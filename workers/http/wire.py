@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from plait.core.chat import with_prompt
 from plait.core.errors import EngineError
-from plait.core.plan import Think
+from plait.core.ops import Think
 
 Endpoint = Literal["completions", "chat/completions"]
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from plait.core.errors import EngineError, WorkerError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Kind, Think
+from plait.core.ops import Kind, Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.resources import default_threads, local_model, usable_cores

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from plait.core.errors import PlaitError, WorkerError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.streams import Checkpoint, together

@@ -19,7 +19,7 @@ from plait.core.errors import ConfigError, EngineError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
-from plait.core.plan import Kind, Text, Think
+from plait.core.ops import Kind, Text, Think
 from plait.core.prefix_tree import PrefixTree
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.core.values import Frozen

@@ -9,7 +9,7 @@ import itertools
 import re
 from typing import Literal
 
-from plait.core.plan import Sampling
+from plait.core.ops import Sampling
 
 _WORD = re.compile(r"\s*\S+|\s+")
 

@@ -21,7 +21,7 @@ from plait.core.errors import Denied, ToolError, ToolSchemaError, Unanswered, Wo
 from plait.core.events import Job
 from plait.core.flow import ask_a_person
 from plait.core.interfaces import Progress, Tell, Worker
-from plait.core.plan import Call, Kind
+from plait.core.ops import Call, Kind
 from plait.core.result import NOTHING, Failure, Result, as_failure
 from plait.core.tools.context import Context, Question
 from plait.core.tools.tool import Tool, ToolSpec, tool

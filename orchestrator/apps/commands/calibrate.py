@@ -13,7 +13,7 @@ import typer
 
 from ...core.errors import UsageError
 from ...core.events import Job
-from ...core.plan import Call, Plugin
+from ...core.ops import Call, Plugin
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from ...core import graph
+from ...core.budget import Budget
 from ...core.errors import UsageError
 from ...core.interfaces import Brief
 from ...core.messages import counted
-from ...core.plan import Budget, Plan, Plugin
+from ...core.ops import Plugin
+from ...core.plan import Plan
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import parse_plugin

@@ -12,7 +12,8 @@ from typing import Any
 from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import Brief
-from ...core.plan import Plan, Think
+from ...core.ops import Think
+from ...core.plan import Plan
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.config import Config
 from ...runtime.client.pricing import rates

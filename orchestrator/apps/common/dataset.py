@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.environment import Environment
 from ...core.errors import PluginError, UsageError
-from ...core.plan import Plugin
+from ...core.ops import Plugin
 from ...core.task import Task
 from ...runtime.plugins.loader import Plugins
 from .rows import read_problems

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ...core.addresses import allow
-from ...core.plan import Budget
+from ...core.budget import Budget
 from ...runtime.client.config import Config
 from .own_code import local
 

@@ -13,7 +13,8 @@ from rich.table import Table as Shown
 
 from ...core.errors import ConfigError, UsageError
 from ...core.messages import counted, explain, json_path
-from ...core.plan import Plan, Plugin
+from ...core.ops import Plugin
+from ...core.plan import Plan
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries
 from ...runtime.journal.sessions import place as default_place

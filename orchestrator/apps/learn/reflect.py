@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from ...core.plan import Plan, Ref, Sampling, Step, Text, Think
+from ...core.ops import Ref, Sampling, Text, Think
+from ...core.plan import Plan, Step
 from ...core.values import as_text
 from ..rollouts.capture import Captured
 from .learnable import Learnable, Values

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.plan import Plugin
+from ...core.ops import Plugin
 from ...runtime.plugins.spec import parse_plugin
 from ..rollouts.export import Kept
 

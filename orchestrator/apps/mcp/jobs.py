@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from ...core.errors import UsageError
-from ...core.plan import Call, Join, Plan, Step
+from ...core.ops import Call, Join
+from ...core.plan import Plan, Step
 from ...core.states import State
 from ...core.tools.context import Question
 from ...core.tools.tool import tool

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ...core.budget import Budget
 from ...core.errors import UsageError
-from ...core.plan import Budget
 from ...runtime.plugins.loader import Plugins, parse_plugin
 from ...runtime.plugins.trust import trust
 from ..commands.plan import planned

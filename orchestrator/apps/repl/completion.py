@@ -15,8 +15,8 @@ from typing import Any
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 
+from ...core.budget import Budget
 from ...core.errors import PlaitError, PluginError
-from ...core.plan import Budget
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import PluginKind
 from ..common.terminal import safe

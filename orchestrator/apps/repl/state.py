@@ -14,9 +14,10 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
+from ...core.budget import Budget
 from ...core.chat import Message
 from ...core.errors import PluginError, UsageError
-from ...core.plan import Budget, Plugin
+from ...core.ops import Plugin
 from ...core.record import StepRecord
 from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
 from ...runtime.plugins.spec import parse_plugin

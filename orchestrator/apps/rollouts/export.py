@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import ConfigError, PlaitError
-from ...core.plan import Text, Think
+from ...core.ops import Text, Think
 from ...core.task import Task
 from ...core.values import as_text
 from ...runtime.journal.directory import RunEntry

@@ -15,7 +15,7 @@ from typing import Any
 from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import Progress, Worker
-from ...core.plan import Think
+from ...core.ops import Think
 from ...core.result import Drawn, Failure, Result, Usage
 from ...runtime.driver.worker_proxy import WorkerProxy
 

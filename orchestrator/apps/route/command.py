@@ -13,7 +13,7 @@ from rich.table import Table as Shown
 
 from ...core.errors import PlaitError, UsageError
 from ...core.messages import counted
-from ...core.plan import Plugin
+from ...core.ops import Plugin
 from ...core.routing import Route
 from ...core.task import Task
 from ...runtime.client.config import Config

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.plan import Plugin
+from ...core.ops import Plugin
 from ...core.routing import MOST_TIERS, Route, Tier, features
 
 __all__ = ["FOLDS", "Outcome", "Report", "Routed", "Row", "compare", "fit", "follow", "key_of", "report"]

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+from ...core.budget import Budget
 from ...core.errors import PluginError
 from ...core.interfaces import Planner
-from ...core.plan import Budget, Function, Plugin
+from ...core.ops import Function, Plugin
 from ...runtime.client.client import AsyncOrchestrator, Options
 from ...runtime.plugins.spec import parse_plugin
 from .bodies import Sampled

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import JsonValue
 from starlette.requests import Request
 
+from ...core.budget import Budget
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Worker, offer
-from ...core.plan import Budget
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.journal import store
 from ...runtime.journal.directory import find

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
+from ...core.budget import Budget
 from ...core.errors import PluginError
-from ...core.plan import Budget, Plan, Plugin
+from ...core.ops import Plugin
+from ...core.plan import Plan
 from ...core.values import Frozen
 from ...runtime.plugins.spec import parse_plugin
 from .errors import ApiError, invalid, not_found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.chat import Message
-from ...core.plan import Think
+from ...core.ops import Think
 from ...core.record import StepRecord
 from ...core.result import Usage
 from ...core.tools.calls import OPEN

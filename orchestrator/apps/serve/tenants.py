@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from ...core.plan import Call, Plan, Plugin
+from ...core.ops import Call, Plugin
+from ...core.plan import Plan
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import Options
 from .errors import ApiError, invalid

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ...core.plan import Budget, Join, Plugin, Think
+from ...core.budget import Budget
+from ...core.ops import Join, Plugin, Think
 from ...core.record import StepRecord
 from ...core.values import as_text
 from .model import Trace

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...core.plan import Text, Tokens
+from ...core.ops import Text, Tokens
 from ...core.result import Result, Usage
 from .model import Contact, Segment
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.events import Action, Event, Finish, Submitted
-from ...core.plan import Text
+from ...core.ops import Text
 from ...core.record import StepRecord
 from ...core.result import Result, Usage
 from ...core.task import Task

@@ -9,7 +9,8 @@ from typing import Any, cast
 from ...core.chat import Message, read_messages
 from ...core.errors import FieldError, TaskError, UsageError
 from ...core.form import ADAPTERS, Form
-from ...core.plan import Asking, Function
+from ...core.ops import Function
+from ...core.plan import Asking
 from ...core.result import as_failure
 from ...core.tools.tool import ToolSpec, is_name
 from ...core.values import json_value, writable

@@ -18,12 +18,14 @@ from typing import Any, Literal, Self, TypeVar, Unpack, cast
 from pydantic import JsonValue
 
 from ...core.addresses import allow
+from ...core.budget import Budget
 from ...core.errors import ConfigError, PluginError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Worker
-from ...core.plan import Budget, Join, Plan, Plugin, Request
+from ...core.ops import Join, Plugin
+from ...core.plan import Plan, Request
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Machine

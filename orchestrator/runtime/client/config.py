@@ -23,9 +23,10 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from ...core.budget import Budget
 from ...core.errors import ConfigError, FieldError, PluginError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
-from ...core.plan import Budget, Plugin
+from ...core.ops import Plugin
 from ...core.prices import Price
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.spec import parse_plugin

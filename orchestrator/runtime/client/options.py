@@ -7,9 +7,10 @@ from typing import Any, TypedDict
 
 from pydantic import JsonValue
 
+from ...core.budget import Budget
 from ...core.chat import Message
 from ...core.interfaces import Merge, Planner, Policy
-from ...core.plan import Budget, Function, Plugin
+from ...core.ops import Function, Plugin
 from ...core.task import Task
 from ...core.tools.tool import Tool
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from ...core.budget import Budget
 from ...core.errors import UsageError
 from ...core.events import Job
 from ...core.interfaces import Progress, Worker
-from ...core.plan import Budget, Plan, Plugin
+from ...core.ops import Plugin
+from ...core.plan import Plan
 from ...core.prices import Price
 from ...core.result import Failure, Result
 from ..driver.worker_proxy import WorkerProxy

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import JsonValue, PlainSerializer, PlainValidator
 
 from ...core.events import Finish
-from ...core.plan import Kind
+from ...core.ops import Kind
 from ...core.record import StepRecord
 from ...core.result import Usage
 from ...core.values import Frozen

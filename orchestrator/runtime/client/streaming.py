@@ -7,7 +7,8 @@ from typing import cast
 
 from ...core.errors import PlanError, UsageError
 from ...core.interfaces import Merge, Planner, Policy
-from ...core.plan import Join, Plan, Plugin, Think
+from ...core.ops import Join, Plugin, Think
+from ...core.plan import Plan
 from ..plugins.loader import Plugins
 
 

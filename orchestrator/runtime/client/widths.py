@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ...core.budget import Budget
 from ...core.errors import UsageError
-from ...core.plan import Budget, Plugin
+from ...core.ops import Plugin
 from ...core.runtime_distribution import Branches, n_for
 from ..plugins.loader import Plugins
 from ..simulation.profile import load, profile_file

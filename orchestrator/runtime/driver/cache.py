@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import Progress, Worker
-from ...core.plan import Think
+from ...core.ops import Think
 from ...core.result import Failure, Result, Usage
 from ..journal.sqlite import packed, unpacked
 from .worker_proxy import WorkerProxy

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from ...core.flow import ask_a_person
 from ...core.interfaces import Brief
-from ...core.plan import Asking, Call, Plan, Request, Step, Text, Think
+from ...core.ops import Call, Text, Think
+from ...core.plan import Asking, Plan, Request, Step
 from ...core.tools.more import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
 

@@ -16,7 +16,8 @@ from pydantic import JsonValue
 from ...core.errors import FieldError, PlannerError
 from ...core.form import Form
 from ...core.interfaces import Brief
-from ...core.plan import Join, Plan, Plugin, Sampling, Step, Structured, Text, Think
+from ...core.ops import Join, Plugin, Sampling, Structured, Text, Think
+from ...core.plan import Plan, Step
 from ...core.planning import pass_through
 from ...core.result import Result
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from ...core.events import Job
 from ...core.interfaces import Progress, Worker, offer
-from ...core.plan import Kind, Think
+from ...core.ops import Kind, Think
 from ...core.result import Failure, Result
 
 

@@ -27,7 +27,7 @@ from ...core.events import (
     action_adapter,
     event_adapter,
 )
-from ...core.plan import Call
+from ...core.ops import Call
 from ...core.result import Failure, Result
 from ...machine import Order, Refused, Sent
 

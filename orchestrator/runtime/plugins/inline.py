@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue, PrivateAttr
 from ...core.errors import PluginError
 from ...core.flow import Answerable, Context, Flow
 from ...core.interfaces import Brief, Merge, Planner, Policy, Verdict
-from ...core.plan import Plan, Plugin
+from ...core.ops import Plugin
+from ...core.plan import Plan
 from ...core.search import Node, Scorer
 from ...core.task import Task
 from ...core.view import Branch, StepView, View

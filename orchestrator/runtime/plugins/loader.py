@@ -23,7 +23,7 @@ from ...core.environment import Environment
 from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
-from ...core.plan import HANDED_OVER, Plugin
+from ...core.ops import HANDED_OVER, Plugin
 from ...core.search import Scorer, Search
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence

@@ -11,7 +11,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from ...core.errors import PluginError
-from ...core.plan import Plugin
+from ...core.ops import Plugin
 
 
 def parse_plugin(text: str) -> Plugin:

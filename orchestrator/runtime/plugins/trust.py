@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterable, Iterator
 from contextvars import ContextVar
 
 from ...core.addresses import allow, check, found_in
-from ...core.plan import Join, Plan, Plugin
+from ...core.ops import Join, Plugin
+from ...core.plan import Plan
 from .spec import parse_plugin
 
 __all__ = ["refuse", "trust", "untrusted"]

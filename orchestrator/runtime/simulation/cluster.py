@@ -31,7 +31,7 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...core.plan import Think
+from ...core.ops import Think
 from ...core.result import Failure, Result, Usage
 from ...core.states import State
 from ...machine import Machine, Run, check as check_invariants

@@ -12,7 +12,7 @@ from random import Random
 
 from ...core.errors import ConfigError
 from ...core.events import Job
-from ...core.plan import Sampling
+from ...core.ops import Sampling
 from ...core.result import Result, Signals
 
 Confidence = Callable[[Job, Result, Random], Sequence[float]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ...core.events import Job
-from ...core.plan import Kind, Text, Think
+from ...core.ops import Kind, Text, Think
 from ...core.prices import Price
 from ...core.result import Failure, Result, Usage
 from .confidence import SimTrace

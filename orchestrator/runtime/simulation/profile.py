@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Job
-from ...core.plan import Think
+from ...core.ops import Think
 from ...core.result import Failure, Result, Usage
 from ...core.values import Frozen
 from .latency import Host, LatencyModel, Outcome

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from ...core.events import Cancelled, Finish, Status, Submitted
 from ...core.graph import validate
 from ...core.interfaces import Brief, Planner, Plugins, Policy
-from ...core.plan import Kind, Plan, Plugin, Request
+from ...core.ops import Kind, Plugin
+from ...core.plan import Plan, Request
 from ...core.result import Failure, Result, Usage
 from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...core.plan import Text, Think, Tokens
+from ...core.ops import Text, Think, Tokens
 from ...core.prefix_tree import PrefixTree
 from ...core.result import Result
 from .latency import CHARACTERS_A_TOKEN, Host, Running

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Kind, Text, Think
+from plait.core.ops import Kind, Text, Think
 from plait.core.result import Failure, Result, Usage
 
 CAPACITY = 3

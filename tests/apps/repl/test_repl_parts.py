@@ -22,7 +22,8 @@ from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import started
 from plait.apps.repl.state import Asked, Turn, dump, load, spelled
 from plait.apps.repl.view import Screen, plan_tree
-from plait.core.plan import Join, Plan, Plugin, Step, Text as Part, Think
+from plait.core.ops import Join, Plugin, Text as Part, Think
+from plait.core.plan import Plan, Step
 from plait.core.record import StepRecord
 from plait.runtime.client.answer import StepNews, TextNews
 from plait.runtime.client.config import Config

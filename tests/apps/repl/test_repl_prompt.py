@@ -18,7 +18,7 @@ from plait.apps.repl.conversation import started
 from plait.apps.repl.state import Asked
 from plait.apps.repl.terminal import Conversation, wants_more
 from plait.apps.repl.view import Screen
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.client.config import Config
 
 ENTER, NEW_LINE, UP, CTRL_C, CTRL_D, TAB = "\r", "\x1b\r", "\x1b[A", "\x03", "\x04", "\t"

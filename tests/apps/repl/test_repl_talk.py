@@ -17,7 +17,7 @@ from plait.apps.repl.session import ReplSession
 from plait.apps.repl.state import Asked
 from plait.core.chat import ImagePart
 from plait.core.errors import UsageError
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.client.config import Config
 
 TOOLS = '''

@@ -16,7 +16,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Kind, Text, Think, Tokens
+from plait.core.ops import Kind, Text, Think, Tokens
 from plait.core.result import Drawn, Failure, Result, Usage
 
 END = 256

@@ -13,7 +13,8 @@ from plait.apps.rollouts.record import BadRecord, Record, Segment
 from plait.apps.rollouts.sampler import Sampler
 from plait.apps.rollouts.sequences import records
 from plait.core.errors import FieldError
-from plait.core.plan import Join, Plan, Plugin, Ref, Sampling, Step, Text, Think
+from plait.core.ops import Join, Plugin, Ref, Sampling, Text, Think
+from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.rollouts.letters import END, Letters

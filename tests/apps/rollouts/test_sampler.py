@@ -11,7 +11,8 @@ from plait.apps.rollouts.record import Record
 from plait.apps.rollouts.sampler import Sampler
 from plait.apps.rollouts.sequences import records
 from plait.core.errors import ConfigError
-from plait.core.plan import Plan, Sampling, Step, Text, Think
+from plait.core.ops import Sampling, Text, Think
+from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.rollouts.letters import Letters

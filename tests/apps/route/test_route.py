@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plait.apps.route.fit import Row, fit, key_of, report
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.routing import features
 
 CHEAP, DEAR = Plugin(name="single"), Plugin(name="sample", options={"n": 8})

@@ -104,7 +104,7 @@ def _filtered(words: str) -> str:
 def _stranger(served, handle):
     from plait.apps.serve.asked import Asked
     from plait.apps.serve.live import Live
-    from plait.core.plan import Plugin
+    from plait.core.ops import Plugin
 
     asked = Asked({}, "q", Plugin(name="fixed"), False)
     return Live(handle, served.service.tenants.everybody, asked)

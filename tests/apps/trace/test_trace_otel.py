@@ -11,7 +11,7 @@ from plait import AsyncOrchestrator, Call, Join, Plan, Step, Think, tool
 from plait.apps.trace.command import export_spans
 from plait.apps.trace.read import read_trace
 from plait.core.errors import ConfigError
-from plait.core.plan import Plugin, Sampling
+from plait.core.ops import Plugin, Sampling
 from plait.runtime import telemetry
 from plait.runtime.plugins.loader import Plugins
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from plait.apps.trace.prefixes import Context, prefix_tree
-from plait.core.plan import Text
+from plait.core.ops import Text
 from plait.core.result import Result, Usage
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from plait.core.errors import ConfigError
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.runtime.client.worker_factory import settings, workers
 from plait.runtime.plugins.loader import Plugins

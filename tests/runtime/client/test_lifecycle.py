@@ -19,7 +19,8 @@ import pytest
 
 from plait import AsyncOrchestrator, Orchestrator, PlaitError, tool
 from plait.core.errors import UsageError
-from plait.core.plan import Call, Plan, Step
+from plait.core.ops import Call
+from plait.core.plan import Plan, Step
 from plait.workers.scripted import Reply, Scripted
 
 BOUND = 30.0

@@ -9,7 +9,7 @@ import pytest
 from plait import Flow, Orchestrator
 from plait.core.errors import PlaitError, UsageError
 from plait.core.events import Job
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.workers.scripted import Reply, Scripted
 
 ASKED = [

@@ -10,7 +10,8 @@ import pytest
 from benchmarks.overload import BOUND, play
 from plait import AsyncOrchestrator
 from plait.core.errors import Overloaded
-from plait.core.plan import Plugin, Request
+from plait.core.ops import Plugin
+from plait.core.plan import Request
 from plait.runtime.driver.admission import Admission
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.workload import simulate_workload

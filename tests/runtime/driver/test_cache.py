@@ -13,7 +13,7 @@ import pytest
 from plait import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, TextNews, Think, tool
 from plait.core.errors import ConfigError
 from plait.core.events import Job
-from plait.core.plan import Text, Tokens
+from plait.core.ops import Text, Tokens
 from plait.core.result import Result, Usage
 from plait.runtime.driver.cache import ResultCache, default_file, identity
 from plait.workers.scripted import Reply, Scripted

@@ -19,7 +19,8 @@ from plait.core.errors import ConfigError, FlowError
 from plait.core.flow import Context, Flow
 from plait.core.graph import text
 from plait.core.interfaces import Brief, Planner
-from plait.core.plan import Plan, Request, Step, Think
+from plait.core.ops import Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.planning import OnResult, call_model, pass_through
 from plait.policies.merge.majority import Majority
 from plait.runtime.journal.directory import entries

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from plait import AsyncOrchestrator, Orchestrator
+from plait.core.budget import Budget
 from plait.core.errors import UsageError
 from plait.core.events import Job
 from plait.core.interfaces import Policy, Progress, Wake
-from plait.core.plan import Budget
 from plait.core.result import Failure, Result, Usage
 from plait.core.values import json_value
 from plait.core.view import View

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from plait import AsyncOrchestrator, Join, Plan, Ref, Step, Think, tool
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Call, Plugin, Sampling
+from plait.core.ops import Call, Plugin, Sampling
 from plait.core.result import Result
 from plait.core.tools.context import Context
 from plait.runtime.journal.directory import entries
@@ -102,7 +102,7 @@ def think(number: int, needs: tuple[str, ...] = ()) -> Step:
 
 
 def _text(text: str) -> list:
-    from plait.core.plan import Text
+    from plait.core.ops import Text
 
     return [Text(text=text)]
 

@@ -30,7 +30,8 @@ from plait.core.events import (
     event_adapter,
 )
 from plait.core.interfaces import Merge, Policy, Verdict
-from plait.core.plan import Call, Join, Plan, Plugin, Request, Sampling, Step, Text, Think
+from plait.core.ops import Call, Join, Plugin, Sampling, Text, Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.result import Failure, Result, Signals, Usage
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -308,7 +309,8 @@ def test_actions_that_were_never_written_are_recomputed(file: Path) -> None:
 WRITER = """
 import sys
 from plait.core.events import Submitted, Succeeded, WorkerUp
-from plait.core.plan import Call, Join, Plan, Request, Step
+from plait.core.ops import Call, Join
+from plait.core.plan import Plan, Request, Step
 from plait.core.result import Result
 from plait.machine.machine import Machine
 from plait.runtime.journal.journal import Journal

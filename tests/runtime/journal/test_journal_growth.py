@@ -10,7 +10,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, Think, tool
 from plait.core.interfaces import Brief, Planner, Policy, Reader
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.result import Result
 from plait.core.view import View
 from plait.runtime.driver.effects import marked

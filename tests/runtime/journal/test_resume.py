@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from plait import AsyncOrchestrator, Call, Join, Orchestrator, Plan, Planner, Ref, Step, StepNews, Think, tool
+from plait.core.budget import Budget
 from plait.core.errors import ConfigError, UsageError
 from plait.core.events import Expanded
 from plait.core.interfaces import Brief, Reader
-from plait.core.plan import Budget, Sampling
+from plait.core.ops import Sampling
 from plait.core.result import Result
 from plait.core.tools.context import Context, Question
 from plait.runtime.journal.directory import entries

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plait.core.errors import PluginError
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.plugins.loader import Plugins
 
 PROJECT = """

@@ -9,7 +9,7 @@ import pytest
 from plait import AsyncOrchestrator, Join, Merge, Plan, Planner, Policy, Step, Think, Verdict
 from plait.core.errors import PluginError
 from plait.core.interfaces import Brief
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.inline import verified
 from plait.runtime.plugins.loader import Plugins

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from plait.core.addresses import allow
 from plait.core.errors import ConfigError, PluginError, TaskError
 from plait.core.interfaces import Merge, Planner, Policy, Worker
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.core.task import Task
 from plait.core.tools.tool import tool
 from plait.runtime.plugins import loader as module

@@ -8,8 +8,10 @@ from random import Random
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.events import Dispatch, Event, Submitted
-from plait.core.plan import Budget, Join, Plan, Request, Sampling, Step, Text, Think
+from plait.core.ops import Join, Sampling, Text, Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.prices import Price
 from plait.core.result import Result, Usage
 from plait.machine import Machine

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from plait.core.events import Action, Dispatch, Event, Progressed
-from plait.core.plan import Join, Plan, Sampling, Step, Text, Think
+from plait.core.ops import Join, Sampling, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.prefix_tree import PrefixTree
 from plait.core.result import Result, Usage
 from plait.runtime.simulation.latency import LatencyModel

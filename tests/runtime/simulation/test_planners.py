@@ -9,7 +9,8 @@ import pytest
 
 from plait.core.events import Job
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.plan import Call, Join, Plan, Plugin, Request, Sampling, Step, Text, Think
+from plait.core.ops import Call, Join, Plugin, Sampling, Text, Think
+from plait.core.plan import Plan, Request, Step
 from plait.core.result import Result, Usage
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, simulate

@@ -14,7 +14,8 @@ from hypothesis import given, settings, strategies as st
 from plait.core.events import Job
 from plait.core.graph import critical_path
 from plait.core.interfaces import Policy
-from plait.core.plan import Call, Join, Plan, Sampling, Step, Think
+from plait.core.ops import Call, Join, Sampling, Think
+from plait.core.plan import Plan, Step
 from plait.core.result import Failure, Result
 from plait.core.view import StepView, View
 from plait.runtime.simulation.simulator import Fault, Host, LatencyModel, SimReport, simulate, varied

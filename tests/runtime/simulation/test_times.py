@@ -7,9 +7,11 @@ from random import Random
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.errors import ConfigError, PlanError
 from plait.core.events import Job
-from plait.core.plan import Budget, Call, Join, Plan, Plugin, Request, Retries, Sampling, Step, Think
+from plait.core.ops import Call, Join, Plugin, Sampling, Think
+from plait.core.plan import Plan, Request, Retries, Step
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.simulation.simulator import Fault, Host, LatencyModel, SimReport, simulate
 

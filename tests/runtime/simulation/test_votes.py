@@ -12,10 +12,12 @@ from random import Random
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.errors import ConfigError
 from plait.core.events import Action, Dispatch, Event, Failed, Finish, Job, Progressed, Stopped, Submitted, Succeeded
 from plait.core.interfaces import Policy
-from plait.core.plan import Budget, Join, Plan, Plugin, Request, Retries, Sampling, Step, Think
+from plait.core.ops import Join, Plugin, Sampling, Think
+from plait.core.plan import Plan, Request, Retries, Step
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
 from plait.machine.machine import Machine

@@ -13,7 +13,7 @@ import pytest
 
 from plait.core import Progress, Result, Text, Think
 from plait.core.events import Job
-from plait.core.plan import Sampling, Structured
+from plait.core.ops import Sampling, Structured
 from plait.core.result import Failure
 from plait.workers.engine import Engine
 
@@ -321,7 +321,7 @@ async def test_a_vllm_without_an_option_says_so(engine: Engine, monkeypatch: pyt
 BYTES = """
 import asyncio, json, re, sys
 from plait.core.errors import EngineError
-from plait.core.plan import Structured
+from plait.core.ops import Structured
 from tests.workers.engine.test_engine import Engine, everything
 from tests.workers.engine.test_engine_requests import asking, end_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.plan import Sampling, Text, Think, Tokens
+from plait.core.ops import Sampling, Text, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 

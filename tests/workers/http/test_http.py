@@ -13,7 +13,7 @@ from plait import AsyncOrchestrator
 from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Call, Sampling, Text, Think, Tokens
+from plait.core.ops import Call, Sampling, Text, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 from plait.workers.http.limiter import Gate

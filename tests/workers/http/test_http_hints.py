@@ -10,7 +10,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Plan, Ref, Step, Think
 from plait.core.events import Hints
-from plait.core.plan import Sampling
+from plait.core.ops import Sampling
 from plait.core.result import Result
 from plait.runtime.client.config import Config
 from plait.runtime.client.worker_factory import workers

@@ -16,7 +16,7 @@ import pytest
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import ConfigError
 from plait.core.interfaces import Progress
-from plait.core.plan import Tokens
+from plait.core.ops import Tokens
 from plait.core.result import Result
 from plait.workers.http import Http
 from plait.workers.http.options import HttpOptions

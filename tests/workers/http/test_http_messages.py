@@ -9,7 +9,7 @@ import pytest
 
 from plait.core.chat import Message, spoken, user
 from plait.core.events import Job
-from plait.core.plan import Function, Sampling, Structured, Think, Tokens
+from plait.core.ops import Function, Sampling, Structured, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 

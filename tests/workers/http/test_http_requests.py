@@ -11,7 +11,7 @@ import pytest
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import ConfigError, EngineError
 from plait.core.interfaces import Progress
-from plait.core.plan import Structured
+from plait.core.ops import Structured
 from plait.core.result import Failure, Result
 from plait.workers._shared.confidence import Trace, add_position
 from plait.workers.http import Http

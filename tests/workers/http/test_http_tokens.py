@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from plait.core.plan import Text, Tokens
+from plait.core.ops import Text, Tokens
 from plait.workers.http.tokenizer import CHECKED, Nearby
 
 from .fake_server import FakeServer

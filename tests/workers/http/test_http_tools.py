@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from plait import AsyncOrchestrator, tool
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.plan import Function, Sampling, Text, Think
+from plait.core.ops import Function, Sampling, Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.llmcompiler.tool_calls import NativeCalls
 from plait.workers._shared.function_calls import Calls

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plait.core.errors import ConfigError, EngineError
-from plait.core.plan import Structured
+from plait.core.ops import Structured
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from plait.core.events import Job
-from plait.core.plan import Sampling, Text, Think, Tokens
+from plait.core.ops import Sampling, Text, Think, Tokens
 from plait.core.result import Result
 from plait.workers.engine import Engine
 from plait.workers.http import Http

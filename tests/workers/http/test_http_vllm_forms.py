@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from plait import AsyncOrchestrator
 from plait.core.events import Job
-from plait.core.plan import Function, Sampling, Structured, Text, Think
+from plait.core.ops import Function, Sampling, Structured, Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.single import Single
 from plait.runtime.client.config import BUNDLED_MODEL

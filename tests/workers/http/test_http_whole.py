@@ -10,7 +10,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import ConfigError
-from plait.core.plan import Tokens
+from plait.core.ops import Tokens
 from plait.core.result import Result, Usage
 from plait.workers.http import Http
 

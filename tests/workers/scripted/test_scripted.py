@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.plan import Call, Sampling, Text, Think, Tokens
+from plait.core.ops import Call, Sampling, Text, Think, Tokens
 from plait.core.result import Failure, Result, Usage
 from plait.workers.scripted import Reply, Script, Scripted
 

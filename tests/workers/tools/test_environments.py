@@ -9,7 +9,7 @@ import pytest
 
 from plait import AsyncOrchestrator
 from plait.core.errors import PluginError, ToolError
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.planners.react import React
 from plait.planners.tree import Tree
 from plait.runtime.plugins.loader import Plugins

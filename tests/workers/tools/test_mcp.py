@@ -17,7 +17,7 @@ pytest.importorskip("mcp")
 from plait import AsyncOrchestrator, Call, Config, Plan, Step, tool
 from plait.core.errors import ConfigError, ToolError, ToolSchemaError, WorkerError
 from plait.core.events import Job
-from plait.core.plan import Ref
+from plait.core.ops import Ref
 from plait.core.result import Failure
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools import Tools

@@ -14,7 +14,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Plan, Step
 from plait.core.errors import ConfigError
-from plait.core.plan import Call
+from plait.core.ops import Call
 from plait.workers.tools.sandbox import Limits, Outcome, Program, Sandbox
 
 BACKENDS = ["process", "bubblewrap"]

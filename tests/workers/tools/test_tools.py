@@ -11,7 +11,7 @@ import pytest
 from plait.core.errors import ToolSchemaError
 from plait.core.events import Job
 from plait.core.interfaces import Worker
-from plait.core.plan import Think
+from plait.core.ops import Think
 from plait.core.result import Failure, Result
 from plait.core.tools.tool import tool
 from plait.workers.tools import Tools

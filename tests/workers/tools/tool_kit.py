@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plait.core.events import Job
-from plait.core.plan import Call
+from plait.core.ops import Call
 from plait.core.result import Failure, Result
 from plait.core.tools.tool import tool
 from plait.workers.tools import Tools

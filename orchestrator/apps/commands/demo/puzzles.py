@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ....core.plan import Plugin
+from ....core.ops import Plugin
 from ....runtime.client.answer import Answer, AnswerNews
 from ....runtime.client.client import AsyncOrchestrator
 from ....runtime.client.config import Config

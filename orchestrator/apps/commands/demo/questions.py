@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ....core.interfaces import Planner
-from ....core.plan import Plugin
+from ....core.ops import Plugin
 from ....runtime.client.answer import Answer, AnswerNews
 from ....runtime.client.client import AsyncOrchestrator
 from ....runtime.client.config import BUNDLED_MODEL, Config

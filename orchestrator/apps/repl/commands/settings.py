@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from ....core.budget import Budget
 from ....core.errors import UsageError
 from ....core.messages import did_you_mean, explain, first_of_each
-from ....core.plan import Budget
 from ....runtime.client.config import BUNDLED_MODEL, Config
 from ....runtime.plugins.loader import parse_plugin
 from ..conversation import Repl

@@ -1,0 +1,360 @@
+"""What a step does: `Think` asks a model, `Call` calls a tool, `Join` makes one value of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from .chat import Message, transcript
+from .values import Frozen, StepName
+
+HANDED_OVER: dict[str, type] = {}
+"""Classes of plugins that plans were given as objects, by the names that they go by: found here, in the process that
+made them, even where they cannot be imported."""
+
+
+class Plugin(Frozen):
+    """A planner, policy, merge or task by name, with the options its class declares as fields."""
+
+    name: str
+    """File name of the plugin (`majority`, `critical-path`) or `pkg.mod:Class` for a third party's."""
+    options: dict[str, JsonValue] = {}
+    """Values for the fields of the plugin's class."""
+
+    @classmethod
+    def of(cls, plugin: object) -> Plugin:
+        """Return the spec of an instance of a plugin's class: of one that can be imported by the name of its module, or
+        of plait's own by its file's name."""
+        if isinstance(plugin, Plugin):
+            return plugin
+        if not isinstance(plugin, BaseModel):
+            raise ValueError(f"{plugin!r} is no plugin: give a name, a Plugin, or an instance of a plugin's class")
+        kind = type(plugin)
+        options = plugin.model_dump(mode="json", exclude_unset=True)
+        module = kind.__module__.split(".")
+        if (module[:2] == ["plait", "policies"] and len(module) == 4) or module[:-1] == ["plait", "planners"]:
+            return cls(name=module[-1].replace("_", "-"), options=options)
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        HANDED_OVER[name] = kind
+        return cls(name=name, options=options)
+
+
+class Text(Frozen):
+    """A piece of prompt as text; the worker tokenises it."""
+
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class Tokens(Frozen):
+    """A piece of prompt as token ids, passed to the engine untouched."""
+
+    kind: Literal["tokens"] = "tokens"
+    ids: tuple[int, ...]
+    within: str | None = None
+    """Take only as many of the ids, from the first, as make up this text, with which their own text begins. The worker
+    finds the place; where it lies inside a token, that token gives way to the rest of the text."""
+    text: str = Field(default="", exclude_if=lambda text: not text)
+    """What the ids say, if it is known: for those who read the text of a line (`Result.line`). Workers ignore it."""
+
+
+class Ref(Frozen):
+    """The value of another step, put in where this stands.
+
+    In a prompt it becomes text (JSON when the value is not a string). In the arguments of a call a whole argument that
+    is a reference passes the typed value. Inside JSON arguments a reference is written `{"$ref": "step"}`.
+    """
+
+    kind: Literal["ref"] = "ref"
+    step: StepName
+
+
+Part = Annotated[Text | Tokens | Ref, Field(discriminator="kind")]
+
+
+def _as_parts(value: object) -> object:
+    """Turn plain strings into pieces of text, alone or among other pieces."""
+    if isinstance(value, str):
+        return (Text(text=value),)
+    if isinstance(value, list | tuple):
+        parts: list[object] | tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        return tuple(Text(text=part) if isinstance(part, str) else part for part in parts)
+    return value
+
+
+def _plain_refs(value: object) -> object:
+    """Turn `Ref` objects inside arguments into their JSON form, so that arguments are plain JSON from here on."""
+    match value:
+        case Ref():
+            return {"$ref": value.step}
+        case dict():
+            items: dict[object, object] = value  # pyright: ignore[reportUnknownVariableType]
+            return {key: _plain_refs(item) for key, item in items.items()}
+        case list() | tuple():
+            seq: list[object] | tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
+            return [_plain_refs(item) for item in seq]
+        case _:
+            return value
+
+
+class Structured(Frozen):
+    """A form that the generated text must have, enforced by the engine while it samples."""
+
+    kind: Literal["json", "regex", "grammar", "choice"]
+    """`json`: an object of a JSON schema. `regex`: a whole match. `grammar`: a context-free grammar in the engine's
+    notation (for vLLM: GBNF or Lark). `choice`: one of several texts."""
+    spec: JsonValue
+    """The schema (an object), the expression or grammar (a string), or the choices (a list of strings)."""
+    required: bool = Field(default=True, exclude_if=lambda required: required)
+    """`False`: a worker that cannot enforce the form leaves it out, and whoever reads the text checks it."""
+
+
+class Function(Frozen):
+    """A tool as a model is told of it that may call tools by itself."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, JsonValue] = {}
+    """JSON schema of the arguments, an object."""
+
+
+def _by_token(given: dict[str, float]) -> dict[str, float]:
+    for token, bias in given.items():
+        if not (token.isascii() and token.isdigit() and len(token) < 10):
+            raise ValueError(f'{token!r:.40} is no token id: write {{"1234": -100}}')
+        if not -100 <= bias <= 100:
+            raise ValueError(f"the bias of token {token} is {bias:g}, and must be from -100 to 100")
+    return given
+
+
+LogitBias = Annotated[dict[str, float], AfterValidator(_by_token)]
+
+
+class Sampling(Frozen):
+    """How a model call samples its tokens."""
+
+    max_tokens: int = Field(default=512, ge=1)
+    """Most tokens to generate; the machine lowers it when a budget allows less."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0)
+    """0 means all tokens."""
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Tokens less likely than this share of the likeliest one are left out."""
+    repetition_penalty: float = Field(default=1.0, gt=0.0)
+    """Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858); 1 changes nothing."""
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda each: not each)
+    """Taken off the logit of each token that the output has already; 0 changes nothing."""
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda each: not each)
+    """The same, times how often the output has the token."""
+    logit_bias: LogitBias = Field(default_factory=dict, exclude_if=lambda each: not each)
+    """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
+    seed: int | None = None
+    """Of the random numbers of a sampled answer. An attempt that goes on from tokens of another gets one made of this
+    seed and the number of those tokens."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the generation."""
+    stop_ids: tuple[int, ...] = ()
+    """Token ids that end the generation, besides the model's own end."""
+    keep_stop: bool = False
+    """Whether the stop text (or stop token) stays at the end of the output. A continued context wants it kept."""
+    logprobs: int = Field(default=0, ge=-1)
+    """At how many of the likeliest tokens of each position to look: 0 none; 1 the sampled one alone (the result then
+    carries their mean as `logprob`); k >= 2 also summarised as `Result.signals`; -1 the whole vocabulary."""
+    token_logprobs: bool = Field(default=False, exclude_if=lambda each: not each)
+    """Whether the result also has each token's log-probability (`Result.drawn`); needs `logprobs` of 1 or more."""
+    window: int = Field(default=0, ge=0)
+    """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
+    structured: Structured | None = None
+    """The form that the text must have."""
+    labels: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), max_length=64, exclude_if=lambda labels: not labels
+    )
+    """Texts of one token each, with `max_tokens=1`: the likeliest of them is generated, and `Result.labels` says how
+    likely the model finds each of them there."""
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_fit(cls, labels: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if labels and (info.data.get("max_tokens") != 1 or info.data.get("structured") is not None):
+            raise ValueError("are of one token: give max_tokens=1, and no form")
+        if len(set(labels)) < len(labels):
+            raise ValueError("has a label twice: name each once")
+        return labels
+
+
+_SAMPLING = Sampling()
+"""What a call samples by that says nothing. Shared: a default with a dictionary in it would be copied for each call."""
+
+
+class Think(Frozen):
+    """One call of the model."""
+
+    kind: Literal["think"] = "think"
+    prompt: Annotated[tuple[Part, ...], BeforeValidator(_as_parts)] = ()
+    """Pieces of the prompt; a plain string, alone or among them, is a piece of text."""
+    after: StepName | None = None
+    """The step whose context (prompt and output) this one continues token for token; `prompt` is appended to it."""
+    before: str = ""
+    """With `after`: the continued step's output counts only as far as the last occurrence of this text, which is left
+    out with all behind it. Where the text does not occur, all of the output counts."""
+    chat: bool = False
+    """Put the prompt as one user message through the model's chat template. With `after` the message goes on the
+    conversation that the continued step ended: token for token where the model's template allows, and else rendered
+    anew, which `Result.anew` then says."""
+    messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
+    """With `chat`: messages before the prompt. A prompt after a user's message belongs to that message; it may be
+    empty. With `after`: what is new in the conversation, such as the results of tools."""
+    context: tuple[Part, ...] = Field(default=(), exclude_if=lambda context: not context)
+    """Of a conversation that goes on, what it has so far, as the engine read and wrote it. Set by the machine."""
+    heard: int = Field(default=0, ge=0, exclude_if=lambda heard: not heard)
+    """How many of the messages `context` covers. Set by the machine."""
+    begin: str = ""
+    """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value goes on after it. A
+    server that cannot be told so is not, so a prompt that relies on it asks for it in words too."""
+    sampling: Sampling = Field(default_factory=lambda: _SAMPLING)
+    stream: bool = False
+    """Send text deltas while generating: to the step's reader if it expands, and to whoever watches the run."""
+    model: str | None = None
+    """Name of the model (or of a LoRA adapter) that answers; `None`: any that a worker serves."""
+    salt: str = ""
+    """Requests share cached prefixes only with those of the same salt: what keeps tenants apart."""
+    tools: tuple[Function, ...] = ()
+    """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
+    part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
+    not told of them, so a prompt that relies on them says in words what else to write."""
+    tool_choice: Literal["auto", "required"] = Field(default="required", exclude_if=lambda each: each == "required")
+    """Whether the model must call one of `tools` or may, where a server can be told so."""
+    reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda each: each is None)
+    """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
+    """Values for the model's chat template, such as `{"enable_thinking": false}`."""
+    extra_body: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
+    """Further fields of the request to a server, as they are. An engine in this process takes none."""
+
+    if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
+
+        def __init__(
+            self,
+            *,
+            prompt: str | Sequence[Part | str] = (),
+            after: str | None = None,
+            before: str = "",
+            chat: bool = False,
+            begin: str = "",
+            sampling: Sampling = ...,
+            stream: bool = False,
+            model: str | None = None,
+            salt: str = "",
+            tools: Sequence[Function] = (),
+            tool_choice: Literal["auto", "required"] = "required",
+            messages: Sequence[Message] = (),
+            reasoning_effort: str | None = None,
+            chat_template_kwargs: Mapping[str, JsonValue] = ...,
+            extra_body: Mapping[str, JsonValue] = ...,
+            kind: Literal["think"] = "think",
+        ) -> None: ...
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The whole prompt as pieces, without `begin` and the step that it continues: as a model without a chat
+        template gets it."""
+        new = self.messages[self.heard :] if self.heard else self.messages
+        opens = self.after is None and not self.context
+        if not self.chat or (opens and not new):
+            return self.prompt
+        said = [Text(text=each) if isinstance(each, str) else Ref(step=each.step) for each in transcript(new, opens)]
+        out: list[Part] = [*self.context, *said]
+        joins = bool(new) and new[-1].role == "user"
+        if self.prompt:
+            out += (Text(text="\n" if joins else "\n\nUser: "), *self.prompt)
+        bare = opens and len(new) == 1 and joins
+        return (*out, *(() if bare else (Text(text="\n\nAssistant:"),)))
+
+    @model_validator(mode="after")
+    def _has_context(self) -> Think:
+        if not self.prompt and self.after is None and not self.messages:
+            raise ValueError("a think step needs a prompt, messages, a step to continue (`after`), or several of them")
+        if self.messages and not self.chat:
+            raise ValueError("`messages` go with `chat`: a prompt that is plain text has no roles")
+        if self.chat and self.after is not None and not self.prompt and not self.messages:
+            raise ValueError("`chat` with `after` goes on a conversation: say what is new, in `prompt` or `messages`")
+        if self.begin and not self.chat:
+            raise ValueError("`begin` goes with `chat`: put it at the end of a prompt that is plain text")
+        if self.tools and not self.chat:
+            raise ValueError("`tools` go with `chat`: a prompt that is plain text says itself what may be called")
+        if self.before and (self.after is None or self.chat):
+            raise ValueError("`before` says how far the context of `after` counts: give `after` too, without `chat`")
+        return self
+
+
+class Call(Frozen):
+    """One call of a tool.
+
+    Inside `args`, `{"$ref": "step"}` stands for the value of a step, `{"$text": [piece, …]}` for the pieces joined as
+    one string, and `{"$literal": value}` for the value itself, unread. Values are put in once; what they contain is
+    never read again as a reference.
+    """
+
+    kind: Literal["call"] = "call"
+    tool: str
+    args: Annotated[dict[str, JsonValue], BeforeValidator(_plain_refs)] = {}
+    approve: bool | None = Field(default=None, exclude_if=lambda approve: approve is None)
+    """`True`: a person has to allow the call before it is made. Set by what the tool and the request say."""
+
+    if TYPE_CHECKING:  # as above
+
+        def __init__(
+            self,
+            *,
+            tool: str,
+            args: Mapping[str, object] = ...,
+            approve: bool | None = None,
+            kind: Literal["call"] = "call",
+        ) -> None: ...
+
+
+def _as_spec(value: object) -> object:
+    return Plugin.of(value) if isinstance(value, BaseModel) else value
+
+
+class Join(Frozen):
+    """Makes one value of the branches named in the step's `needs`."""
+
+    kind: Literal["join"] = "join"
+    merge: Annotated[Plugin, BeforeValidator(_as_spec)] = Plugin(name="collect")
+    """How. A plugin's object is taken as well: `merge=Majority()`."""
+    tolerate: Literal["all", "quorum", "best-effort", "any-end"] = "all"
+    """`all`: a failed branch fails the join. `quorum`: enough when `quorum` branches are done; the rest is cancelled.
+    `best-effort`: waits until every branch has ended and merges those that are done; fails only if none is. `any-end`:
+    the same, but merges when none is done too: how the branches ended is what it is about. It may have no branches
+    at all: such a join ends at once, and is how a value that no step made enters a plan."""
+    quorum: int | None = Field(default=None, ge=1)
+    """How many branches must be done, for `tolerate="quorum"`."""
+    deadline: float | None = Field(default=None, gt=0)
+    """Seconds after the step entered the plan; then it closes with what is done, or fails if that is not enough
+    (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
+    early: bool = False
+    """Close as soon as the merge says that its verdict is certain, and cancel the branches still out."""
+
+    @model_validator(mode="after")
+    def _quorum_given(self) -> Join:
+        if (self.tolerate == "quorum") != (self.quorum is not None):
+            raise ValueError('`quorum` goes with tolerate="quorum", and must be given there')
+        return self
+
+
+Op = Annotated[Think | Call | Join, Field(discriminator="kind")]
+Kind = Literal["think", "call", "join"]
