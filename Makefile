@@ -10,7 +10,7 @@ ARGS ?=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test compiled check lint types imports architecture site format docs bench clean
+.PHONY: help setup demo test compiled check lint types imports architecture site format docs pictures bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -70,6 +70,9 @@ format: $(READY) ## Format the code and mend what ruff can
 docs: $(READY) ## Write docs/reference from the docstrings, and the states of a step into docs/architecture.md
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/states.py
+
+pictures: $(READY) ## Take the pictures of docs/images anew that the README shows (needs chromium)
+	@$(BIN)/python -m scripts.pictures
 
 bench: $(READY) ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -229,6 +229,7 @@ async def test_ctl_sees_and_steers_runs_of_the_store(store: str, monkeypatch: An
     from typer.testing import CliRunner
 
     from plait.apps.control.command import app
+    from plait.apps.control.top import _look
 
     monkeypatch.setenv("PLAIT_JOURNAL", store)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # no process of this host is found there
@@ -244,6 +245,9 @@ async def test_ctl_sees_and_steers_runs_of_the_store(store: str, monkeypatch: An
         await until(lambda: pending(at(store)))
         (listed,) = await ctl("list")
         assert {row["run"]: row["status"] for row in listed["runs"]} == {slow.run: "running", asking.run: "running"}
+        looked = await asyncio.to_thread(_look, {})
+        assert {row["run"]: row["pid"] for row in looked["runs"]} == {slow.run: None, asking.run: None}
+        assert all(row["tokens_per_second"] == 0 for row in looked["runs"]), "since when is not known at the first look"
         (shown,) = await ctl("show", slow.run[:10])
         assert {step["state"] for step in shown["steps"]} >= {"running"}
         await ctl("answer", asking.run, "yes")

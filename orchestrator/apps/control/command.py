@@ -17,7 +17,7 @@ from ..common.output import Output, opened
 from .distant import Distant, under_way
 from .socket import Peer, peers
 
-__all__ = ["app"]
+__all__ = ["app", "store_of_settings", "table"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,7 +41,7 @@ def _all() -> Iterator[tuple[Peer, dict[str, Any], list[dict[str, Any]]]]:
             continue
 
 
-def _store() -> Database | None:
+def store_of_settings() -> Database | None:
     """Return the store that the settings name, if they name one."""
     journal = Config.load().journal
     return journal if isinstance(journal, Database) else None
@@ -55,7 +55,7 @@ def _find(run: str) -> tuple[Peer | Distant, str]:
         return exact[0]
     if exact:
         raise UsageError(f"{run!r} begins the ids of {len(exact)} runs: {', '.join(name for _, name in exact[:5])}")
-    if (store := _store()) is not None:
+    if (store := store_of_settings()) is not None:
         there = [row["run"] for row in under_way(store) if row["run"].startswith(run)]
         if len(there) == 1:
             return Distant.find(store, there[0]), there[0]
@@ -85,7 +85,7 @@ def list_(as_json: Json = False) -> None:
     """List the runs under way on this host."""
     with opened(as_json) as output:
         rows = [{**row, "pid": process["pid"]} for _, process, found in _all() for row in found]
-        if (store := _store()) is not None:
+        if (store := store_of_settings()) is not None:
             here = {row["run"] for row in rows}
             rows += [{**row, "pid": None} for row in under_way(store) if row["run"] not in here]
         if as_json:

@@ -1,4 +1,4 @@
-"""`plait top`: all running runs of this host, live in the terminal."""
+"""`plait top`: all running runs of this host and of the store, live in the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.text import Text
 
 from ..common.options import Json
 from ..common.output import opened
-from .command import table
+from .command import store_of_settings, table
+from .distant import under_way
 from .socket import peers
 
 __all__ = ["top"]
@@ -23,7 +24,8 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show all running runs of this host: steps, tokens a second, budgets, and the workers that they share.
+    """Show all running runs of this host, and of the store that `journal` names: steps, tokens a second, budgets, and
+    the workers that they share.
 
     Ends with Ctrl-C. With --json each look is one line.
     """
@@ -57,13 +59,22 @@ def _look(before: dict[str, tuple[float, int]]) -> dict[str, Any]:
             continue
         processes.append({**process, "runs": len(found)})
         for row in found:
-            at, tokens = before.get(row["run"], (now - row["seconds"], 0))
-            rate = (row["tokens"] - tokens) / max(0.001, now - at)
-            before[row["run"]] = now, row["tokens"]
-            rows.append({**row, "pid": process["pid"], "tokens_per_second": round(rate, 1)})
+            rate = _rate(before, row["run"], row["tokens"], now, row["seconds"])
+            rows.append({**row, "pid": process["pid"], "tokens_per_second": rate})
+    if (store := store_of_settings()) is not None:
+        here = {row["run"] for row in rows}
+        for row in [row for row in under_way(store) if row["run"] not in here]:  # its journal lags by a batch
+            rows.append({**row, "pid": None, "tokens_per_second": _rate(before, row["run"], row["tokens"], now)})
     for gone in before.keys() - {row["run"] for row in rows}:
         del before[gone]
     return {"processes": processes, "runs": rows}
+
+
+def _rate(before: dict[str, tuple[float, int]], run: str, tokens: int, now: float, seconds: float = 0.0) -> float:
+    """Return a run's tokens a second since the last look, or since it began, if that is known; 0 if it is not."""
+    at, had = before.get(run, (now - seconds, 0 if seconds else tokens))
+    before[run] = now, tokens
+    return round((tokens - had) / max(0.001, now - at), 1)
 
 
 def _shown(look: dict[str, Any]) -> Group:

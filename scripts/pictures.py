@@ -1,0 +1,103 @@
+"""Takes the pictures of the README: the live page of the server in chromium, and the REPL as SVG. `make pictures`.
+
+The model is scripted, so that the pictures stay the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.text import Text
+
+import plait.apps.repl.cli  # noqa: F401 - enters the commands in the table
+from plait.apps.adapters.local import local_server
+from plait.apps.repl.conversation import ended, started
+from plait.apps.repl.state import Asked
+from plait.apps.repl.view import Screen
+from plait.core.plan import Plugin
+from plait.runtime.client.config import Config
+from plait.workers.scripted import Reply, Scripted
+from tests.apps.viewer.chromium import tab
+
+IMAGES = Path(__file__).parents[1] / "docs/images"
+SIZE = (1120, 840)
+COLUMNS = 100
+QUESTION = "A bat and a ball cost $1.10. The bat costs $1 more than the ball. What does the ball cost?"
+RIGHT = "Let the ball cost x. Then the bat costs x + 1, so 2x + 1 = 1.10 and x = 0.05.\nAnswer: 0.05"
+HASTY = "The bat costs one dollar, which leaves ten cents for the ball.\nAnswer: 0.10"
+
+
+def replies(rate: float) -> list[Reply]:
+    """What the model says, the same in every picture: five of seven samples are right, two are slow."""
+    return [
+        Reply(text=text, times=1, tokens_per_second=rate * pace)
+        for text, pace in ((RIGHT, 1.0), (HASTY, 1.3), (RIGHT, 0.9), (RIGHT, 0.8), (HASTY, 0.05), (RIGHT, 0.7))
+    ] + [Reply(text=RIGHT, tokens_per_second=rate / 20)]
+
+
+def live_page(path: Path) -> None:
+    """Take the picture of a run under way beside the list of runs."""
+    with tempfile.TemporaryDirectory() as folder, tab() as browser:
+        workers = [Scripted([*replies(400)[:6], *replies(8)])]
+        with local_server(workers=workers, journal=f"{folder}/runs") as url:
+            root = url.removesuffix("/v1")
+
+            def ask(planner: str) -> None:
+                body = {"model": f"plait/{planner}", "messages": [{"role": "user", "content": QUESTION}]}
+                httpx.post(f"{url}/chat/completions", json=body, timeout=60)
+
+            ask("sample:n=7+consensus")
+            behind = threading.Thread(target=ask, args=("sample:n=7",), daemon=True)
+            behind.start()
+            time.sleep(2.5)
+            (row,) = httpx.get(f"{root}/runs").json()["now"]
+            browser.size(*SIZE)
+            browser.send("Page.navigate", url=root)
+            until = time.monotonic() + 30
+            while browser.run("document.documentElement?.dataset.ready || ''") != "yes":
+                assert time.monotonic() < until, browser.problems
+                time.sleep(0.05)
+            time.sleep(1.0)
+            browser.run(f"document.querySelector('[data-run=\"{row['run']}\"] button.open').click()")
+            time.sleep(2.0)
+            browser.picture(path)
+            httpx.post(f"{root}/runs/{row['run']}/cancel", json={})
+            behind.join()
+
+
+async def _talk(config: Config, lines: list[str], stream: io.StringIO) -> None:
+    asked = Asked(n=7)
+    asked.planner = Plugin(name="sample")
+    asked.policies = (Plugin(name="consensus"),)
+    screen = Screen(stream, styled=True)
+    screen.size = lambda: (COLUMNS, 40)
+    repl = started(config, asked, screen)
+    for line in lines:
+        stream.write(f"\x1b[1mplait>\x1b[0m {line}\n")
+        await repl.take(line)
+    await ended(repl)
+
+
+def conversation(path: Path) -> None:
+    """Write a conversation as SVG."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.json"
+        script.write_text('{"replies": [' + ",".join(each.model_dump_json() for each in replies(200)) + "]}")
+        stream = io.StringIO()
+        config = Config(worker="scripted", script=script, journal="off")
+        asyncio.run(_talk(config, [QUESTION, "/branches"], stream))
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(stream.getvalue()))
+    console.save_svg(str(path), title="plait repl")
+
+
+if __name__ == "__main__":
+    conversation(IMAGES / "repl.svg")
+    live_page(IMAGES / "live-page.png")
