@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
+
+
+START, END = 300, 20
+"""Seconds that a server has to begin to answer, and to end."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def served(log: Path) -> AsyncIterator[Server]:
-    """Start a server and yield it when it answers."""
+    """Start a server and yield it when it answers. Raises `RuntimeError` with the end of its log if it does not within
+    `START` seconds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -67,10 +73,11 @@ async def served(log: Path) -> AsyncIterator[Server]:
         )
     root = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(400):
-            if process.returncode is not None:
+        began = time.monotonic()
+        while True:
+            if process.returncode is not None or time.monotonic() - began > START:
                 said = await asyncio.to_thread(log.read_text, errors="replace")
-                raise RuntimeError(said[-2000:])
+                raise RuntimeError(f"the server has not started within {START} s; its log ends with: {said[-2000:]}")
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(_get, f"{root}/health")
                 break
@@ -79,7 +86,11 @@ async def served(log: Path) -> AsyncIterator[Server]:
     finally:
         if process.returncode is None:
             process.terminate()
-            await process.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), END)
+        with contextlib.suppress(ProcessLookupError):  # while it starts it may not heed the signal
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 def _get(url: str) -> str:

@@ -21,6 +21,8 @@ from .measure import Row
 ENGINES, SLOTS, CACHE = 4, 32, 16_000
 HEADER, OWN, MOST = 2_000, 50, 200
 RUNS = 200
+SEED = 9
+"""Of the lengths, and of the order in which the requests are mixed; settings were chosen on others (1 and 7)."""
 BLOCK = 16
 
 
@@ -34,7 +36,7 @@ def requests(headers: int, tokens: int, policy: Plugin) -> list[Request]:
     """Return requests that share some headers, each with a part of its own; in an order that mixes them."""
     heads = [words(f"header {i}", tokens) for i in range(headers)]
     texts = [heads[i % headers] + words(f"own {i}", OWN) for i in range(RUNS)]
-    Random(7).shuffle(texts)
+    Random(SEED).shuffle(texts)
     planner = Plugin(name="single", options={"max_tokens": MOST})
     return [Request(text=text, planner=planner, policies=(policy,)) for text in texts]
 
@@ -43,7 +45,7 @@ def play(headers: int, tokens: int, policy: str, rate: float | None, **options: 
     """Simulate the workload with one policy."""
     hosts = [Host(f"engine-{i}", SLOTS, cache_tokens=CACHE) for i in range(ENGINES)]
     asked = requests(headers, tokens, Plugin(name=policy, options=dict(options)))
-    report = simulate_workload(asked, at_rate(RUNS, rate), hosts=hosts, outcome=varied(0.3), seed=1)
+    report = simulate_workload(asked, at_rate(RUNS, rate), hosts=hosts, outcome=varied(0.3), seed=SEED)
     assert report.done == RUNS, report.failure
     return report
 
