@@ -8,7 +8,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["Cell", "harness", "outputs", "timed"]
+__all__ = ["Cell", "harness", "outputs", "timed", "traced"]
 
 Cell = tuple[str, JsonValue]
 """What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
@@ -66,6 +66,39 @@ def _plait_timed(inputs, repeats):
             spent.append(took / loops)
     return spent
 """
+_TRACER = """
+
+def _plait_traced(args, most):
+    import sys
+    lines = []
+    def changed(frame, known):
+        for name, value in frame.f_locals.items():
+            text = repr(value)[:80]
+            if known.get(name) != text:
+                known[name] = text
+                yield f"{{name}} = {{text}}"
+    def enter(frame, event, given):
+        if frame.f_code.co_filename != "program.py" or frame.f_code.co_name == "_plait_traced":
+            return None
+        known, last = {{}}, [frame.f_lineno]
+        def step(frame, event, given):
+            what = list(changed(frame, known))
+            if event == "return":
+                what.append(f"returns {{repr(given)[:80]}}")
+            if (what or event == "exception") and len(lines) < most:
+                lines.append([last[0], ", ".join(what) or f"raises {{given[0].__name__}}"])
+            last[0] = frame.f_lineno
+            return step
+        return step
+    sys.settrace(enter)
+    try:
+        {entry}(*args)
+    except Exception:
+        pass
+    finally:
+        sys.settrace(None)
+    return lines
+"""
 
 
 def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], key: str) -> str:
@@ -105,3 +138,9 @@ def timed(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repea
     return harness(
         program + _TIMER.format(entry=entry), "_plait_timed", [[[list(each) for each in inputs], repeats]], key
     )
+
+
+def traced(program: str, entry: str, args: Sequence[JsonValue], most: int, key: str) -> str:
+    """Return a program that says which lines ran in one call of a function: its one value is a list of at most `most`
+    pairs, a line's number and what it set or returned. `key` as for `harness`."""
+    return harness(program + _TRACER.format(entry=entry), "_plait_traced", [[list(args), most]], key)

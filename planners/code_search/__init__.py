@@ -13,15 +13,17 @@ from plait.core.awaited import Asked, Called
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import derive
-from plait.core.programs import Cell, harness, outputs
+from plait.core.programs import Cell, harness, outputs, traced
 
 from .._shared.functions import problem_of, shown
 from .choose import Evidence, Rule, chosen
-from .programs import Candidate, mutated, tests_in
+from .programs import Candidate, mutated, tests_in, trace_of
 
 __all__ = ["CodeSearch", "Searching"]
 
 REPAIR = "\n\nThis program fails: {failure}\nWrite the whole corrected function in a ```python block.\n"
+_TRACED = 60
+"""Lines of a trace."""
 TESTS = """{question}
 
 Do not solve it. Write up to {count} tests for it, one a line, each as JSON: {{"args": [arguments], "want": result}}
@@ -67,6 +69,9 @@ class CodeSearch(Flow):
     """Most pairs of behaviours for which a test that tells them apart is asked for."""
     rule: Rule = "votes"
     """`votes` of tests, `agreement` (votes times cluster) or `majority` of behaviours."""
+    trace_guided: bool = False
+    """Show a repair what each line did on the public case that failed, as EG-CFG does (arXiv 2506.10948, its guidance
+    weight being 1). One run of the program more for each repair."""
     temperature: float = Field(default=0.8, ge=0.0)
     """Of the programs; tests are written greedily."""
     max_tokens: int = Field(default=1024, ge=1)
@@ -159,6 +164,8 @@ class Searching:
                 failure = await self._failure(candidate)
                 if not failure:
                     return
+                if options.trace_guided and repair < options.repairs:
+                    failure += await self._trace(candidate)
             if repair < options.repairs:
                 prompt = REPAIR.replace("{failure}", failure)
                 line = line.think(prompt, **self._sampling(f"repair-{number}.{repair + 1}"))
@@ -192,6 +199,18 @@ class Searching:
                 call = f"{self._entry}({', '.join(map(json.dumps, args))})"
                 first = f"{call} gave {shown(cell)}, and should give {json.dumps(want)}."
         return first
+
+    async def _trace(self, candidate: Candidate) -> str:
+        """Return what the lines of a program did on the first public case that it fails, or an empty text."""
+        args = next(args for args, want in self._public if candidate.cells[json.dumps(args)] != ("value", want))
+        key = f"{self._ctx.random.random():.17f}"
+        code = traced(candidate.program, self._entry, args, _TRACED, key)
+        try:
+            said = await self._ctx.call(self._options.tool, code=code)
+        except StepFailed:
+            return ""
+        ((kind, value),) = outputs(said, 1, key)
+        return trace_of(candidate.program, value) if kind == "value" else ""
 
     # -- running ------------------------------------------------------------------------------------------------------
 

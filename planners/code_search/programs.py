@@ -12,7 +12,10 @@ from pydantic import JsonValue
 from plait.core.flow import Line
 from plait.core.programs import Cell
 
-__all__ = ["Candidate", "mutated", "tests_in"]
+__all__ = ["Candidate", "mutated", "tests_in", "trace_of"]
+
+_MOST = 1600
+"""Characters of a trace that a model is shown: about 400 tokens."""
 
 
 @dataclass(slots=True)
@@ -78,3 +81,24 @@ def tests_in(text: str, most: int) -> list[tuple[list[JsonValue], JsonValue]]:
         if isinstance(said, dict) and isinstance(said.get("args"), list) and said.get("want") is not None:
             found.setdefault(json.dumps(said["args"]), (said["args"], said["want"]))
     return list(found.values())[:most]
+
+
+def trace_of(program: str, said: JsonValue) -> str:
+    """Return the lines that a run of `plait.core.programs.traced` told of, each with its text, for a prompt.
+
+    >>> print(trace_of("def f(x):\\n    y = x + 1\\n    return y", [[2, "x = 1"], [2, "y = 2"], [3, "returns 2"]]))
+    <BLANKLINE>
+    What its lines did then:
+    line 2: y = x + 1    # x = 1
+    line 2: y = x + 1    # y = 2
+    line 3: return y    # returns 2
+    """
+    texts = program.splitlines()
+    lines: list[str] = []
+    for each in said if isinstance(said, list) else ():
+        match each:
+            case [int(number), str(what)] if 0 < number <= len(texts):
+                lines.append(f"line {number}: {texts[number - 1].strip()}    # {what}")
+            case _:
+                continue
+    return "\n".join(["\nWhat its lines did then:", *lines])[:_MOST] if lines else ""

@@ -12,7 +12,7 @@ import pytest
 
 from plait import Orchestrator, tool
 from plait.core.errors import TaskError
-from plait.core.programs import harness, outputs
+from plait.core.programs import harness, outputs, traced
 from plait.planners.code_search import CodeSearch
 from plait.planners.code_search.choose import Evidence, chosen
 from plait.planners.code_search.programs import mutated, tests_in as read_tests
@@ -182,3 +182,23 @@ def test_programs_of_a_model_are_run_in_a_real_sandbox() -> None:
     if "passes 0 of 1" in answer.why:
         pytest.skip("this kernel does not allow the sandbox")
     assert "return a if a > b else b" in answer.answer
+
+
+@pytest.mark.parametrize("guided", [True, False])
+def test_a_repair_is_shown_what_the_lines_did_on_the_public_case(guided: bool) -> None:
+    wrong = "```python\ndef larger(a, b):\n    c = a - b\n    return a if c < 0 else b\n```"
+    repaired = Reply(when=r"return a if c < 0 else b    # returns 1", text=RIGHT)
+    answer = solved([repaired, Reply(when="This program fails", text=""), Reply(text=wrong)], n=1, repairs=1, tests=0,
+                    trace_guided=guided)  # fmt: skip
+    assert ("a if a > b" in str(answer.answer)) is guided, answer.failure
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["def f(a):\n    return 1 / a", "def f(a):\n    raise SystemExit", "def f(a):\n    while True:\n        a += 1"],
+)
+def test_a_trace_of_a_program_that_fails_is_no_failure(program: str) -> None:
+    code = traced(program.replace("while True", "for a in range(10_000)"), "f", [0], 5, "key")
+    ran = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ((kind, value),) = outputs({"stdout": ran.stdout}, 1, "key")
+    assert kind in ("value", "error") and len(value) <= 500  # type: ignore[arg-type]

@@ -4,6 +4,9 @@ Give it to a run with a tools file of two lines, as `--tools FILE.py`:
 
     from plait.workers.tools.reward import reward_model
     reward = reward_model("model-name", base_url="http://127.0.0.1:8000")
+
+The model needs a server of its own (`vllm serve MODEL --runner pooling`): the engine worker generates only, since an
+engine of vLLM either generates or pools.
 """
 
 from __future__ import annotations
