@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait.core.plan import Sampling, Structured
+from plait.core.ops import Sampling, Structured
 from plait.core.result import Failure
 from plait.workers._shared.streams import Stream
 from plait.workers.engine.requests import EngineOutputs, EngineRequest
