@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from plait.apps.serve.tenants import hashed
 from plait.workers.scripted import Reply
-from tests.apps.serve.conftest import Serve, _starting
+from tests.apps.serve.conftest import Serve, Served, _starting
 
 openai: Any = pytest.importorskip("openai")
 
@@ -87,3 +88,31 @@ async def test_a_tenant_sees_its_runs_on_every_server_and_no_others(serve: Serve
         assert (await http.post(f"{two.url}/runs/{run}/cancel", headers=ann, json={})).status_code == 200
         while (await two.client("key-ann").responses.retrieve(made.id)).status != "cancelled":
             await asyncio.sleep(0.05)
+
+
+async def test_rates_and_the_days_tokens_are_counted_over_all_servers(serve: Serve, store: str) -> None:
+    tenants = [
+        {"name": "ann", "keys": [hashed("key-ann")], "requests_per_minute": 3, "tokens_per_day": 1000},
+        {"name": "bob", "keys": [hashed("key-bob")], "tokens_per_day": 4},
+    ]
+    settings: dict[str, Any] = {"journal": store, "tenants": tenants}
+    body: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
+
+    async def asked(server: Served, name: str) -> Any:
+        return await server.client(f"key-{name}").chat.completions.create(**body)
+
+    async with serve("one two three four", **settings) as one, serve("one two three four", **settings) as two:
+        if time.time() % 60 > 50:  # the minute is the clock's
+            await asyncio.sleep(61 - time.time() % 60)
+        for server in (one, two, one):
+            await asked(server, "ann")
+        with pytest.raises(openai.RateLimitError, match="more than 3 requests in a minute"):
+            await asked(two, "ann")
+        await asked(one, "bob")
+        while one.service._work:
+            await asyncio.sleep(0.01)
+        with pytest.raises(openai.RateLimitError, match="4 tokens of today"):
+            await asked(two, "bob")
+    async with serve("one two three four", **settings) as again:
+        with pytest.raises(openai.RateLimitError, match="4 tokens of today"):
+            await asked(again, "bob")

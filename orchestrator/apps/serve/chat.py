@@ -91,6 +91,7 @@ class ChatCompletions:
                 "reasoning_effort": body.reasoning_effort,
             },
         )
+        await service.counted(user)
         made = service.ask(body, body.messages, wishes, user)
         if body.n not in (None, 1):
             if made.planner.name != "single" or body.plait.plan is not None:

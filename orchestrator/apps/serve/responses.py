@@ -51,6 +51,7 @@ class ResponsesApi:
             asking={"reasoning_effort": body.effort},
         )
         first = [{"role": "system", "content": body.instructions}] if body.instructions else []
+        await self._service.counted(user)
         made = self._service.ask(body, [*first, *conversation], wishes, user)
         told = bool(body.stream or body.background)
         live = await self._service.submit(made, body.plait, user, watch=told)

@@ -16,6 +16,7 @@ from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Worker, offer
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.journal import store
+from ...runtime.journal.counters import Counters
 from ...runtime.journal.directory import find
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
@@ -53,6 +54,7 @@ class Service:
         config = orchestrator.config
         self.store = config.journal if isinstance(config.journal, Database) else None
         """What is shared with other processes."""
+        self._counters = Counters(self.store) if self.store is not None else None
         self.pooled = self.store is not None and config.pool is not None
         """Whether runs of processes that died go on elsewhere."""
         self.responses = Responses(settings, None if config.journal == "off" else Documents(place(config), "response"))
@@ -77,6 +79,8 @@ class Service:
         await self.drain()
         self.ready = False
         await self.orchestrator.close()
+        if self._work:
+            await asyncio.wait(self._work, timeout=self.settings.drain_seconds)
         await asyncio.to_thread(self.responses.close)
         self.audit.close()
 
@@ -106,6 +110,21 @@ class Service:
         found = resolve(model, self.settings.aliases, self.served, self.any_name)
         user.may_ask(model, found.model)
         return found
+
+    async def counted(self, user: User) -> None:
+        """Count a request of a tenant's over all processes of the store, and learn what they have counted. Raises
+        `ApiError` beyond the rate."""
+        if self._counters is None or not user.limited:
+            return
+        minute, day = user.spans
+        (requests,) = await asyncio.to_thread(self._counters.add, f"requests {user.name}", minute, (1.0,))
+        tokens, cost = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0))
+        user.learned(tokens, cost, requests)
+
+    async def _used(self, user: User, tokens: int, cost: float) -> None:
+        assert self._counters is not None
+        used = await asyncio.to_thread(self._counters.add, f"used {user.name}", user.spans[1], (float(tokens), cost))
+        user.learned(*used)
 
     def limits(self, user: User) -> Budget:
         """Return what one run of a tenant may use at most."""
@@ -159,9 +178,13 @@ class Service:
         live = Live(handle, user, Asked({}, "", handle.request.planner, steps=False))
         self._began(live)
         if self.on_taken is not None:
-            task = asyncio.ensure_future(_logged(self.on_taken(live)))
-            self._work.add(task)
-            task.add_done_callback(self._work.discard)
+            self._behind(self.on_taken(live), "the response of a run that was taken over")
+
+    def _behind(self, work: Awaitable[None], what: str) -> None:
+        """Do something that nobody waits for."""
+        task = asyncio.ensure_future(_logged(work, what))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
 
     async def order(self, run: str, verb: str, about: str = "", value: JsonValue = None) -> None:
         """Tell the process that has a run what a client wants of it. Raises `UsageError` for a run that is over."""
@@ -189,6 +212,8 @@ class Service:
         live.user.ended(live.handle.run, answer)
         if answer is not None:
             usage = answer.usage
+            if self._counters is not None and live.user.limited:
+                self._behind(self._used(live.user, usage.completion, usage.cost), "what a run took")
             self.metrics.used(live.user.name, usage.completion)
             self.audit.write(
                 tenant=live.user.name, run=live.handle.run, model=live.asked.model[:200],
@@ -207,8 +232,8 @@ class Service:
             live.handle.cancel("the server was stopped")
 
 
-async def _logged(work: Awaitable[None]) -> None:
+async def _logged(work: Awaitable[None], what: str) -> None:
     try:
         await work
     except Exception as error:
-        log.error("the response of a run that was taken over: %s", error)
+        log.error("%s: %s", what, error)

@@ -68,6 +68,30 @@ class User:
         self._turn()
         return self._tokens, self._cost
 
+    @property
+    def limited(self) -> bool:
+        """Whether what it uses is counted over all processes of a store, where there is one."""
+        tenant = self.tenant
+        return any(
+            each is not None for each in (tenant.requests_per_minute, tenant.tokens_per_day, tenant.cost_per_day)
+        )
+
+    @property
+    def spans(self) -> tuple[int, int]:
+        """The minute and the day that it is, from 1970."""
+        now = self._clock()
+        return int(now // 60), int(now // _DAY)
+
+    def learned(self, tokens: float, cost: float, requests: float = 0.0) -> None:
+        """Take note of what all processes together have counted: the day's tokens and cost, the minute's requests.
+        Raises `ApiError` beyond the rate."""
+        self._turn()
+        self._tokens, self._cost = max(self._tokens, int(tokens)), max(self._cost, cost)
+        most = self.tenant.requests_per_minute
+        if most is not None and requests > most:
+            wait = max(1, round(60 - self._clock() % 60))
+            raise self._later(f"more than {most} requests in a minute: {_LATER}", wait)
+
     def sees(self, other: User) -> bool:
         """Whether another's runs are shown to it."""
         return self is other or self.tenant.admin

@@ -57,5 +57,11 @@ BEGIN
     IF NOT FOUND THEN RAISE EXCEPTION 'the process is over'; END IF;
 END $$;
 """,
+    """
+CREATE TABLE plait.counters (
+    name text NOT NULL, span bigint NOT NULL, place int NOT NULL, n double precision NOT NULL,
+    PRIMARY KEY (name, span, place)
+);
+""",
 )
 """Format of each: what psycopg runs as one script."""
