@@ -16,7 +16,7 @@ from plait import Budget, Call, Join, Merge, Plan, Planner, Policy, Ref, Step, T
 from plait.core.events import Job
 from plait.core.interfaces import Hold, Place, Progress, Stop, Verdict, Wake, Worker
 from plait.core.ops import Kind, Sampling, Text
-from plait.core.result import Failure, Result, Signals, Usage
+from plait.core.result import Drawn, Failure, Result, Signals, Usage
 
 SURROGATE = "half \ud83d of a pair"
 HUGE = 10**30
@@ -113,6 +113,10 @@ def raising(error: Callable[[], BaseException], first: Sequence[Any] = ()) -> Ca
     return deed
 
 
+RARE = ("reasoning", "anew", "prior", "labels", "drawn", "patch", "partial", "extracted")
+"""Fields of a result that few workers set."""
+
+
 def deeds() -> dict[str, Callable[[Job], AsyncIterator[Any]]]:
     """What the worker may do, by name."""
     found: dict[str, Callable[[Job], AsyncIterator[Any]]] = {
@@ -139,6 +143,11 @@ def deeds() -> dict[str, Callable[[Job], AsyncIterator[Any]]]:
         found[f"group-{number}"] = yielding(raw_progress(text="x", tokens=1, group=value), Result(value="x"))
         found[f"result-ids-{number}"] = yielding(raw(Result, value="x", token_ids=value, prompt_ids=value))
         found[f"logprob-{number}"] = yielding(raw(Result, value="x", logprob=value, finish=value, why=value))
+        for name in RARE:
+            found[f"{name}-{number}"] = yielding(raw(Result, value="x", **{name: value}))
+    found["plan"] = yielding(raw(Result, value="x", patch=Plan(steps=(), output="a")))
+    found["labels"] = yielding(raw(Result, value="x", labels={SURROGATE: -1.0, "a": math.nan, 3: "b"}))
+    found["drawn"] = yielding(raw(Result, value="x", drawn=raw(Drawn, logprobs="many", end=7, policies=None)))
     for number, usage in enumerate(usages()):
         found[f"usage-{number}"] = yielding(raw(Result, value="x", usage=usage))
     found["signals"] = yielding(

@@ -16,10 +16,11 @@ from pydantic import ValidationError
 from ...core.errors import PlannerError, UsageError
 from ...core.interfaces import MOST_STEPS, Brief, Planner, Progress
 from ...core.plan import Plan, Step
-from ...core.result import NO_USAGE, NOTHING, Failure, Finish, Result, Signals, Usage
+from ...core.result import NO_USAGE, NOTHING, Drawn, Failure, Finish, Result, Signals, Usage
 from ...core.values import json_value, writable
 
 _FINISHES = get_args(Finish)
+_TEXTS = ("why", "reasoning", "anew", "prior")
 
 MOST = 1 << 40
 """More tokens than any attempt has. A larger count is a fault of whoever reported it."""
@@ -56,9 +57,11 @@ def end(item: Result | Failure, worker: str) -> Result | Failure:
         wrong, made = f"a value that cannot be written down: {error}", None
     if wrong:
         return Failure(kind="WorkerError", message=f"{worker} returned {wrong}", usage=usage)
-    why = writable(item.why)
     changed |= {} if made is item.value else {"value": made}
-    changed |= {} if why is item.why else {"why": why}
+    for name in _TEXTS:
+        given = getattr(item, name)
+        said = writable(given)
+        changed |= {} if said is given else {name: said}
     return item.model_copy(update=changed) if changed else item
 
 
@@ -68,13 +71,38 @@ def _wrong_field(item: Result) -> str:
         return "token ids that are no tuple of integers"
     if item.finish not in _FINISHES:
         return f"finish={reprlib.repr(item.finish)}, which is none of {', '.join(_FINISHES)}"
-    if not _is_number(item.logprob) or not isinstance(item.why, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return "a `logprob` that is no number, or a `why` that is no text"
+    if not _is_number(item.logprob):
+        return "a `logprob` that is no number"
+    for name in _TEXTS:
+        if not isinstance(getattr(item, name), str):
+            return f"a `{name}` that is no text"
+    if not (item.partial is False or item.partial is True) or item.extracted is not False:
+        return "`partial` or `extracted`, which no worker says"
+    if item.patch is not None:
+        return "a plan, and a worker makes none"
     if item.signals is not None:
         try:
             Signals.model_validate(item.signals.__dict__)
         except (ValidationError, AttributeError):
             return "signals whose numbers are none"
+    return _wrong_labels(item) if item.labels or item.drawn is not None else ""
+
+
+def _wrong_labels(item: Result) -> str:
+    """Return what is wrong with what a result says of labels, and of how its tokens were drawn, or nothing."""
+    labels, drawn = cast("tuple[object, object]", (item.labels, item.drawn))
+    if not isinstance(labels, dict):
+        return "labels that are no dictionary"
+    for label, logprob in cast("dict[object, object]", labels).items():
+        known = isinstance(label, str) and writable(label) is label
+        if not known or type(logprob) not in (int, float) or math.isnan(cast("float", logprob)):
+            return f"the label {reprlib.repr(label)} with {reprlib.repr(logprob)}, which is no log-probability"
+    try:
+        if drawn is not None and not isinstance(drawn, Drawn):
+            raise TypeError
+        Drawn.model_validate({} if drawn is None else drawn.__dict__)
+    except (ValidationError, TypeError):
+        return "a `drawn` that says nothing of how tokens were drawn"
     return ""
 
 

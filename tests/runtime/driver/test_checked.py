@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from plait import AsyncOrchestrator
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker, offer
+from plait.core.plan import Plan
 from plait.core.result import Failure, Result, Usage
+from plait.runtime.journal.replay import replay
+from plait.runtime.plugins.loader import Plugins
 
 
 class Says(Worker):
@@ -84,3 +88,31 @@ def test_a_worker_that_only_has_the_methods_offers_the_defaults() -> None:
 
     said = offer(Bare())  # pyright: ignore[reportArgumentType]
     assert said == (2, ("think",), (), None, None, "", None, False, {})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"reasoning": 7}, {"anew": object()}, {"prior": 5}, {"labels": {"a": math.nan}}, {"labels": {"\ud83d": -1.0}},
+     {"labels": [1]}, {"drawn": object()}, {"drawn": ("x",)}, {"extracted": "x"}, {"partial": object()},
+     {"patch": "x"}, {"patch": Plan(steps=(), output="a")}],
+    ids=str,
+)  # fmt: skip
+async def test_a_field_that_few_workers_set_is_looked_at_too(wrong: dict[str, object], tmp_path: Path) -> None:
+    """Some reached the caller as a TypeError, and some left a journal of all runs that could not be read again."""
+    path = tmp_path / "runs.plait"
+    async with AsyncOrchestrator(
+        workers=[Says([Result(value="x").model_copy(update=wrong)])], journal=path
+    ) as orchestrator:
+        answer = await orchestrator.run("go")
+    assert answer.status == "failed" and answer.failure is not None
+    assert answer.failure.message.startswith("says returned ")
+    assert replay(path, Plugins()).divergence is None
+
+
+async def test_half_characters_in_any_text_of_a_result_are_written_as_what_a_file_can_hold(tmp_path: Path) -> None:
+    half = {"reasoning": "half \ud83d", "anew": "\ud83d", "why": "\ud83d"}
+    worker = Says([Result(value="fine").model_copy(update=half)])
+    async with AsyncOrchestrator(workers=[worker], journal=tmp_path / "runs.plait") as orchestrator:
+        answer = await orchestrator.run("go")
+    assert answer.answer == "fine" and answer.reasoning.startswith("half ") and answer.reasoning.isprintable()
+    assert replay(tmp_path / "runs.plait", Plugins()).divergence is None
