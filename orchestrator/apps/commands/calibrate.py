@@ -96,7 +96,7 @@ def _of(number: int, attempt: Recorded) -> Recorded:
 
 async def probe(config: Config, journal: Path) -> None:
     """Run short answers on the engine, more and more at the same time, and write them down."""
-    config = config.model_copy(update={"journal": journal, "cache": None})
+    config = config.model_copy(update={"journal": journal, "cache": None, "max_waiting": None})
     async with AsyncOrchestrator(config=config) as orchestrator:
         for lot, width in enumerate(_WIDTHS):
             planner = Plugin(name="single", options={"max_tokens": _TOKENS, "temperature": 1.0})

@@ -154,7 +154,13 @@ async def _measured(
 ) -> dict[str, Any]:
     """Run a workload on the engine in one configuration; return what was simulated and what was measured."""
     worker = "ray" if candidate.engines > 1 and config.worker == "engine" else config.worker
-    settings = {"engines": candidate.engines, "slots": candidate.slots, "worker": worker, "cache": None}
+    settings = {
+        "engines": candidate.engines,
+        "slots": candidate.slots,
+        "worker": worker,
+        "cache": None,
+        "max_waiting": None,
+    }
     arrivals, seconds = at_rate(runs, rate, seed=0), list[float]()
     async with AsyncOrchestrator(config=config.model_copy(update=settings)) as orchestrator:
         await orchestrator.run(text, n=candidate.width, **options)  # the first one pays for what is made only once

@@ -53,6 +53,7 @@ async def opened_session(
 
     Raises `Interrupted` when the user gives up before they are ready.
     """
+    config = config.model_copy(update={"max_waiting": None})  # a command bounds its load itself: what is due can wait
     orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal)
     if watch is not None:
         orchestrator.watch(watch)

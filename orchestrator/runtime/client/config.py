@@ -219,7 +219,8 @@ class Config(BaseSettings):
     """Limits of each run: a table, or a text such as `total_tokens=20000,cost=0.5`. A request's own go before."""
     max_waiting: int | None = Field(default=None, ge=1)
     """Runs that may wait for a slot. One more is refused (`Overloaded`) with an estimate of its wait, rather than make
-    all of them late; no limit by default."""
+    all of them late; no limit by default. For what asks from outside: `plait eval`, `batch` and the like have no such
+    limit."""
     prices: dict[str, Price] = {}
     """What models cost, by name of the model or of its worker; `default` for all others. `input`, `cached` and `output`
     are per million tokens, `hour` is what one slot of an engine costs an hour."""

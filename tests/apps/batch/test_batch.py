@@ -57,6 +57,17 @@ def test_every_row_has_an_outcome_in_the_order_of_the_input(plait: Plait, tmp_pa
     assert not (tmp_path / "out.jsonl.progress").exists()
 
 
+def test_rows_wait_where_requests_from_outside_would_be_refused(
+    plait: Plait, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLAIT_MAX_WAITING", "1")
+    monkeypatch.setenv("PLAIT_SLOTS", "2")
+    rows, script = _rows(tmp_path / "in.jsonl", 40), _script(tmp_path / "s.json", delay=0.01)
+    done = plait("batch", rows, "--out", "out.jsonl", "--script", script, "--json")
+    assert done.code == 0, done.err
+    assert {row["status"] for row in _read(tmp_path / "out.jsonl")} == {"done"}
+
+
 def test_parquet_has_the_same_rows(plait: Plait, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows, script = _rows(tmp_path / "in.jsonl", 1100), _script(tmp_path / "s.json")
