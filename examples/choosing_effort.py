@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from plait import Orchestrator
 from plait.planners.by_complexity import ByComplexity
+from plait.planners.scale import Scale
 from plait.planners.ssr import SSR
 from plait.planners.takeover import Takeover
 from plait.workers.scripted import Reply, Scripted
@@ -47,6 +48,20 @@ def main() -> None:
         with Orchestrator(workers=[small(), large()]) as plait:
             answer = plait.run(QUESTION, planner=planner)
         print(f"{type(planner).__name__}: {answer.answer} ({answer.why})")
+
+    planned = Scripted(
+        [
+            Reply(when="How difficult is this step", labels={"0": 0.5, "9": 0.5}),
+            Reply(when="Do this step only.*first", text="2, 3, 5, 7"),
+            Reply(when="Do this step only.*second", text="11, 13, 17, 19"),
+            Reply(when="Answer the question now", text="Answer: 8"),
+            Reply(text="1. [difficulty 1; needs none] the first ten\n2. [difficulty 2; needs none] the second ten\n"),
+        ]
+    )
+    known = [(0.4, 1.0)] * 60 + [(0.6, 1.0)] * 40  # steps as difficult as that were done right at once
+    with Orchestrator(workers=[planned]) as plait:
+        answer = plait.run(QUESTION, planner=Scale(outlines=1, records=tuple(known)))
+    print(f"Scale: {answer.answer} ({answer.why})")
 
     puzzle = Scripted(
         [

@@ -14,8 +14,8 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 
 from .._shared.steps import Asker, filled, instead, or_direct, shortened
+from .._shared.sub_problems import HARDEST, GraphText, Part
 from . import text as words
-from .text import HARDEST, GraphText, Part
 
 __all__ = ["SkeletonGraph"]
 

@@ -28,6 +28,10 @@ __all__ = ["LIMIT", "RULES", "Rule", "Setting", "choose", "page_of", "replay", "
 
 LIMIT = -0.01
 """Accuracy that a rule may cost, against the full vote."""
+LOSSES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
+"""Of the curve."""
+BY_CONFIDENCE = ("cges", "confident", "deepconf")
+"""Rules that read how sure the model was."""
 WAVES = 4
 """Branches in flight, for the rules that stop a vote."""
 
@@ -164,8 +168,10 @@ def _rows(pair: tuple[Setting, Sequence[Drawn]]) -> Rows:
     return np.array([replay(pair[0], each) for each in pair[1]], dtype=np.float64).reshape(-1, len(Row._fields))
 
 
-def choose(rule: Rule, outcomes: Mapping[Setting, Rows], full: Rows, places: Places) -> Setting:
-    """Return the setting that saves most of those that cost at most a point on these places, or the most accurate."""
+def choose(
+    settings: Sequence[Setting], outcomes: Mapping[Setting, Rows], full: Rows, places: Places, limit: float = LIMIT
+) -> Setting:
+    """Return the setting that saves most of those that cost at most `limit` on these places, or the most accurate."""
 
     def cost(setting: Setting) -> float:
         return float((outcomes[setting][places, 0] - full[places, 0]).mean())
@@ -173,8 +179,8 @@ def choose(rule: Rule, outcomes: Mapping[Setting, Rows], full: Rows, places: Pla
     def tokens(setting: Setting) -> float:
         return float(outcomes[setting][places, 1].sum())
 
-    fit = [each for each in rule.settings if cost(each) >= LIMIT - 1e-9]
-    return min(fit, key=tokens) if fit else max(rule.settings, key=cost)
+    fit = [each for each in settings if cost(each) >= limit - 1e-9]
+    return min(fit, key=tokens) if fit else max(settings, key=cost)
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -200,6 +206,7 @@ def page_of(drawn: Sequence[Drawn], outcomes: Mapping[Setting, Rows], command: s
     lines += _voters(drawn, full, by_level)
     lines += _chosen(outcomes, full, by_level)
     lines += _defaults(outcomes, full, by_level)
+    lines += _curve(outcomes, full, by_level)
     lines += ["## What is not in the tables", "", "| rule | because |", "|---|---|"]
     lines += [f"| {name} | {why} |" for name, why in MISSING]
     return "\n".join(lines) + "\n"
@@ -236,13 +243,42 @@ def _chosen(outcomes: Mapping[Setting, Rows], full: Rows, by_level: Mapping[int,
              "| rule | solved, all levels | change | worst level | saved | tokens | in sequence | within a point |",
              "|---" * 8 + "|"]  # fmt: skip
     for rule in RULES:
-        parts: dict[int, Rows] = {}
-        for level, at in by_level.items():
-            rows = np.zeros((len(full), 3))
-            for tuning, measured in _halves(at):
-                rows[measured] = outcomes[choose(rule, outcomes, full, tuning)][measured]
-            parts[level] = rows[at]
+        parts = _measured(rule.settings, LIMIT, outcomes, full, by_level)
         lines.append(_line(rule.label, parts, {level: full[at] for level, at in by_level.items()}))
+    return [*lines, ""]
+
+
+def _measured(
+    settings: Sequence[Setting],
+    limit: float,
+    outcomes: Mapping[Setting, Rows],
+    full: Rows,
+    by_level: Mapping[int, Places],
+) -> dict[int, Rows]:
+    """Return what the setting that was chosen on one half of a level's sums comes to on the other, both ways round."""
+    parts: dict[int, Rows] = {}
+    for level, at in by_level.items():
+        rows = np.zeros((len(full), 3))
+        for tuning, measured in _halves(at):
+            rows[measured] = outcomes[choose(settings, outcomes, full, tuning, limit)][measured]
+        parts[level] = rows[at]
+    return parts
+
+
+def _curve(outcomes: Mapping[Setting, Rows], full: Rows, by_level: Mapping[int, Places]) -> list[str]:
+    """What may be saved for what loss, by the best setting of all stop rules; and without rules by confidence."""
+    lines = ["## What a loss buys", "",
+             "For each level the cheapest setting of all rules that stop a vote whose loss on one half is at most the "
+             "first column, measured on the other half.", "",
+             "| loss allowed | rules | solved, all levels | change | worst level | saved | tokens | in sequence | "
+             "within a point |", "|---" * 9 + "|"]  # fmt: skip
+    whole = {level: full[at] for level, at in by_level.items()}
+    stopping = [each for rule in RULES for each in rule.settings if each.early or each.policies or each.allocate]
+    answers = [each for each in stopping if not any(word in " ".join(each.policies) for word in BY_CONFIDENCE)]
+    for label, settings in (("all", stopping), ("by answers alone", answers)):
+        for limit in LOSSES:
+            row = _line(label, _measured(settings, -limit, outcomes, full, by_level), whole)
+            lines.append(f"| {100 * limit:g} points {row}")
     return [*lines, ""]
 
 

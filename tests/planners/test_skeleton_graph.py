@@ -12,8 +12,8 @@ from plait.core.errors import FieldError
 from plait.core.ops import Text, Think
 from plait.core.plan import Plan
 from plait.core.result import Result
+from plait.planners._shared.sub_problems import HARDEST, GraphText, Part
 from plait.planners.skeleton_graph import SkeletonGraph
-from plait.planners.skeleton_graph.text import HARDEST, GraphText, Part
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, labels, named, prompt, read, states
 

@@ -41,17 +41,18 @@ class Models(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
-        assert isinstance(think, Think) and think.model is not None
+        assert isinstance(think, Think)
+        name = think.model or ""
         text = "".join(part.text for part in think.parts if isinstance(part, Text)) + think.begin
         labels = think.sampling.labels
-        self.calls.append(think.model + "?" * bool(labels))
+        self.calls.append(name + "?" * bool(labels))
         if labels:
             high = min(max(self._judge(text), 1e-9), 1 - 1e-9)
             known = {labels[0]: math.log(1 - high), labels[-1]: math.log(high)}
             yield Result(value=labels[-1], labels=known, usage=Usage(completion=1), finish="length")
             return
-        words, cut = generated(self._models[think.model](text), think.sampling)
-        self.tokens[think.model] += len(words)
+        words, cut = generated(self._models[name](text), think.sampling)
+        self.tokens[name] += len(words)
         yield Result(value="".join(words), usage=Usage(completion=len(words)), finish=cut or "stop", logprob=-0.5)
 
     async def cancel(self, attempt: int) -> None:

@@ -45,9 +45,9 @@ def test_the_cheapest_setting_within_a_point_is_chosen_else_the_most_accurate() 
         dear: np.stack([np.arange(100) >= 1, 50 * ones, ones], 1),
     }
     rule, everywhere = Rule("r", cheap, (dear,)), np.arange(100)
-    assert choose(rule, rows, rows[full], everywhere) == dear
-    assert choose(rule, rows, rows[full], everywhere[10:]) == cheap, "no loss on these places"
-    assert choose(Rule("r", cheap), rows, rows[full], everywhere) == cheap
+    assert choose(rule.settings, rows, rows[full], everywhere) == dear
+    assert choose(rule.settings, rows, rows[full], everywhere[10:]) == cheap, "no loss on these places"
+    assert choose([cheap], rows, rows[full], everywhere) == cheap
 
 
 def test_sums_are_those_of_a_seed_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
