@@ -13,7 +13,7 @@ from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Plugin
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
-from plait.core.routing import Route, Tier, features
+from plait.core.routing import Pattern, Route, Tier, features
 from plait.core.task import Task
 from plait.core.view import Branch
 
@@ -48,6 +48,8 @@ class ByComplexity(Planner):
     """Planners with what is known of them, at most eight."""
     scale: dict[str, tuple[float, float]] = {}
     """Mean and standard deviation of each feature."""
+    together: tuple[Pattern, ...] = ()
+    """Which tiers were right together, on how many requests, and at what cost."""
     price: float = 0.0
     """What a token takes off the 1 of a right answer."""
     cascade: Literal["verifier", "off"] = "verifier"
@@ -59,7 +61,7 @@ class ByComplexity(Planner):
 
     def route(self) -> Route:
         """Return the numbers."""
-        return Route(tiers=self.tiers, scale=self.scale, price=self.price)
+        return Route(tiers=self.tiers, scale=self.scale, together=self.together, price=self.price)
 
     def start(self, brief: Brief) -> Plan:
         """Return the plan of the first tier, and the check behind it."""

@@ -34,6 +34,8 @@ FAMILIES = {
     "small": ("the small model", tuple(TIERS)),
     "both": ("both models", (*TIERS, *(f"{key}-large" for key in LARGE))),
 }
+LEAST = 40
+"""Problems of a tier below which it is left out."""
 LOSE = 0.01
 GOAL = 0.6
 """Of the oracle's saving."""
@@ -87,9 +89,11 @@ def _planners(labels: dict[str, str], records: Records) -> Table:
 
 
 def _rows(keys: Sequence[str], records: Records, problems: Sequence[Problem]) -> tuple[list[Row], int]:
-    """Return the runs of all tiers on the problems that all of them were run on."""
-    runs = {key: records[key] for key in keys if records.get(key)}
-    if len(runs) < len(keys):
+    """Return the runs of all tiers on the problems that all of them were run on, and how many problems these are."""
+    runs = {key: records[key] for key in keys if len(records.get(key, ())) >= LEAST}
+    if len(runs) < 2 or (
+        any(key.endswith("-large") for key in keys) and not any(key.endswith("-large") for key in runs)
+    ):
         return [], 0
     count = min(map(len, runs.values()))
     rows: list[Row] = []
@@ -130,8 +134,10 @@ def _choices(found: Findings, name: str, words: str, rows: Sequence[Row], checke
         f"*Change* and *saved*: against always the tier that is right most often. The route may cost "
         f"{100 * LOSE:.0f} point on the half that it is fitted to. Prices found: "
         f"{' and '.join(f'{route.price:.1e}' for route in routes)} a token. *At random*: a tier drawn as often as the "
-        "route ends in it. *In turn*: all tiers, cheapest first, until one is right. *Oracle*: knows the cheapest that "
-        "is right."
+        "route ends in it. *In turn*: all tiers, cheapest first, until one is right. *In hindsight*: of the orders "
+        "that are the same for all problems and right as often as the best tier, the cheapest, chosen on these very "
+        "problems; a route saves more than that only where a problem's text tells how hard it is. *Oracle*: knows the "
+        "cheapest that is right."
     )
     columns = ("choice", "solved", "tokens", "of the oracle's saving", "change", "saved", "ends in it")
     found.tables.append(Table(f"Choosing, {words}, {check}", columns, lines_, note))
@@ -147,7 +153,7 @@ def _choices(found: Findings, name: str, words: str, rows: Sequence[Row], checke
         f"Choosing among {len(said.tiers)} tiers of {words} where {check}: the route saves {100 * said.saved:.0f} % of "
         f"what the oracle would (the goal of {100 * GOAL:.0f} % at a point at most is {reached}), {right.points()} "
         f"against always `{said.best}`, {saved.percent()} fewer tokens; {100 * threads:.0f} % of the problems end in "
-        "threads."
+        f"threads. The best order in hindsight, the same for all problems, saves {_part(said)} of it."
     )
     if checked:
         points = [(each.tokens, _exactly(each.right), key) for key, each in said.tiers.items()]
@@ -156,6 +162,12 @@ def _choices(found: Findings, name: str, words: str, rows: Sequence[Row], checke
         series += [Series(way, [(each.tokens, _exactly(each.right), "")], joined=False) for way, each in ways.items()]
         caption = f"Solved against tokens, {words}, {check}"
         found.plots.append((f"effort-{name}", caption, lines(series, "tokens a problem", "solved", caption)))
+
+
+def _part(said: Report) -> str:
+    """Return the share of the oracle's saving that the best order in hindsight reaches."""
+    whole = said.tiers[said.best].tokens - said.oracle.tokens
+    return f"{100 * (said.tiers[said.best].tokens - said.ordered.tokens) / whole:.0f} %" if whole > 0 else ""
 
 
 def _exactly(value: float) -> Estimate:
@@ -170,6 +182,7 @@ def _lines(said: Report, right: Estimate, saved: Estimate, last: dict[str, float
         *(line(f"always `{key}`", each, "", "", "", f"{100 * last[key]:.0f} %") for key, each in said.tiers.items()),
         line("at random, same mix", said.random),
         line("in turn", said.cascade, f"{100 * said.saved_by_cascade:.0f} %"),
+        line(f"in hindsight: {', then '.join(f'`{key}`' for key in said.hindsight)}", said.ordered, _part(said)),
         line("**route**", said.route, f"**{100 * said.saved:.0f} %**", right.points(), saved.percent()),
         line("oracle", said.oracle, "100 %"),
     ]

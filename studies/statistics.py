@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plait.apps.common.intervals import paired, wilson
+
 __all__ = ["Estimate", "Values", "difference", "mean", "pass_at", "saving", "share"]
 
 Values = Sequence[float] | NDArray[np.float64]
 RESAMPLES = 2000
 LEVEL = 0.95
-Z = 1.959963985
-"""Of a 95 % interval."""
 
 
 class Estimate(NamedTuple):
@@ -44,10 +44,7 @@ def mean(values: Values, seed: int = 0) -> Estimate:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         return Estimate(math.nan, math.nan, math.nan)
-    rng = np.random.default_rng(seed)
-    drawn = np.array([array[rng.integers(0, array.size, array.size)].mean() for _ in range(RESAMPLES)])
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(float(array.mean()), float(low), float(high))
+    return Estimate(*paired(array.tolist(), [0.0] * array.size, seed))
 
 
 def share(hits: Values, seed: int = 0) -> Estimate:
@@ -59,9 +56,7 @@ def share(hits: Values, seed: int = 0) -> Estimate:
     found = mean(array, seed)
     if array.size == 0 or 0.0 < found.value < 1.0:
         return found
-    square = Z * Z
-    far = square / (array.size + square)
-    return Estimate(1.0, 1.0 - far, 1.0) if found.value == 1.0 else Estimate(0.0, 0.0, far)
+    return Estimate(found.value, *wilson(int(array.sum()), array.size))
 
 
 def difference(first: Values, second: Values, seed: int = 0) -> Estimate:
@@ -72,7 +67,7 @@ def difference(first: Values, second: Values, seed: int = 0) -> Estimate:
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if a.shape != b.shape:
         raise ValueError(f"{a.size} and {b.size} values cannot be paired")
-    return mean(a - b, seed)
+    return Estimate(*paired(a.tolist(), b.tolist(), seed)) if a.size else mean(a)
 
 
 def saving(used: Values, whole: Values, seed: int = 0) -> Estimate:

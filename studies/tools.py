@@ -158,13 +158,13 @@ def page_of(rows: Sequence[Row]) -> str:
         "",
         f"The bundled model `tables` on the engine, {len({row.text for row in rows})} held-out questions of 1 to 8 "
         f"calls in equal shares, asked one at a time. *Failing*: the share of look-ups that fail once. Temperature 0. "
-        f"Median load {np.median([row.load for row in rows]) if rows else 0:.1f} on {os.cpu_count()} cores: where that "
+        f"*Load*: threads that ran or waited for one of {os.cpu_count()} cores, in the median; where that "
         "is more than one a core, ratios of neighbours in time say more than seconds. 95 % intervals (bootstrap over "
         "questions).",
         "",
-        "| failing | a look-up takes | way | right | model calls | tool calls | tokens | seconds | times as fast as "
-        f"`turns` | from {DEEP} calls on |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| failing | a look-up takes | questions | load | way | right | model calls | tool calls | tokens | seconds | "
+        f"times as fast as `turns` | from {DEEP} calls on |",
+        "|---" * 12 + "|",
     ]
     for failing, latency in CONDITIONS:
         chosen = [row for row in rows if (row.failing, row.latency) == (failing, latency)]
@@ -174,7 +174,8 @@ def page_of(rows: Sequence[Row]) -> str:
                 continue
             all_ = list(mine.values())
             cells = [
-                f"{100 * failing:.0f} %", f"{1000 * latency:.0f} ms", f"`{way}`",
+                f"{100 * failing:.0f} %", f"{1000 * latency:.0f} ms", str(len(all_)),
+                f"{np.median([row.load for row in all_]):.0f}", f"`{way}`",
                 share([row.right for row in all_]).percent(),
                 f"{np.mean([row.model_calls for row in all_]):.1f}", f"{np.mean([row.tool_calls for row in all_]):.1f}",
                 f"{np.mean([row.tokens for row in all_]):.0f}", f"{np.mean([row.seconds for row in all_]):.2f}",

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
 
 from .ops import Plugin
 from .values import Frozen
 
-__all__ = ["MOST_TIERS", "Route", "Tier", "features"]
+__all__ = ["MOST_TIERS", "Pattern", "Route", "Tier", "features"]
 
 MOST_TIERS = 8
 """Of a route: all orders of them are weighed."""
@@ -81,14 +81,38 @@ class Tier(Frozen):
         return 1.0 / (1.0 + math.exp(-max(-40.0, min(40.0, odds))))
 
 
+class Pattern(Frozen):
+    """Requests on which the same tiers were right."""
+
+    right: tuple[int, ...]
+    """Places of these tiers."""
+    count: float = Field(gt=0.0, allow_inf_nan=False)
+    """How many requests."""
+    costs: tuple[float, ...]
+    """Tokens of each tier on them, in the mean."""
+
+
 class Route(Frozen):
     """Tiers, and what a token may cost."""
 
     tiers: tuple[Tier, ...] = Field(min_length=1, max_length=MOST_TIERS)
     scale: dict[str, tuple[float, float]] = {}
     """Mean and standard deviation of each feature, over the requests that the numbers are of."""
+    together: tuple[Pattern, ...] = ()
+    """Which tiers were right together. Tiers fail on the same requests, and work longer on them: what one line of 128
+    tokens did not solve, one of 256 solves less often than others. Without it they are taken to be independent."""
     price: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """What a token takes off the 1 of a right answer."""
+
+    _lifts: dict[tuple[int, int], tuple[float, float]] = PrivateAttr(
+        default_factory=dict[tuple[int, int], tuple[float, float]]
+    )
+
+    @model_validator(mode="after")
+    def _costs_of_all(self) -> Route:
+        if any(len(each.costs) != len(self.tiers) for each in self.together):
+            raise ValueError(f"there are {len(self.tiers)} tiers: each pattern of `together` needs as many costs")
+        return self
 
     def chances(self, found: Mapping[str, float]) -> list[float]:
         """Return each tier's probability of a right answer for a request with these features."""
@@ -105,8 +129,8 @@ class Route(Frozen):
         Args:
             found: the request's features.
             checked: a wrong answer is noticed, and the next tier tried. Then it is the order whose chance of a right
-                answer less the price of the tokens that it takes is largest, as if tiers failed independently of one
-                another. Else it is one tier: that with the largest chance less its price.
+                answer less the price of the tokens that it takes is largest. Else it is one tier: that with the largest
+                chance less its price.
 
         Of equals the cheapest is taken, so that nothing is spent on a request that no tier solves.
         """
@@ -117,11 +141,36 @@ class Route(Frozen):
         return list(max(tried, key=lambda places: (round(self._worth(places, chances), 12), -self._spent(places))))
 
     def _worth(self, places: Sequence[int], chances: Sequence[float]) -> float:
-        left, worth = 1.0, 0.0
+        left, worth, failed = 1.0, 0.0, 0
         for place in places:
-            worth += left * (chances[place] - self.price * self.tiers[place].cost)
-            left *= 1.0 - chances[place]
+            likelier, dearer = self._lift(place, failed)
+            chance = min(1.0, chances[place] * likelier)
+            worth += left * (chance - self.price * self.tiers[place].cost * dearer)
+            left *= 1.0 - chance
+            failed |= 1 << place
         return worth
+
+    def _lift(self, place: int, failed: int) -> tuple[float, float]:
+        """Return how many times as likely a tier is right, and how many times as dear it is, where others (bits of
+        `failed`) were wrong. Two requests of the usual kind are added, so that rare cases do not count much."""
+        if not failed or not self.together:
+            return 1.0, 1.0
+        if (known := self._lifts.get((place, failed))) is None:
+            whole = _means(self.together, place)
+            left = [each for each in self.together if not any(failed >> other & 1 for other in each.right)]
+            mine, count = _means(left, place), sum(each.count for each in left)
+            ratios = [(a * count + 2 * b) / (count + 2) / b if b else 1.0 for a, b in zip(mine, whole, strict=True)]
+            known = self._lifts[place, failed] = (ratios[0], ratios[1])
+        return known
 
     def _spent(self, places: Sequence[int]) -> float:
         return sum(self.tiers[place].cost for place in places)
+
+
+def _means(patterns: Sequence[Pattern], place: int) -> tuple[float, float]:
+    """Return the share of right answers of a tier, and its tokens in the mean."""
+    count = sum(each.count for each in patterns)
+    if not count:
+        return 0.0, 0.0
+    right = sum(each.count for each in patterns if place in each.right)
+    return right / count, sum(each.count * each.costs[place] for each in patterns) / count

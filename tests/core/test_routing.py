@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from plait.core.errors import FieldError
 from plait.core.ops import Plugin
-from plait.core.routing import Route, Tier, features
+from plait.core.routing import Pattern, Route, Tier, features
 
 
 def tier(name: str, cost: float, chance: float = 0.5, **weights: float) -> Tier:
@@ -48,6 +48,21 @@ def test_with_a_check_a_cheap_try_that_seldom_helps_is_left_out() -> None:
     assert Route(tiers=tiers, price=1e-5).order({}, checked=True) == [1, 2]
     assert Route(tiers=tiers, price=0.0).order({}, checked=True) == [1, 0, 2]
     assert Route(tiers=tiers, price=0.01).order({}, checked=True) == [1], "at such a price one try is enough"
+
+
+def test_tiers_that_fail_together_are_not_tried_one_after_the_other() -> None:
+    """The middle tier solves what the cheap one solves and nothing else."""
+    tiers = (tier("cheap", 100, 0.5), tier("middle", 200, 0.5), tier("dear", 1000, 0.99))
+    assert Route(tiers=tiers, price=1e-4).order({}, checked=True) == [0, 1, 2]
+    costs = (100.0, 200.0, 1000.0)
+    together = (Pattern(right=(0, 1, 2), count=50, costs=costs), Pattern(right=(2,), count=50, costs=costs))
+    assert Route(tiers=tiers, together=together, price=1e-4).order({}, checked=True) == [0, 2]
+    assert Route(tiers=tiers, together=together, price=1e-4).order({}, checked=False) == [2]
+    hard = (together[0], together[1].model_copy(update={"costs": (100.0, 200.0, 20_000.0)}))
+    assert Route(tiers=tiers, together=together, price=6e-4).order({}, checked=True) == [0, 2]
+    assert Route(tiers=tiers, together=hard, price=6e-4).order({}, checked=True) == [0], "dear where the first fails"
+    with pytest.raises(FieldError, match="as many costs"):
+        Route(tiers=tiers, together=(Pattern(right=(), count=1, costs=(1.0,)),))
 
 
 def test_features_decide() -> None:

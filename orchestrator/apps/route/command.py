@@ -130,6 +130,7 @@ def _show(output: Output, task: str, route: Route, said: Report | None) -> None:
         **always,
         "at random, same mix": said.random,
         "all in turn": said.cascade,
+        f"in hindsight: {', then '.join(said.hindsight)}": said.ordered,
         "this route": said.route,
         "oracle": said.oracle,
     }

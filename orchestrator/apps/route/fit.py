@@ -7,13 +7,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.ops import Plugin
-from ...core.routing import MOST_TIERS, Route, Tier, features
+from ...core.routing import MOST_TIERS, Pattern, Route, Tier, features
 
 __all__ = ["FOLDS", "Outcome", "Report", "Routed", "Row", "compare", "fit", "follow", "key_of", "report"]
 
@@ -55,6 +56,11 @@ class Report:
     """A tier at random, each as often as the route ends in it."""
     cascade: Outcome
     """All tiers in turn, cheapest first, until one is right."""
+    hindsight: tuple[str, ...]
+    """Of the orders that are the same for all requests and right as often as the best tier, the one that takes fewest
+    tokens on these very requests: what an order alone can save."""
+    ordered: Outcome
+    """What that order comes to."""
     oracle: Outcome
     """The cheapest tier that is right; the cheapest of all where none is."""
 
@@ -199,7 +205,22 @@ def _fitted(
             )
         )
     scale = {names[place]: (round(float(means[place]), 9), round(float(deviations[place]), 9)) for place in told}
-    return Route(tiers=tuple(sorted(tiers, key=lambda tier: tier.cost)), scale=scale, price=price)
+    tiers.sort(key=lambda tier: tier.cost)
+    return Route(tiers=tuple(tiers), scale=scale, together=_together(table, texts, tiers), price=price)
+
+
+def _together(table: Table, texts: Sequence[str], tiers: Sequence[Tier]) -> tuple[Pattern, ...]:
+    """Return which tiers were right together, over the requests that all were run on."""
+    keys = [key_of(tier.planner) for tier in tiers]
+    found: dict[tuple[int, ...], list[list[float]]] = {}
+    for text in texts:
+        if all(key in table[text] for key in keys):
+            right = tuple(place for place, key in enumerate(keys) if table[text][key].right >= 0.5)
+            found.setdefault(right, []).append([table[text][key].tokens for key in keys])
+    return tuple(
+        Pattern(right=right, count=len(costs), costs=tuple(round(float(each), 3) for each in np.mean(costs, axis=0)))
+        for right, costs in sorted(found.items())
+    )
 
 
 def _logistic(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[float]:
@@ -284,10 +305,17 @@ def _report(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> Rep
             min(solving, key=lambda each: each.tokens) if solving else min(table[text].values(), key=lambda e: e.tokens)
         )
 
+    name = max(always, key=lambda key: (always[key].right, -always[key].tokens))
+    orders = [each for size in range(1, len(order) + 1) for each in combinations(order, size)]
+    came = {each: _mean([_followed(table[text], each)[0] for text in whole]) for each in orders}
+    good = [each for each in orders if came[each].right >= always[name].right - 1e-9]
+    hindsight = min(good, key=lambda each: came[each].tokens)
     return Report(
         requests=len(whole),
         tiers=always,
-        best=max(always, key=lambda key: (always[key].right, -always[key].tokens)),
+        best=name,
+        hindsight=hindsight,
+        ordered=came[hindsight],
         route=_mean([routed[text][0] for text in whole]),
         random=Outcome(
             sum(mix[key] * always[key].right for key in order), sum(mix[key] * always[key].tokens for key in order)

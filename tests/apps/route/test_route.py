@@ -59,7 +59,7 @@ def test_with_a_verifier_it_tries_the_cheap_one_first_and_loses_nothing() -> Non
     assert route is not None
     said = report(rows, route, checked=True)
     assert said is not None and said.route.right >= said.tiers["sample:n=8"].right - 0.01
-    assert said.saved >= said.saved_by_cascade - 0.02 and said.saved > 0.6
+    assert said.saved > 0.7, "nearly as much as trying both in turn, which here is best"
 
 
 def test_too_few_runs_or_planners_make_no_route() -> None:
