@@ -168,7 +168,8 @@ def test_the_model_for_a_difficulty() -> None:
 def test_the_threshold_is_on_the_difficulty_between_0_and_1() -> None:
     def hard(threshold: float) -> list[bool]:
         made = patches("".join(f"{i}. [difficulty {i}] x\n" for i in range(1, 6)), threshold=threshold, hard_tokens=999)
-        return [patch.steps[0].op.sampling.max_tokens == 999 for patch in made[:5]]
+        ops = [patch.steps[0].op for patch in made[:5]]
+        return [op.sampling.max_tokens == 999 for op in ops if isinstance(op, Think)]
 
     assert hard(0.5) == [False, False, False, True, True]
     assert hard(1.0) == [False] * 5
@@ -215,7 +216,8 @@ async def test_a_part_starts_while_the_list_is_still_being_written() -> None:
     plan = PLAN + "\n" + "and so on " * 20
     answer, _ = await ask("skeleton_graph", "What is x?", Reply(when=ASKED, text=plan, tokens_per_second=200), *PARTS)
     rows = {row.name: row for row in answer.report.steps}
-    assert rows["part-1"].ended_at < rows["part-3"].ready_at < rows["graph"].ended_at
+    times = (rows["part-1"].ended_at, rows["part-3"].ready_at, rows["graph"].ended_at)
+    assert sorted(each for each in times if each is not None) == list(times)
 
 
 async def test_a_synthesis_at_the_end() -> None:
@@ -225,7 +227,7 @@ async def test_a_synthesis_at_the_end() -> None:
     assert "3. Solve for x\nx is 4" in worker.asked("The parts of the work are done")[0]
     broken = (*replies[:-1], Reply(when="The parts of the work are done", text="x", finish="error"))
     answer, _ = await ask("skeleton_graph", "What is x?", *broken, options={"finish": "synthesis"})
-    assert answer.status == "done" and answer.value.endswith("3. Solve for x\nx is 4")
+    assert answer.status == "done" and str(answer.value).endswith("3. Solve for x\nx is 4")
     assert "the synthesis failed" in answer.why
 
 
