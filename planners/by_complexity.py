@@ -45,7 +45,7 @@ class ByComplexity(Planner):
         Tier(planner=Plugin(name="single"), cost=400),
         Tier(planner=Plugin(name="sample"), cost=3200),
     )
-    """Planners with what is known of them, at most eight."""
+    """Planners with what is known of them, at most ten."""
     scale: dict[str, tuple[float, float]] = {}
     """Mean and standard deviation of each feature."""
     together: tuple[Pattern, ...] = ()

@@ -139,6 +139,8 @@ def _choices(found: Findings, name: str, words: str, rows: Sequence[Row], checke
         "problems; a route saves more than that only where a problem's text tells how hard it is. *Oracle*: knows the "
         "cheapest that is right."
     )
+    if any("model=large" in key for key in said.tiers):
+        note += " What the larger model does is marked `model=large` here."
     columns = ("choice", "solved", "tokens", "of the oracle's saving", "change", "saved", "ends in it")
     found.tables.append(Table(f"Choosing, {words}, {check}", columns, lines_, note))
     key = f"{name}-{'checked' if checked else 'unchecked'}"

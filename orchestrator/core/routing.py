@@ -17,7 +17,7 @@ from .values import Frozen
 
 __all__ = ["MOST_TIERS", "Pattern", "Route", "Tier", "features"]
 
-MOST_TIERS = 8
+MOST_TIERS = 10
 """Of a route: all orders of them are weighed."""
 _READ = 40_000
 """Characters of a text that are looked at."""
