@@ -13,7 +13,7 @@ from pydantic import Field
 
 from plait.core.awaited import Asked, Awaited, Joined, Line, Made, Pieces, StepFailed
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.plan import Part as Piece, Text
+from plait.core.ops import Part as Piece, Text
 
 from ._shared.steps import NO_THINKING, shortened
 from ._shared.sub_problems import HARDEST, GraphText, Part
