@@ -42,7 +42,8 @@ def test_all_commands_can_be_loaded_at_once() -> None:
     group.load_all()
     assert list(group.commands) == list(COMMANDS)
     assert all(each.params for name, each in group.commands.items() if name not in ("ctl", "job", "runs"))
-    assert {"submit", "manifest", "status", "logs", "result", "cancel", "list"} == set(group.commands["job"].commands)
+    jobs: Any = group.commands["job"]
+    assert {"submit", "manifest", "status", "logs", "result", "cancel", "list"} == set(jobs.commands)
 
 
 @pytest.mark.parametrize(
