@@ -110,6 +110,7 @@ async def run(count: int = PROBLEMS, rounds: int = ROUNDS, seconds: float = math
                     await asyncio.sleep(0.3)  # the last aborts are on their way
                     total = await asyncio.to_thread(server.generated) - before or known
                     told[name].append((solved, total / count))
+                    sys.stderr.write(f"{name}: {rate:.2f} problems/s\n")  # so that one that is ended has told something
                     return rate
 
                 return measured
