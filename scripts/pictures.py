@@ -21,7 +21,7 @@ from plait.apps.adapters.local import local_server
 from plait.apps.repl.conversation import ended, started
 from plait.apps.repl.state import Asked
 from plait.apps.repl.view import Screen
-from plait.core.plan import Plugin
+from plait.core.ops import Plugin
 from plait.runtime.client.config import Config
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.viewer.chromium import tab
