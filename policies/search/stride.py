@@ -21,8 +21,8 @@ _LEAST = -600.0
 class Stride(Search):
     """REBASE's shares of children (arXiv 2408.00724) by stride scheduling (Waldspurger and Weihl, 1995).
 
-    Child j of node v, from 0, has the rank `(j + 1) · W / w_v`, with `w_v = e^(score / temperature)` and `W` the sum of w
-    over the nodes of v's depth. So the n-th child of a depth has a rank of about n. The smallest rank starts first,
+    Child j of node v, from 0, has the rank `(j + 1) · W / w_v`, with `w_v = e^(score / temperature)` and `W` the sum of
+    w over the nodes of v's depth. So the n-th child of a depth has a rank of about n. The smallest rank starts first,
     whatever its depth: all depths get about as many children. A node in flight counts in W with the mean w of its
     depth; an answer keeps its share, which nobody uses. A node that is scored late catches up.
 
