@@ -95,7 +95,6 @@ def test_a_worker_that_only_has_the_methods_offers_the_defaults() -> None:
     [{"reasoning": 7}, {"anew": object()}, {"prior": 5}, {"labels": {"a": math.nan}}, {"labels": {"\ud83d": -1.0}},
      {"labels": [1]}, {"drawn": object()}, {"drawn": ("x",)}, {"extracted": "x"}, {"partial": object()},
      {"patch": "x"}, {"patch": Plan(steps=(), output="a")}],
-    ids=str,
 )  # fmt: skip
 async def test_a_field_that_few_workers_set_is_looked_at_too(wrong: dict[str, object], tmp_path: Path) -> None:
     """Some reached the caller as a TypeError, and some left a journal of all runs that could not be read again."""
