@@ -21,6 +21,7 @@ from ..control.distant import Distant
 from ..control.verbs import Control
 from ..trace.model import Clock, Trace
 from ..trace.read import read_trace
+from ..trace.record import UNFINISHED
 from ..viewer.page import data_of, live_page, page_headers, runs_page
 from .errors import ApiError, not_found
 from .http import EventStream, read, sse
@@ -188,7 +189,11 @@ class RunsApi:
             trace = read_trace(entry.path, self._plugins, entry.run)
         except ConfigError as error:
             raise not_found(str(error)) from None
-        return json.dumps(data_of(trace), ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode()
+        data = data_of(trace)
+        if entry.run in self._service.live and UNFINISHED in data["notes"]:
+            data["status"] = "running"
+            data["notes"].remove(UNFINISHED)
+        return json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _blank(entry: RunEntry) -> Trace:

@@ -19,7 +19,10 @@ from .model import Clock, Trace
 from .prefixes import Context, prefix_tree
 from .votes import votes_of
 
-__all__ = ["TraceRecorder"]
+__all__ = ["UNFINISHED", "TraceRecorder"]
+
+UNFINISHED = "the journal ends before the run did: it was cut short, or it is still running"
+"""The note of a trace whose journal does not tell its run's end."""
 
 
 class TraceRecorder:
@@ -84,7 +87,7 @@ class TraceRecorder:
             trace.answer = "" if finish.result is None else as_text(finish.result.value)
         else:
             trace.usage = sum((each.usage for each in self._attempts.values()), Usage())
-            trace.notes.append("the journal ends before the run did: it was cut short, or it is still running")
+            trace.notes.append(UNFINISHED)
         if len(clocks) > 1:
             trace.notes.append(f"it was interrupted and resumed: {len(clocks)} sessions, whose pauses are left out")
         if not all(each.exact for each in clocks):

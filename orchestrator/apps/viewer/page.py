@@ -118,7 +118,8 @@ def data_of(trace: Trace) -> dict[str, Any]:
     }
     notes = list(trace.notes)
     if trace.others:
-        notes.append(f"the journal holds {len(trace.others)} more runs, which are not shown")
+        runs = "one more run, which is" if len(trace.others) == 1 else f"{len(trace.others)} more runs, which are"
+        notes.append(f"the journal holds {runs} not shown")
     if cut.happened:
         notes.append(f"{cut.happened} texts were longer than {cut.most} characters: their middles are left out")
     return _finite({**data, "notes": notes})

@@ -68,6 +68,8 @@ async def test_a_run_is_seen_grows_is_filtered_and_cancelled(serve, browser, tmp
             await run(browser, f"{row}.querySelector('.open').click()")
             frame = "document.querySelector('iframe').contentDocument"
             await until(browser, f"{frame}?.documentElement.dataset.grown === '3'")
+            assert await run(browser, f"{frame}.getElementById('status').textContent") == "running"
+            assert "cut short" not in await run(browser, f"{frame}.getElementById('notes').textContent")
             facts = f"{frame}.getElementById('facts').textContent"
             before = await run(browser, facts)
             await until(browser, f"{facts} !== {before!r}")
