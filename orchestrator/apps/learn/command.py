@@ -62,7 +62,7 @@ def strategies(
     if place is not None and not place.exists():
         raise UsageError(f"{place} does not exist: name a journal or a folder of journals")
     found = list(entries(place or default_place(Config.load()), []))
-    table = count(export(found, Plugins(), left), price, arm or ())
+    table = count(export(found, Plugins(), left, unanswered=True), price, arm or ())
     tasks = sorted({task for task, _ in table.rows})
     made = {task: portfolio(table, task).model_dump(mode="json") for task in tasks}
     if out is not None:

@@ -43,24 +43,42 @@ class Table:
     unjudged: int = 0
     """Runs of which the task cannot tell whether they are right."""
 
+    def add(self, run: Kept, price: float) -> None:
+        """Count a run that is known to be right or wrong."""
+        planner, task = run.run.request.planner, run.run.request.task.name
+        row = self.rows.setdefault((task, _key(planner)), Counts(planner))
+        right = bool(run.right)
+        row.runs += 1
+        row.right += right
+        row.tokens += run.tokens
+        row.wins += utility(right, run.tokens, price)
+
 
 def count(runs: Iterable[Kept], price: float = 0.0, arms: Sequence[str] = ()) -> Table:
-    """Count runs; with `arms` (`sample:n=8`, …) only those of these strategies, which are there even with no run."""
+    """Count runs; with `arms` (`sample:n=8`, …) only those of these strategies, which are there even with no run.
+
+    A run without an answer is a loss, or a strategy that often fails would look better than it is. Where the task could
+    judge no answer at all, it says nothing.
+    """
     table = Table()
     wanted = {_key(each): each for each in map(parse_plugin, arms)}
+    unanswered: list[Kept] = []
     for run in runs:
-        planner, task = run.run.request.planner, run.run.request.task.name
-        if wanted and _key(planner) not in wanted:
+        if wanted and _key(run.run.request.planner) not in wanted:
             continue
-        if run.right is None:
+        if run.answer is None:
+            unanswered.append(run)
+        elif run.right is None:
             table.unjudged += 1
-            continue
-        row = table.rows.setdefault((task, _key(planner)), Counts(planner))
-        row.runs += 1
-        row.right += run.right
-        row.tokens += run.tokens
-        row.wins += utility(run.right, run.tokens, price)
-    for task in {task for task, _ in table.rows}:
+        else:
+            table.add(run, price)
+    judged = {task for task, _ in table.rows}
+    for run in unanswered:
+        if run.run.request.task.name in judged:
+            table.add(run, price)
+        else:
+            table.unjudged += 1
+    for task in judged:
         for key, planner in wanted.items():
             table.rows.setdefault((task, key), Counts(planner))
     return table

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import ConfigError, PlaitError
+from ...core.events import Finish
 from ...core.ops import Text, Think
 from ...core.task import Task
 from ...core.values import as_text
@@ -26,11 +27,12 @@ __all__ = ["Kept", "Left", "export", "select", "tokenizer_of", "write_records", 
 
 @dataclass(slots=True)
 class Kept:
-    """A run that ended in an answer."""
+    """A run that ended in an answer, or was to."""
 
     run: Captured
     task: Task
     answer: Any
+    """`None` where there is none, which `export` yields only if asked to."""
     right: bool | None
     """Whether the task can tell that the answer is right."""
     tokens: int
@@ -54,26 +56,32 @@ class Left:
         self.why[why] = self.why.get(why, 0) + 1
 
 
-def export(entries: Iterable[RunEntry], plugins: Plugins, left: Left) -> Iterator[Kept]:
-    """Yield the runs of journals that ended in an answer; whatever cannot be read is counted and passed over."""
+def export(entries: Iterable[RunEntry], plugins: Plugins, left: Left, *, unanswered: bool = False) -> Iterator[Kept]:
+    """Yield the runs of journals that ended in an answer; whatever cannot be read is counted and passed over. With
+    `unanswered` also those that ended without one, as wrong; runs that a person cancelled say nothing about it."""
     for entry in entries:
         try:
             found = next(captured(entry.path, plugins, [entry.run]), None)
-            finish = None if found is None else found.finish
-            if found is None or finish is None or finish.status != "done" or finish.result is None:
+            if found is None or (finish := found.finish) is None or finish.status == "cancelled":
                 left.add("no answer")
                 continue
             task = plugins.task(found.request.task, found.request.text)
-            value = finish.result.value
-            answer = value if finish.result.extracted or not isinstance(value, str) else task.extract(value)
-            right = None if answer is None else task.verify(answer)
+            answer = _answer(finish, task)
+            right = False if answer is None else task.verify(answer)
         except (PlaitError, ValueError) as error:
             left.add(f"not readable: {type(error).__name__}")
             continue
-        if answer is None:
+        if answer is None and not unanswered:
             left.add("no answer")
             continue
         yield Kept(found, task, answer, right, finish.usage.completion, finish.critical_path_tokens)
+
+
+def _answer(finish: Finish, task: Task) -> Any:
+    if finish.status != "done" or finish.result is None:
+        return None
+    value = finish.result.value
+    return value if finish.result.extracted or not isinstance(value, str) else task.extract(value)
 
 
 def select(

@@ -34,3 +34,15 @@ def test_counts_come_out_of_journals_and_go_into_a_portfolio(plait: Any, tmp_pat
     assert {arm.planner.name for arm in made.arms} == {"single", "sample"}
     shown = plait("learn", "strategies", "--from", journal, "--arm", "single", "--arm", "tree")
     assert "tree" in shown.out and "sample" not in shown.out
+
+
+def test_a_run_without_an_answer_is_a_loss(plait: Any, tmp_path: Path) -> None:
+    script, journal = tmp_path / "s.json", tmp_path / "j"
+    for planner, text in (("single", RIGHT), ("single", "I do not know."), ("sample:n=2", RIGHT)):
+        script.write_text(json.dumps({"replies": [{"text": text}]}))
+        words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", planner, "--script", script)
+        plait(*words, "--journal", journal, "--json")
+    done = plait("learn", "strategies", "--from", journal, "--json")
+    counted = {each["planner"]["name"]: each for each in done.json["portfolios"]["countdown"]["options"]["arms"]}
+    assert (counted["single"]["wins"], counted["single"]["losses"]) == (1.0, 1.0)
+    assert (counted["sample"]["wins"], counted["sample"]["losses"]) == (1.0, 0.0)
