@@ -16,10 +16,13 @@ from plait.core.planning import derive
 from plait.core.programs import Cell, harness, outputs, traced
 
 from .._shared.functions import problem_of, shown
-from .choose import Evidence, Rule, chosen
+from .choose import Evidence, Rule, chosen, decided, mutual
 from .programs import Candidate, mutated, tests_in, trace_of
 
 __all__ = ["CodeSearch", "Searching"]
+
+Test = tuple[list[JsonValue], JsonValue]
+"""Arguments, and the result that is wanted."""
 
 REPAIR = "\n\nThis program fails: {failure}\nWrite the whole corrected function in a ```python block.\n"
 _TRACED = 60
@@ -51,7 +54,9 @@ class CodeSearch(Flow):
     After S* (arXiv 2502.14382) and CodeMonkeys (arXiv 2501.14723). Differs: equal programs are run once and count by
     their number; every program is run on every input once; a model call that tells programs apart is made for a pair
     of behaviours, not of programs; a test that an empty function passes counts nothing; what a test wants is evidence,
-    not a fact. Agreement among programs decides only between equal votes, unless `rule` says otherwise.
+    not a fact. Agreement among programs decides only between equal votes, unless `rule` says otherwise. No test that
+    tells programs apart is asked for where none could change the winner. A mutual check of programs and tests is told
+    beside.
 
     Needs the task `code` and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults: 8 samples, 1
     repair, 8 tests, 3 pairs.
@@ -96,7 +101,7 @@ class Searching:
         ctx: Context,
         question: str,
         entry: str,
-        public: list[tuple[list[JsonValue], JsonValue]],
+        public: list[Test],
     ) -> None:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
         self._candidates: dict[str, Candidate] = {}
@@ -129,8 +134,9 @@ class Searching:
         inputs = [args for args, _ in (*self._public, *tests)]
         inputs += [each for args, _ in self._public for each in mutated(args)]
         await self._matrix(pool, inputs)
-        tests += await self._told_apart(pool, inputs)
-        await self._matrix(pool, [args for args, _ in tests])
+        if not self._decided(pool, inputs, tests):
+            tests += await self._told_apart(pool, inputs)
+            await self._matrix(pool, [args for args, _ in tests])
         keys = list(dict.fromkeys(json.dumps(each) for each in inputs))
         groups = _clusters(pool, keys)
         size = {id(each): sum(one.weight for one in group) for group in groups.values() for each in group}
@@ -140,6 +146,7 @@ class Searching:
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
             f"{evidence[winner].cluster} of {sum(each.weight for each in pool)} programs behave like it"
+            f"{_checked(pool, winner, tests)}"
         )
         return self._chosen(pool, pool[winner], best, why)
 
@@ -243,7 +250,7 @@ class Searching:
         prompt = TESTS.format(question=self._question, count=self._options.tests)
         return self._ctx.think(prompt, name="tests", max_tokens=self._options.max_tokens)
 
-    async def _written(self, asked: Line | None) -> list[tuple[list[JsonValue], JsonValue]]:
+    async def _written(self, asked: Line | None) -> list[Test]:
         if asked is None:
             return []
         try:
@@ -251,9 +258,16 @@ class Searching:
         except StepFailed:
             return []
 
-    async def _told_apart(
-        self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]
-    ) -> list[tuple[list[JsonValue], JsonValue]]:
+    def _decided(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]], tests: Sequence[Test]) -> bool:
+        """Whether the tests that tell behaviours apart, a vote each, could change nothing any more."""
+        keys = [json.dumps(each) for each in inputs]
+        behaviours = [each.behaviour(keys) for each in pool]
+        kinds = len(set(behaviours))
+        outstanding = min(self._options.pairs, kinds * (kinds - 1) // 2)
+        votes = [float(_votes(each, tests)) for each in pool]
+        return self._options.rule == "votes" and decided(votes, behaviours, outstanding)
+
+    async def _told_apart(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> list[Test]:
         """Ask, for each pair of the largest behaviours, for a test on which they differ."""
         groups = sorted(
             _clusters(pool, [json.dumps(each) for each in inputs]).values(), key=lambda group: -_size(group)
@@ -281,5 +295,19 @@ def _size(group: Sequence[Candidate]) -> int:
     return sum(each.weight for each in group)
 
 
-def _votes(candidate: Candidate, tests: Sequence[tuple[list[JsonValue], JsonValue]]) -> int:
-    return sum(candidate.cells.get(json.dumps(args)) == ("value", want) for args, want in tests)
+def _passes(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
+    return [candidate.cells.get(json.dumps(args)) == ("value", want) for args, want in tests]
+
+
+def _votes(candidate: Candidate, tests: Sequence[Test]) -> int:
+    return sum(_passes(candidate, tests))
+
+
+def _checked(pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
+    """Return what the mutual check of programs and tests says beside, which decides nothing."""
+    if not tests:
+        return ""
+    programs, trusts = mutual([_passes(each, tests) for each in pool])
+    doubted = sum(trust < 0.5 for trust in trusts)
+    other = "" if programs[winner] >= max(programs) - 1e-6 else " and would choose another program"
+    return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"

@@ -14,7 +14,7 @@ from plait import Orchestrator, tool
 from plait.core.errors import TaskError
 from plait.core.programs import harness, outputs, traced
 from plait.planners.code_search import CodeSearch
-from plait.planners.code_search.choose import Evidence, chosen
+from plait.planners.code_search.choose import Evidence, chosen, decided, mutual
 from plait.planners.code_search.programs import mutated, tests_in as read_tests
 from plait.tasks.code import Code
 from plait.workers.scripted import Reply, Scripted
@@ -73,6 +73,32 @@ def test_tests_choose_among_programs_that_pass_the_public_cases() -> None:
     assert "2 different programs" in answer.why and "3 of 3 tests" in answer.why
     assert len(here.ran) == len(set(here.ran)), "each program is run on each input once"
     assert len(here.ran) <= 6
+
+
+def test_no_test_is_asked_for_that_could_change_nothing() -> None:
+    tests = "\n".join(f'{{"args": [{9 + i}, 3], "want": {9 + i}}}' for i in range(4))
+    replies = [Reply(when="Write up to", text=tests), Reply(text=SECOND, times=3), Reply(text=RIGHT)]
+    answer = solved(replies, n=4, repairs=0)
+    assert answer.status == "done", answer.failure
+    assert "4 of 4 tests" in answer.why and "doubts 0 of 4 tests" in answer.why
+    assert not [step for step in answer.trace if step.step.startswith("difference")]
+
+
+def test_a_lead_decides_only_beyond_what_is_still_to_come() -> None:
+    assert decided([5, 3], ["a", "b"], 1)
+    assert not decided([5, 3], ["a", "b"], 2)
+    assert decided([5, 5, 3], ["a", "a", "b"], 1), "programs that behave alike are no rivals"
+    assert decided([0], ["a"], 9)
+
+
+def test_a_mutual_check_doubts_tests_that_likely_programs_fail() -> None:
+    right, wrong = [True, True, True, True, False], [False, False, True, False, True]
+    programs, tests = mutual([right, right, right, wrong])
+    assert min(programs[:3]) > 0.9 > 0.1 > programs[3]
+    assert min(tests[:4]) > 0.9 > 0.5 > tests[4]
+    assert mutual([]) == ([], [])
+    programs, tests = mutual([[True] * 5, [False] * 5] * 400)
+    assert all(0 <= each <= 1 for each in (*programs, *tests)), "sums far from 0 do not overflow"
 
 
 def test_a_majority_would_choose_the_wrong_one() -> None:
