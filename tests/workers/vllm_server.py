@@ -8,8 +8,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from subprocess import Popen
 
 from plait.core.errors import EngineError
 from plait.workers.http import Http
@@ -17,23 +18,35 @@ from plait.workers.http import Http
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
-@contextlib.asynccontextmanager
-async def vllm_server(model: Path, name: str, log: Path, *flags: str) -> AsyncIterator[Http]:
-    """Start the server, wait for it, and end it."""
+@contextlib.contextmanager
+def vllm_process(
+    model: Path, name: str, log: Path, *flags: str, **others: object
+) -> Iterator[tuple[str, Popen[bytes]]]:
+    """Start a server and give its address at once, and its process; end it afterwards."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
         "model": model, "served-model-name": name, "host": "127.0.0.1", "port": port, "dtype": "bfloat16",
-        "max-num-seqs": 16, "block-size": 32, "kv-cache-memory-bytes": 32 << 20,
+        "max-num-seqs": 16, "block-size": 32, "kv-cache-memory-bytes": 32 << 20, **others,
     }  # fmt: skip
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += [*(f"--{key}={value}" for key, value in settings.items()), *flags]
-    command += ["--enforce-eager", "--enable-prompt-tokens-details", "--distributed-executor-backend=uni"]
+    command += ["--enforce-eager", "--distributed-executor-backend=uni"]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=os.environ | ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT)  # noqa: ASYNC220
-    worker = Http(f"http://127.0.0.1:{port}/v1", slots=16)
+        process = Popen(command, env=os.environ | ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT)
     try:
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextlib.asynccontextmanager
+async def vllm_server(model: Path, name: str, log: Path, *flags: str) -> AsyncIterator[Http]:
+    """Start the server, wait for it, and end it."""
+    with vllm_process(model, name, log, *flags, "--enable-prompt-tokens-details") as (address, process):
+        worker = Http(f"{address}/v1", slots=16)
         while True:
             assert process.poll() is None, log.read_text(errors="replace")[-3000:]  # noqa: ASYNC240
             try:
@@ -43,6 +56,3 @@ async def vllm_server(model: Path, name: str, log: Path, *flags: str) -> AsyncIt
                 await asyncio.sleep(1.0)
         yield worker
         await worker.close()
-    finally:
-        process.terminate()
-        process.wait(60)
