@@ -22,9 +22,9 @@ from ...core.errors import UsageError, WorkerError
 from ..common.files import write_private
 from ..common.options import Json
 from ..common.output import Output, cancellable, opened
-from ..main import check_words
 from .log_files import new_key, split_log
 from .manifest import manifest
+from .words import job_words
 
 __all__ = ["app"]
 
@@ -61,12 +61,7 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Submit a command: `plait job submit -- eval countdown --count 200 --engines 2 --json`."""
-    words = list(context.args)
-    if not words:
-        raise UsageError("there is no command to submit: plait job submit -- run 'What is asked'")
-    if words[0] in ("job", "repl"):
-        raise UsageError(f"`plait {words[0]}` is no job: submit run, eval or batch")
-    check_words(words)
+    words = job_words(context.args, "submit", "plait job submit -- run 'What is asked'")
     names = [path.name for path in keep or ()]
     if len(set(names)) < len(names):
         raise UsageError("two files of --keep have the same name, and they come back into one folder: rename one")

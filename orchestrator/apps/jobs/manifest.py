@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ...core.errors import ConfigError, UsageError
-from ..main import check_words
+from .words import job_words
 
 __all__ = ["manifest", "ray_job"]
 
@@ -44,12 +44,7 @@ def manifest(
 ) -> None:
     """Write a command as a RayJob: `plait job manifest --image plait -- batch in.jsonl --out out.jsonl | kubectl apply
     -f -`."""
-    words = list(context.args)
-    if not words:
-        raise UsageError("there is no command: plait job manifest --image IMAGE -- run 'What is asked'")
-    if words[0] in ("job", "repl"):
-        raise UsageError(f"`plait {words[0]}` is no job: write run, eval or batch")
-    check_words(words)
+    words = job_words(context.args, "write", "plait job manifest --image IMAGE -- run 'What is asked'")
     if importlib.util.find_spec("yaml") is None:
         raise ConfigError("manifests need PyYAML, which comes with Ray: pip install 'plait[job]'")
     import yaml
