@@ -6,7 +6,7 @@ have ended: the machine then waits, not the flow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
@@ -87,6 +87,15 @@ class Group:
     def __init__(self, name: str, budget: Budget | None, outer: Group | None = None) -> None:
         self.name, self.budget, self.outer = name, budget, outer
         self.steps: list[Made[object]] = []
+        self.count = 0
+        """Steps made in it and in the scopes inside it."""
+
+    def chain(self) -> Iterator[Group]:
+        """Yield this scope and those around it, innermost first."""
+        group: Group | None = self
+        while group is not None:
+            yield group
+            group = group.outer
 
 
 class Chance(Protocol):

@@ -53,7 +53,8 @@ class Budget(Frozen):
     """In the unit of the prices of the models (`[prices]` in the settings), reserved and counted as tokens are. Where
     a worker without a price says what an attempt cost, that is known only when the attempt ends."""
     steps: Count | None = None
-    """Steps that may enter the plan, expansions included."""
+    """Steps that may enter the plan, expansions included. In a scope of a flow the step too many fails; else the plan
+    or patch is refused whole."""
     depth: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """How deep steps may expand into others: 0 not at all; 1: steps may, and those that they expand into may not. That
     a flow stands in the plan as one step does not count."""

@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
 from ...core.awaited import Awaited, Group, Made, Place, StepFailed
-from ...core.errors import RAISED, ConfigError, FlowError, PlaitError, PlannerError
+from ...core.errors import RAISED, BudgetExceeded, ConfigError, FlowError, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
 from ...core.interfaces import Brief
@@ -84,6 +84,8 @@ class Running:
         self._handles: dict[str, Made[Any]] = {}
         """Steps that have not ended, by id."""
         self._made: list[tuple[Made[Any], Group | None]] = []
+        self._unmade: set[str] = set()
+        """Names of steps that a budget of a scope did not allow."""
         self._given_up: dict[str, str] = {}
         self._opened: set[str] = set()
         """Groups whose budget the machine has been told."""
@@ -115,6 +117,11 @@ class Running:
             raise FlowError(f"{type(self._flow).__name__} made {handle.name} after it had ended")
         if len(self._made) >= _MOST:
             raise FlowError(f"it made {_MOST:,} steps without waiting for any: await some before it makes more")
+        refused = self._refused(handle.step, group)
+        if refused is not None:
+            self._unmade.add(handle.name)
+            handle.end(None, refused)
+            return
         self._made.append((handle, group))
         self._handles[f"{self.root}/{handle.name}"] = handle
         if group is not None:
@@ -126,6 +133,24 @@ class Running:
             self._current.made.append(handle)
             if self._current.given_up:
                 self.give_up(handle, "made by what had been given up")
+
+    def _refused(self, step: Step, group: Group | None) -> Failure | None:
+        """Count a step in its scopes; return why it is not made where their budgets do not allow it, or where it needs
+        one that was not made. The flow hears of it, as it does of an attempt too many; the run's own budget ends it."""
+        if group is None and not self._unmade:
+            return None
+        needs = (*step.references(), step.op.after) if step.op.kind == "think" else tuple(step.references())
+        missing = next((each for each in needs if each in self._unmade), None)
+        if missing is not None:
+            return Failure(kind="Cancelled", message=f"it needs {missing}, which was not made")
+        scopes = list(group.chain()) if group is not None else []
+        for each in scopes:
+            limit = each.budget.steps if each.budget is not None else None
+            if limit is not None and each.count >= limit:
+                return as_failure(BudgetExceeded(f"scope {each.name}: a limit of {limit} steps is used; raise `steps`"))
+        for each in scopes:
+            each.count += 1
+        return None
 
     def place(self) -> Place:
         """Return where the coroutine stands that runs now."""

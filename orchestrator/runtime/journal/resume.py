@@ -247,7 +247,7 @@ def _without(event: Expanded, known: Mapping[str, Node]) -> Expanded:
     new = tuple(step for step in patch.steps if step.name not in known)
     if not new and patch.output is None:
         return replace(event, patch=None)
-    return replace(event, patch=Plan(steps=new, output=patch.output, budget=patch.budget))
+    return replace(event, patch=Plan(steps=new, output=patch.output, budget=patch.budget, group=patch.group))
 
 
 def _unknown(step: Step, id: str, remedy: str) -> OutcomeUnknown:

@@ -197,3 +197,34 @@ def test_a_patch_without_limits_is_written_as_before() -> None:
     assert "waited" not in event_adapter.dump_python(Expanded(at=0.0, step="r:flow", attempt=0))
     said = Expanded(at=0.0, step="r:flow", attempt=0, waited={"a": {"": 2}})
     assert event_adapter.validate_json(event_adapter.dump_json(said)) == said
+
+
+async def test_a_scope_of_so_many_steps_refuses_the_next_and_the_flow_goes_on() -> None:
+    """What continues or reads a refused step is refused with it; steps of inner scopes count in the outer one."""
+    said: list[str] = []
+
+    async def tried(made: Any) -> None:
+        with pytest.raises(StepFailed) as error:
+            await made
+        said.append(f"{error.value.failure.kind}: {error.value.failure.message}")
+
+    async def plan(ctx: Context, question: str) -> Any:
+        async with ctx.scope(Budget(steps=2)) as outer:
+            async with outer.scope() as inner:
+                await inner.think("a")
+            await outer.think("b")
+            refused = outer.think("c")
+            after = refused.think("d")
+            reads = ctx.think(["of it: ", refused])
+            for made in (refused, after, reads):
+                await tried(made)
+        return await ctx.think("after it")
+
+    answer = await run(plan)
+    assert answer.status == "done", answer
+    assert len(answer.report.steps) == 4, "the flow, two in the scope, one after it"
+    assert said == [
+        "BudgetExceeded: scope scope-1: a limit of 2 steps is used; raise `steps`",
+        "Cancelled: it needs think-3, which was not made",
+        "Cancelled: it needs think-3, which was not made",
+    ]
