@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
+from ...core.errors import ConfigError, PlaitError
 from ...core.events import Action, Event, Finish, Submitted
 from ...core.interfaces import Plugins
 from ...core.plan import Request
 from ...core.record import StepRecord
 from ...machine import Machine, Run, step_records
 from ...runtime.attempts import Attempt, AttemptLog
-from ...runtime.journal.location import Location
-from ...runtime.journal.replay import history
+from ...runtime.journal.directory import RunEntry
+from ...runtime.journal.replay import histories
 
 __all__ = ["Capture", "Captured", "captured"]
 
@@ -39,17 +41,17 @@ class _Open:
 
 class Capture:
     """Follows runs: call `take` with each event that a machine has handled (`AsyncOrchestrator.watch`), and `pop` with
-    the id of a run that has ended. `only`: the one run to follow; all by default."""
+    the id of a run that has ended. `only`: the runs to follow; all by default."""
 
-    def __init__(self, only: str | None = None) -> None:
-        self._log = AttemptLog(only)
-        self._only = only
+    def __init__(self, only: Collection[str] | None = None) -> None:
+        self._log = AttemptLog(next(iter(only)) if only is not None and len(only) == 1 else None)
+        self._only = None if only is None else frozenset(only)
         self._open: dict[str, _Open] = {}
         self._done: dict[str, Captured] = {}
 
     def take(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
         """Take note of one event and what followed."""
-        if isinstance(event, Submitted) and self._only in (None, event.run):
+        if isinstance(event, Submitted) and (self._only is None or event.run in self._only):
             self._open.setdefault(event.run, _Open(event.request))
         happened = self._log.take(event, machine, actions)
         for run in happened.runs:
@@ -75,13 +77,31 @@ class Capture:
         return Captured(run, kept.request, finish, steps, attempts)
 
 
-def captured(path: Location | str, plugins: Plugins, runs: Sequence[str]) -> Iterator[Captured]:
-    """Yield the runs of a journal, by replaying it. Raises `ConfigError` for a file that cannot be read."""
-    for run in runs:
-        capture = Capture(run)
-        for moment in history(path, plugins, run):
-            capture.take(moment.event, moment.machine, moment.actions)
-            if any(isinstance(action, Finish) and action.run == run for action in moment.actions):
-                break
-        if (found := capture.pop(run)) is not None:
-            yield found
+def captured(entries: Iterable[RunEntry], plugins: Plugins, failed: Callable[[PlaitError], None]) -> Iterator[Captured]:
+    """Yield runs of journals, by replaying these: each journal about once, however many of its runs are wanted.
+    `failed` is told of each run that cannot be read."""
+    for path, together in groupby(entries, key=lambda entry: entry.path):
+        left = {entry.run for entry in together}
+        try:
+            for several, moments in histories(path, plugins, left):
+                capture = Capture(several)
+                waiting = set(several)
+                for moment in moments:
+                    capture.take(moment.event, moment.machine, moment.actions)
+                    for action in moment.actions:
+                        if isinstance(action, Finish) and action.run in waiting:
+                            waiting.discard(action.run)
+                            left.discard(action.run)
+                            if (found := capture.pop(action.run)) is not None:
+                                yield found
+                    if not waiting:
+                        break
+                for run in sorted(waiting):
+                    left.discard(run)
+                    if (found := capture.pop(run)) is not None:
+                        yield found
+            if left:
+                raise ConfigError(f"{path} does not hold all the runs that its index names: the file is damaged")
+        except PlaitError as error:
+            for _ in left:
+                failed(error)

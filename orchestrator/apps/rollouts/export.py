@@ -59,17 +59,20 @@ class Left:
 def export(entries: Iterable[RunEntry], plugins: Plugins, left: Left, *, unanswered: bool = False) -> Iterator[Kept]:
     """Yield the runs of journals that ended in an answer; whatever cannot be read is counted and passed over. With
     `unanswered` also those that ended without one, as wrong; runs that a person cancelled say nothing about it."""
-    for entry in entries:
+
+    def failed(error: Exception) -> None:
+        left.add(f"not readable: {type(error).__name__}")
+
+    for found in captured(entries, plugins, failed):
+        if (finish := found.finish) is None or finish.status == "cancelled":
+            left.add("no answer")
+            continue
         try:
-            found = next(captured(entry.path, plugins, [entry.run]), None)
-            if found is None or (finish := found.finish) is None or finish.status == "cancelled":
-                left.add("no answer")
-                continue
             task = plugins.task(found.request.task, found.request.text)
             answer = _answer(finish, task)
             right = False if answer is None else task.verify(answer)
         except (PlaitError, ValueError) as error:
-            left.add(f"not readable: {type(error).__name__}")
+            failed(error)
             continue
         if answer is None and not unanswered:
             left.add("no answer")

@@ -85,21 +85,24 @@ def rows_of(found: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -
     without an answer was wrong; one that cannot be read or judged is counted in `left`."""
     tasks: Tasks = {}
     checked: dict[str, bool] = {}
-    for entry in found:
+
+    def failed(error: Exception) -> None:
+        left[f"that cannot be read ({type(error).__name__})"] += 1
+
+    for run in captured(found, plugins, failed):
+        finish = run.finish
+        if finish is None or finish.status not in ("done", "partial"):
+            left["that did not end"] += 1
+            continue
+        request = run.request
         try:
-            run = next(captured(entry.path, plugins, [entry.run]), None)
-            finish = None if run is None else run.finish
-            if run is None or finish is None or finish.status not in ("done", "partial"):
-                left["that did not end"] += 1
-                continue
-            request = run.request
             task = plugins.task(request.task, request.text)
             value = None if finish.result is None else finish.result.value
             extracted = finish.result is not None and finish.result.extracted
             answer = value if extracted or not isinstance(value, str) else task.extract(value)
             right = False if answer is None else task.verify(answer)
         except (PlaitError, ValueError) as error:
-            left[f"that cannot be read ({type(error).__name__})"] += 1
+            failed(error)
             continue
         if type(task).verify is Task.verify or right is None:
             left["that nobody can judge: the task has no verifier"] += 1

@@ -4,12 +4,14 @@ A difference means that a policy or merge is not pure, that the code has changed
 Planners and workers are not called: the events hold their plans and results. In a session whose machine had runs that
 this file does not hold (`Header.told`), the machine follows the recorded attempts and chooses none itself.
 
-`history` gives the events of one run across the sessions in which it was resumed.
+`history` gives the events of one run across the sessions in which it was resumed, `histories` those of several runs in
+few passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ...core.errors import ConfigError
@@ -116,8 +118,24 @@ def history(path: Location | str, plugins: Plugins, run: str) -> Iterator[Moment
     """
     journal = Journal(path)
     headers = _headers(journal)
-    spans = _spans(headers, _last_of(journal, headers, run))
-    yield from _through(journal, plugins, headers, spans)
+    ends = _ends(journal, headers, (run,))
+    if not ends:
+        raise ConfigError(f"{journal.path} holds no run {run!r} (`plait runs list` shows those that are there)")
+    yield from _through(journal, plugins, headers, _spans(headers, ends[run]))
+
+
+def histories(
+    path: Location | str, plugins: Plugins, runs: Collection[str]
+) -> Iterator[tuple[list[str], Iterator[Moment]]]:
+    """Yield the histories of several runs, those that end together with one pass: all runs of a session that nobody
+    resumed. Runs that are not in the file are passed over. Raises `ConfigError` for a file that cannot be read."""
+    journal = Journal(path)
+    headers = _headers(journal)
+    together: dict[int, list[str]] = defaultdict(list)
+    for run, last in _ends(journal, headers, runs).items():
+        together[last].append(run)
+    for last, several in together.items():
+        yield several, _through(journal, plugins, headers, _spans(headers, last))
 
 
 def _headers(journal: Journal) -> dict[int, Header]:
@@ -127,20 +145,23 @@ def _headers(journal: Journal) -> dict[int, Header]:
     return headers
 
 
-def _last_of(journal: Journal, headers: dict[int, Header], run: str) -> int:
-    """Return the last event of the last session that a run was worked on in."""
-    starts = sorted(headers)
-    submitted = last = 0
+def _ends(journal: Journal, headers: dict[int, Header], runs: Collection[str]) -> dict[str, int]:
+    """Return the last event of the last session that each run was worked on in. Runs that are not there are left
+    out."""
+    starts, wanted = sorted(headers), set(runs)
+    submitted: dict[str, int] = {}
+    last = 0
     for row in journal.rows():
         last = row.seq
-        if row.kind == "submitted" and row.run == run:
-            submitted = row.seq
-    if not submitted:
-        raise ConfigError(f"{journal.path} holds no run {run!r} (`plait runs list` shows those that are there)")
-    resumed = [first for first in starts if headers[first].resumes == run and first > submitted and first <= last]
-    start = resumed[-1] if resumed else max(first for first in starts if first <= submitted)
-    later = [first for first in starts if first > start and not _goes_on(headers[first], first)]
-    return min(later, default=last + 1) - 1
+        if row.kind == "submitted" and row.run in wanted:
+            submitted[row.run] = row.seq
+    ends: dict[str, int] = {}
+    for run, place in submitted.items():
+        resumed = [first for first in starts if headers[first].resumes == run and place < first <= last]
+        start = resumed[-1] if resumed else max(first for first in starts if first <= place)
+        later = [first for first in starts if first > start and not _goes_on(headers[first], first)]
+        ends[run] = min(later, default=last + 1) - 1
+    return ends
 
 
 def _goes_on(header: Header, first: int) -> bool:

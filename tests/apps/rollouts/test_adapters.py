@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from plait.apps.rollouts.adapters import retokenised, trl_output, verl_fields
-from plait.apps.rollouts.export import tokenizer_of
+from plait.apps.rollouts.export import Left, export, tokenizer_of
 from plait.apps.rollouts.record import BadRecord, Record, Segment
 from plait.apps.rollouts.store import Reader, read_rollouts
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.journal.directory import entries
+from plait.runtime.journal.tables import Row
+from plait.runtime.plugins.loader import Plugins
+from tests.apps.rollouts.letters import Letters
 
 LETTERS = ["--worker", "tests.apps.rollouts.letters:Letters", "--allow", "tests.apps.rollouts.letters:Letters"]
 FORK = Record(
@@ -91,6 +96,21 @@ def test_runs_are_exported_with_tokens_and_as_text(plait: Any, tmp_path: Path, j
     rows = [json.loads(line) for line in texts.read_text().splitlines()]
     assert len(rows) == 9
     assert all("Question" in row["prompt"] and "answer: " in row["completion"] for row in rows)
+
+
+async def test_a_journal_of_many_runs_is_replayed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = tmp_path / "all.plait"
+    async with AsyncOrchestrator(workers=[Letters()], journal=str(journal)) as orchestrator:
+        for n in range(12):
+            await orchestrator.run(f"Question {n}?", planner="sample:n=2,temperature=1")
+    read: list[int] = []
+    load = Row.load
+    monkeypatch.setattr(Row, "load", lambda row: (read.append(row.seq), load(row))[1])
+    left = Left()
+    found = list(export(entries(journal), Plugins(), left))
+    assert (len(found), left.why) == (12, {})
+    assert {each.run.request.text for each in found} == {f"Question {n}?" for n in range(12)}
+    assert len(read) == len(set(read)), "an event was replayed for more than one run"
 
 
 def test_redacted_texts_are_not_in_the_file(plait: Any, tmp_path: Path, journals: Path) -> None:
