@@ -51,8 +51,10 @@ def _parts(record: Record) -> tuple[int, int]:
 
 def verl_fields(record: Record) -> dict[str, Any]:
     """Return the fields of verl's `AgentLoopOutput` but `metrics`. Raises `BadRecord` for a record without a generated
-    token. Group, parent, fork and policy versions stand in `extra_fields`."""
+    token. Group, parent, fork and policy versions stand in `extra_fields`; the oldest and the newest of these under the
+    names that verl's asynchronous trainer reads."""
     start, end = _parts(record)
+    versions = record.versions
     extra: dict[str, Any] = {
         "uid": record.group,
         "rollout": record.rollout,
@@ -60,6 +62,8 @@ def verl_fields(record: Record) -> dict[str, Any]:
         "parent": record.parent,
         "fork": record.fork,
         "policies": [[each.start, each.end, each.policy] for each in record.segments],
+        "min_global_steps": versions[0],
+        "max_global_steps": versions[-1],
     }
     fields: dict[str, Any] = {
         "prompt_ids": list(record.tokens[:start]),
