@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 
 from plait.core.ops import Function
+from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import Dialect
 
-__all__ = ["LAST", "REPAIR", "instructions"]
+__all__ = ["LAST", "REPAIR", "instructions", "listed"]
 
 _NATIVE = """\
 Answer the user's question. You may call these functions, a line each:
@@ -31,10 +32,14 @@ REPAIR = {
 
 def instructions(functions: Sequence[Function], dialect: Dialect) -> str:
     """Return what a model is told of its functions and how to call them."""
-    listed = "\n".join(
+    return (_NATIVE if dialect == "native" else _ACTION).format(functions=listed(functions))
+
+
+def listed(functions: Sequence[Function | ToolSpec]) -> str:
+    """Return functions as JSON, a line each."""
+    return "\n".join(
         json.dumps(
             {"name": each.name, "description": each.description, "parameters": each.parameters}, ensure_ascii=False
         )
         for each in functions
     )
-    return (_NATIVE if dialect == "native" else _ACTION).format(functions=listed)

@@ -22,8 +22,9 @@ from .parser import Task
 __all__ = ["Bound", "bind"]
 
 # A dollar sign with a number is a reference, unless it reads as money: `$1.50`, `$1,000`, `$2M`. `${1}` never does.
+# Two dollar signs are one of the text itself, as in `awk '$$2 > 5'`.
 _REFERENCE = re.compile(
-    r"\$(?:\{([0-9]{1,6})(?:\.output)?\}|([0-9]{1,6})(?![0-9A-Za-z_]|\.[0-9]|,[0-9]{3}(?![0-9])))(?:\.output\b)?"
+    r"\$(?:(\$)(?=\{?[0-9])|\{([0-9]{1,6})(?:\.output)?\}|([0-9]{1,6})(?![0-9A-Za-z_]|\.[0-9]|,[0-9]{3}(?![0-9])))(?:\.output\b)?"
 )
 _NAMED = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*+)\}?+")
 _SPECIAL = ("$ref", "$text", "$literal")
@@ -141,13 +142,17 @@ class _Linker:
         if self.names:
             text = _NAMED.sub(self._number, text)
         pieces: list[JsonValue] = []
-        at = 0
+        words, at = "", 0
         for found in _REFERENCE.finditer(text):
-            number = int(found[1] or found[2])
+            if found[1]:
+                words += text[at : found.start()] + found[1]
+                at = found.end()
+                continue
+            number = int(found[2] or found[3])
             step = self.known.get(number)
             if step is None:
                 # `$15` inside a text may be money, unless a task of that number should stand before this one
-                if found[1] or found[0] == text.strip() or number < self.own:
+                if found[2] or found[0] == text.strip() or number < self.own:
                     what = "itself" if number == self.own else "no earlier task"
                     self.bound.errors.append(f"{found[0]} refers to {what}")
                 continue
@@ -155,14 +160,14 @@ class _Linker:
                 self.bound.blocked.append(number)
                 continue
             self.bound.needs.append(step)
-            if found.start() > at:
-                pieces.append(text[at : found.start()])
+            words += text[at : found.start()]
+            pieces += [words] if words else []
             pieces.append({"$ref": step})
-            at = found.end()
+            words, at = "", found.end()
+        words += text[at:]
         if not pieces:
-            return text
-        if at < len(text):
-            pieces.append(text[at:])
+            return words
+        pieces += [words] if words else []
         if len(pieces) == 1 and not as_text:
             return pieces[0]
         return {"$text": pieces}

@@ -29,7 +29,7 @@ these tools:
 Rules:
 - Write one task a line, as `1. tool(arguments)`. Numbers are unique and strictly increasing.
 - An argument is a constant in JSON or the result of an earlier task, `$1` or `${{1}}` for that of task 1. References \
-may also stand inside texts and lists.
+may also stand inside texts and lists. Write `$$1` for the characters `$1` themselves.
 - A task starts as soon as the results it refers to are there, so do not refer to a result that is not needed.
 - Use no tools but these. Write no comments and no results.
 - End with join() as the last task, then <END_OF_PLAN>.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plait.core.flow import Answerable, Context
 
+from .calls import about_tools
 from .grow import Growth
 from .options import TreeOptions
 
@@ -32,4 +33,6 @@ class Tree(TreeOptions):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Grow the tree and vote."""
-        return await Growth(self, ctx, ctx.brief.task.render(self.style)).answer()
+        question = ctx.brief.task.render(self.style)
+        told = about_tools(ctx.brief.tools, self.until, self.give_up) if self.tools else ""
+        return await Growth(self, ctx, told + question).answer()

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from plait.core.awaited import Called, StepFailed
 from plait.core.flow import Context
 from plait.core.search import Node, SearchTree
 from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
+from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
-__all__ = ["Calls"]
+from .._shared.told import listed
+
+__all__ = ["Calls", "about_tools", "spoken"]
+
+_TOLD = """\
+Work on the task below in steps. You may call these functions, a line each:
+{functions}
+A step that calls one ends with <tool_call>{{"name": …, "arguments": {{…}}}}</tool_call>; its result comes before the \
+next step. {end}{give_up}
+
+"""
+
+
+def about_tools(tools: Sequence[ToolSpec], until: str = "", give_up: str = "") -> str:
+    """Return what a model is told of its tools before the question, and how a path ends."""
+    end = f"When the task is done, write the answer with the word `{until}` in it, without a call." if until else ""
+    end = end or "When the task is done, write the answer without a call."
+    dead = f" If this way cannot lead there, write `{give_up}`." if give_up else ""
+    return _TOLD.format(functions=listed(tools), end=end, give_up=dead)
 
 
 class Calls:
@@ -53,6 +73,16 @@ class Calls:
             if node.outcome == "pruned" or failed.failure.kind == "BudgetExceeded":
                 raise
             return f"the call failed: {failed.failure.message}"
+
+
+def spoken(step: str) -> str:
+    """Return a step without the call that it ends in: an argument ends no path, whatever it says.
+
+    >>> spoken('I sort it. <tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}')
+    'I sort it. '
+    """
+    start = step.rfind(OPEN)
+    return step if start < 0 else step[:start]
 
 
 def _asked(step: str) -> str | None:

@@ -11,7 +11,7 @@ from plait.core.flow import Answerable, Context
 from plait.core.planning import derive
 from plait.core.search import Node, Scorer, Search, SearchTree
 
-from .calls import Calls
+from .calls import Calls, spoken
 from .options import TreeOptions
 from .vote import choose
 
@@ -183,10 +183,11 @@ class Growth:
         self._states[node.key] = node
         if self._calls is not None and not finished:
             await self._calls.make(node)
-        if _has(node.step, self._options.give_up):
+        said = spoken(node.step) if self._calls is not None else node.step
+        if _has(said, self._options.give_up):
             node.outcome = "dead"
             return
-        whole = finished or self._task.complete(text) or _has(node.step, self._options.until)
+        whole = finished or self._task.complete(text) or _has(said, self._options.until)
         if whole or node.depth >= self._options.depth:
             node.answer = self._task.extract(text)
             if node.answer is None:

@@ -381,3 +381,19 @@ def test_a_step_that_is_no_plan_of_this_planner_has_no_reader():
     last = reader.close(Result(value='1. search("a")\n'))
     assert last is not None
     assert last.output == "answer-1"
+
+
+@pytest.mark.parametrize(
+    ("written", "query"),
+    [
+        ("awk '$$2 > 5' a", "awk '$2 > 5' a"),
+        ("$$1", "$1"),
+        ("$${1} and $$$$", "${1} and $$$$"),
+        ("echo $$", "echo $$"),
+        ("print $$1, $1", {"$text": ["print $1, ", {"$ref": "1"}]}),
+        ("$1$$1", {"$text": [{"$ref": "1"}, "$1"]}),
+    ],
+)
+def test_two_dollar_signs_are_one_of_the_text_itself(written: str, query: object) -> None:
+    plan = f'1. search(query="x")\n2. search(query={json.dumps(written)})\n3. join()'
+    assert one(plan, search) == {"query": query}

@@ -239,7 +239,7 @@ class FakeServer:
         return None
 
     async def _generate(self, writer: asyncio.StreamWriter, body: dict[str, Any], chat: bool, fault: Fault) -> None:
-        prompt = body["messages"][0]["content"] if chat else body["prompt"]
+        prompt = "\n\n".join(map(self._shown, body["messages"])) if chat else body["prompt"]
         prompt_ids = prompt if isinstance(prompt, list) else self.encode(prompt)
         text = self.decode(prompt) if isinstance(prompt, list) else prompt
         tokens = [f" {word}" for word in (self._formed(body) or self.reply(text)).split(" ")]
@@ -269,6 +269,15 @@ class FakeServer:
             self._chunk(writer, "data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         await writer.drain()
+
+    @staticmethod
+    def _shown(message: dict[str, Any]) -> str:
+        """A message as a model without a template of its own would read it: its calls are text."""
+        calls = [each["function"] for each in message.get("tool_calls") or ()]
+        written = [{"name": each["name"], "arguments": json.loads(each["arguments"])} for each in calls]
+        return "".join(
+            [str(message.get("content") or ""), *(f"<tool_call>{json.dumps(each)}</tool_call>" for each in written)]
+        )
 
     def _whole(self, chunks: list[dict[str, Any]], prompt_ids: list[int], chat: bool) -> dict[str, Any]:
         """What a stream says, in one piece: an answer that was not to be streamed."""
