@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
+from .budget import Budget
 from .ops import Call, Kind, Think
 from .plan import Plan, Request
 from .prices import Price
@@ -257,6 +258,17 @@ class Paused(_Written):
 
 
 @dataclass(slots=True)
+class Limited(_Written):
+    """The user has changed the limits of a run while it runs. What has been used counts against them."""
+
+    kind: Literal["limited"] = field(default="limited", kw_only=True)
+    at: float
+    run: str
+    budget: Budget
+    """All limits of the run from now on."""
+
+
+@dataclass(slots=True)
 class Elsewhere(_Written):
     """Something happened in a run that another journal holds. Written where steps of this journal's runs started
     because of it; says nothing to a machine."""
@@ -279,6 +291,7 @@ Event = (
     | Cancelled
     | Pruned
     | Paused
+    | Limited
     | Elsewhere
 )
 

@@ -205,6 +205,16 @@ def reserve(account: Account, attempt: Attempt) -> None:
         each.running += 1
 
 
+def take_in(account: Account, attempt: Attempt) -> None:
+    """Charge an attempt that began before the account was opened."""
+    account.reserved += _held(account, attempt)
+    account.tokens += attempt.tokens if attempt.counted else 0
+    account.prompt += attempt.prompt
+    account.estimates += attempt.estimated
+    account.counted |= attempt.counted
+    account.running += 1
+
+
 def told(account: Account, attempt: Attempt, tokens: int, now: float) -> Account | None:
     """Charge tokens that a counted attempt reports; return the account of which a limit is reached by that."""
     price, before = attempt.price, attempt.cost
@@ -228,13 +238,15 @@ def told(account: Account, attempt: Attempt, tokens: int, now: float) -> Account
 
 
 def reached(account: Account) -> str:
-    """Return in words which limit of an account is reached."""
+    """Return in words which limit of tokens or cost is reached; nothing if none is."""
     limit = account.budget
     if limit.tokens is not None and account.tokens >= limit.tokens:
         return f"{account.owner}: all {limit.tokens} tokens are used up; raise `tokens`"
     if limit.total_tokens is not None and account.prompt + account.tokens >= limit.total_tokens:
         return f"{account.owner}: all {limit.total_tokens} tokens, prompts included, are used up; raise `total_tokens`"
-    return f"{account.owner}: {account.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`"
+    if limit.cost is not None and account.cost >= limit.cost:
+        return f"{account.owner}: {account.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`"
+    return ""
 
 
 def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage | None, now: float) -> list[Account]:

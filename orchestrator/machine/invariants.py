@@ -172,6 +172,10 @@ def _check_accounts(node: Node) -> None:
     if node.account is None:
         return
     for account in node.account.chain():
+        _demand(account.reserved >= 0 and account.running >= 0, account.owner, "gave back more than it took")
+        _demand(account.deadline is None or node in account.timed, node.id, "is under a deadline that forgets it")
+        if account.changed:
+            continue
         limit = account.budget
         if limit.tokens is not None:
             spent = account.tokens + account.reserved - account.overrun
@@ -181,8 +185,6 @@ def _check_accounts(node: Node) -> None:
             _demand(account.attempts <= limit.attempts, account.owner, f"made {account.attempts} attempts")
         if limit.width is not None:
             _demand(account.running <= limit.width, account.owner, f"runs {account.running} wide")
-        _demand(account.reserved >= 0 and account.running >= 0, account.owner, "gave back more than it took")
-        _demand(account.deadline is None or node in account.timed, node.id, "is under a deadline that forgets it")
 
 
 def _demand(holds: bool, who: str, what: str) -> None:

@@ -54,7 +54,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import assert_never
 
-from ..core.errors import BudgetExceeded, PlaitError, WorkerLost
+from ..core.errors import PlaitError, WorkerLost
 from ..core.events import (
     Action,
     Cancelled,
@@ -65,6 +65,7 @@ from ..core.events import (
     Expanded,
     Failed,
     Finish,
+    Limited,
     Paused,
     Progressed,
     Pruned,
@@ -79,12 +80,13 @@ from ..core.events import (
 from ..core.flow import is_root
 from ..core.interfaces import Plugins, Policy
 from ..core.result import Failure, Result, Usage, as_failure
-from ..core.states import EXPANDED, EXPANDING, READY, RUNNING, WAITING, Move
+from ..core.states import EXPANDING, READY, RUNNING, WAITING, Move
 from . import budgets, prompt_sizes
 from .assemble import prior
 from .dispatch import Dispatcher
 from .follow import Order, Refused, take_over
 from .joins import judge_at_deadline, late
+from .limits import Limits, exceeded
 from .link import repeats
 from .outcome import finish, is_over
 from .plans import Plans
@@ -124,6 +126,7 @@ class Machine:
         self._dispatcher = Dispatcher(records, queue, slots, steps)
         self._reviews = Reviews(records, queue, slots, steps)
         self._plans = Plans(records, slots, steps, plugins)
+        self._limits = Limits(records, slots, steps)
         self.runs = records.runs
         """Runs that have not finished, by id."""
         self.nodes = records.nodes
@@ -189,6 +192,8 @@ class Machine:
                 self._on_pruned(event)
             case Paused():
                 self._on_paused(event)
+            case Limited():
+                self._on_limited(event)
             case Elsewhere():
                 pass
             case _:
@@ -294,7 +299,7 @@ class Machine:
         short = (attempt.cut or attempt.short) if event.result.finish == "length" else ""
         if not short and attempt.node.step.op.kind == "think":
             self._dispatcher.lengths.add(attempt.node, attempt.length(event.result))
-        return self._won(attempt, event.result, _exceeded(short) if short else None)
+        return self._won(attempt, event.result, exceeded(short) if short else None)
 
     def _won(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:
         """Take the result of a live attempt that is over as its step's; `limited`: why it is not a whole one."""
@@ -353,17 +358,8 @@ class Machine:
             if node.step.expands and node.step.op.kind == "think" and node.step.op.stream:
                 self._records.actions.append(Expand(node.id, attempt.id, delta=text))
         if reached is not None:
-            self._cut(reached)
+            self._limits.cut(reached)
         return node
-
-    def _cut(self, account: Account) -> None:
-        """Cut the attempts under an account of which a limit is reached, but those that end by themselves with the last
-        token that they were granted."""
-        reason = budgets.reached(account)
-        for attempt in list(self.attempts.values()):
-            going = attempt.counted and attempt.state == "live" and not attempt.cut
-            if going and attempt.tokens < attempt.reserved and budgets.covers(account, attempt.node.account):
-                self._slots.cut(attempt, reason)
 
     def _on_counted(self, event: Counted) -> None:
         node = self.nodes.get(event.step)
@@ -400,7 +396,7 @@ class Machine:
             text = "".join(attempt.text) if result.value is None else result.value
             self._slots.over(attempt, result.usage, read=True)
             result = result.model_copy(update={"finish": "length", "value": text})
-            return self._won(attempt, result, _exceeded(attempt.cut))
+            return self._won(attempt, result, exceeded(attempt.cut))
         self._slots.over(attempt, result.usage)
         if live and attempt.cut:
             self._cut_off(attempt)
@@ -412,7 +408,7 @@ class Machine:
     def _cut_off(self, attempt: Attempt) -> None:
         """End a step of which a cut attempt is over and brought nothing, unless it has another."""
         if attempt.node.attempt is None:
-            self._steps.fail(attempt.node, _exceeded(attempt.cut))
+            self._steps.fail(attempt.node, exceeded(attempt.cut))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
         self._slots.worker_down(event.worker, event.returning)
@@ -440,7 +436,7 @@ class Machine:
             run.reviewers = tuple(each for each in policies if type(each).review is not Policy.review)
             run.watched = bool(run.placers or run.reviewers)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
-            account = budgets.open_account(request.budget, f"run {run.id}", None, self._records.now)
+            run.account = account = budgets.open_account(request.budget, f"run {run.id}", None, self._records.now)
             nodes = self._plans.enter(event.plan, scope, account)
         except PlaitError as error:
             self._remember(event.run)
@@ -504,6 +500,13 @@ class Machine:
         if not event.on:
             self._dispatcher.resume(run)
 
+    def _on_limited(self, event: Limited) -> None:
+        run = self.runs.get(event.run)
+        if run is None:
+            self.late += 1
+            return
+        self._limits.change(run, event.budget)
+
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _on_tick(self, event: Tick) -> None:
@@ -534,7 +537,7 @@ class Machine:
                     self._reviews.review(event, run, None)
             case (account, run):
                 if run.id in self.runs:
-                    self._seconds_over(account)
+                    self._limits.seconds_over(account)
 
     def _lease_over(self, attempt: Attempt) -> None:
         """Give an attempt up as lost if nothing was heard of it for the time of a lease."""
@@ -548,31 +551,6 @@ class Machine:
         message = f"worker {attempt.worker.name} has been silent about this step for {lease:g} s"
         self._slots.stop(attempt, message)
         self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
-
-    def _seconds_over(self, account: Account) -> None:
-        """Fail the work under an account whose time is up; joins that wait make what they can of what is done.
-
-        A join of which all branches are under the account too ends by their ends. Any other is judged here, as at its
-        `deadline`, unless it would expand: that needs time.
-        """
-        message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
-        failure = _exceeded(message)
-        joins: list[Node] = []
-        for node in account.timed:
-            if node.ended or node.state is EXPANDED:
-                continue
-            if node.merge is not None and node.state is WAITING:
-                joins.append(node)
-            else:
-                self._steps.fail(node, failure)
-        for node in joins:
-            if not node.ended and any(not dep.ended and not budgets.covers(account, dep.account) for dep in node.deps):
-                node.limited = node.limited or failure
-                if node.step.expands:
-                    self._steps.fail(node, failure)
-                else:
-                    self._steps.obey(node, judge_at_deadline(node, failure))
-                self._steps.spread()
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -593,7 +571,3 @@ class Machine:
         self._finished[run] = None
         if len(self._finished) > _REMEMBERED:
             del self._finished[next(iter(self._finished))]
-
-
-def _exceeded(message: str) -> Failure:
-    return Failure(kind=BudgetExceeded.__name__, message=message)

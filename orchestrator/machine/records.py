@@ -349,6 +349,8 @@ class Run:
     root: Scope | None = None
     nodes: list[Node] = field(default_factory=list[Node])
     prefix_groups: dict[Hashable, PrefixGroup] = field(default_factory=dict["Hashable", "PrefixGroup"])
+    account: Account | None = None
+    """Of its budget, if that sets a limit."""
     submitted: float = 0.0
     """When it was submitted."""
     live: int = 0
@@ -518,6 +520,8 @@ class Account:
     """Model calls that lead to each of its steps, that one included, with a limit of turns."""
     waited: dict[Node, int] = field(default_factory=dict["Node", int])
     """Those that a flow had waited for under this account when it made the step, if it had for any."""
+    changed: bool = False
+    """The user has changed its limits: more may have been used, or may be running, than they allow."""
     held: Backlog = field(default_factory=Backlog)
     """Ready steps, by lane, that wait for something under this account to end."""
     timed: list[Node] = field(default_factory=list["Node"])

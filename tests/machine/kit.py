@@ -24,6 +24,7 @@ from plait.core.events import (
     Failed,
     Finish,
     Job,
+    Limited,
     Paused,
     Progressed,
     Pruned,
@@ -431,6 +432,9 @@ class World:
 
     def pause(self, run: str = "r", on: bool = True) -> list[Action]:
         return self.send(Paused(at=self.now, run=run, on=on))
+
+    def limit(self, run: str = "r", **limits: float) -> list[Action]:
+        return self.send(Limited(at=self.now, run=run, budget=Budget(**limits)))  # type: ignore[arg-type]
 
     def tick(self, at: float | None = None) -> list[Action]:
         """Let the time come that the machine asked to be woken at, or another."""

@@ -21,6 +21,7 @@ from plait.core.events import (
     Expanded,
     Failed,
     Finish,
+    Limited,
     Paused,
     Progressed,
     Pruned,
@@ -252,7 +253,7 @@ class Chaos(World):
             if node.account is not None:
                 self.accounts.update(dict.fromkeys(node.account.chain()))
         for account, spent in self.spent.items():
-            limit = account.budget.tokens
+            limit = None if account.changed else account.budget.tokens
             assert limit is None or spent <= limit, f"{account.owner}: {spent} tokens of {limit} were generated"
         for attempt in sorted(self.silent - set(self.machine.attempts)):
             self.silent.remove(attempt)
@@ -434,6 +435,7 @@ class Chaos(World):
             Cancelled(at=self.now, run="nobody"),
             Pruned(at=self.now, step="nobody:a"),
             Paused(at=self.now, run="nobody"),
+            Limited(at=self.now, run="nobody", budget=Budget(width=1)),
         ]
         actions = self.send(self.rng.choice(events))
         assert actions == []
@@ -486,6 +488,12 @@ class Chaos(World):
             run = self.rng.choice(list(self.machine.runs))
             self.pause(run, on=not self.machine.runs[run].paused or self.rng.random() < 0.2)
 
+    def do_limit(self) -> None:
+        """The user gives a run other limits."""
+        if self.machine.runs:
+            run = self.rng.choice(list(self.machine.runs))
+            self.limit(run, **(random_budget(self.rng, 0.9) or Budget()).limits)
+
     MOVES = (
         ("do_submit", 8),
         ("do_progress", 10),
@@ -501,6 +509,7 @@ class Chaos(World):
         ("do_cancel", 1),
         ("do_prune", 1),
         ("do_pause", 2),
+        ("do_limit", 1),
     )
 
     def step(self) -> None:

@@ -88,6 +88,10 @@ class ChaosMachine(RuleBasedStateMachine):
     def pause(self, rng: Random) -> None:
         self.move(rng, "do_pause")
 
+    @rule(rng=RANDOM)
+    def limit(self, rng: Random) -> None:
+        self.move(rng, "do_limit")
+
     def move(self, rng: Random, name: str) -> None:
         self.world.rng = rng
         getattr(self.world, name)()

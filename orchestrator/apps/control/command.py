@@ -16,6 +16,7 @@ from ..common.options import Json
 from ..common.output import Output, opened
 from .distant import Distant, under_way
 from .socket import Peer, peers
+from .verbs import limit
 
 __all__ = ["app", "store_of_settings", "table"]
 
@@ -25,6 +26,8 @@ app = typer.Typer(
     help="List, watch and steer running runs: those of this host, and those of the store that `journal` names.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_OF_PROCESSES = ("slots", "log_level")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or as much of its beginning as no other's has.")]
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="As above; it may be left out where only one runs.")]
@@ -70,7 +73,8 @@ def _does(as_json: bool, run: str, verb: str, **fields: Any) -> None:
         else:
             list(peer.ask(verb, run=name, **fields))
         said = {"run": name, "done": verb, **fields}
-        _say(output, said, lambda: f"{verb}: run {name}")
+        about = f" {fields['name']}={fields['value']}" if verb == "set" else ""
+        _say(output, said, lambda: f"{verb}{about}: run {name}")
 
 
 def _say(output: Output, row: dict[str, Any], words: Callable[[], str]) -> None:
@@ -215,15 +219,23 @@ def answer(
 
 @app.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(help="log_level")],
-    value: Annotated[str, typer.Argument()],
-    pid: Annotated[int | None, typer.Option(help="Of which process; all by default.")] = None,
+    name: Annotated[str, typer.Argument(help="width, tokens, seconds, … of a run's budget; slots; log_level.")],
+    value: Annotated[str, typer.Argument(help="`none` takes a limit away.")],
+    run: Annotated[
+        str, typer.Option("--run", metavar="RUN", help="Whose limit; it may be left out where only one runs.")
+    ] = "",
+    worker: Annotated[str, typer.Option(metavar="NAME", help="Whose slots, where there are several.")] = "",
+    pid: Annotated[int | None, typer.Option(help="Of which process (slots, log_level); all by default.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Change a setting of running processes."""
+    """Change a limit of a running run, the slots of a worker, or the log level of running processes."""
+    if name not in _OF_PROCESSES:
+        limit(name, value)  # refused before a run is looked for
+        _does(as_json, run, "set", name=name, value=value)
+        return
     with opened(as_json) as output:
         done = [process["pid"] for peer, process, _ in _all() if pid in (None, process["pid"])
-                for _ in peer.ask("set", name=name, value=value)]  # fmt: skip
+                for _ in peer.ask("set", name=name, value=value, worker=worker)]  # fmt: skip
         if not done:
             raise UsageError("no process of plait is running here" if pid is None else f"no process {pid} listens")
         _say(output, {"set": name, "value": value, "pids": done}, lambda: f"{name}={value} in {len(done)} processes")

@@ -67,6 +67,8 @@ class Distant:
         """Return the run with all of its steps."""
         rebuilt, steps = self._look()
         states = [step.state for step in steps]
+        record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
+        account = record.account if record is not None else None
         asked = [each for entry, each in pending(self._database) if entry.run == self.entry.run]
         return {
             **_row(self.entry),
@@ -74,7 +76,7 @@ class Distant:
             "seconds": round(rebuilt.machine.now - rebuilt.submitted.at, 3),
             "done": states.count("done"),
             "running": states.count("running"),
-            "budget": rebuilt.submitted.request.budget.model_dump(exclude_none=True),
+            "budget": (account.budget if account else rebuilt.submitted.request.budget).model_dump(exclude_none=True),
             "questions": [each.model_dump(mode="json") for each in asked],
             "steps": [step_row(step) for step in steps],
         }
@@ -124,10 +126,18 @@ class Distant:
             await asyncio.sleep(max(_OFTEN, _PATIENT * (time.monotonic() - began)))
 
     def order(
-        self, verb: str, *, step: str = "", question: str = "", value: JsonValue = None, reason: str = ""
+        self,
+        verb: str,
+        *,
+        step: str = "",
+        question: str = "",
+        name: str = "",
+        value: JsonValue = None,
+        reason: str = "",
     ) -> None:
-        """Have the process of the run do something: cancel, prune, pause, resume, answer. Raises `UsageError` for a run
-        that is not under way, and for a question that is not open."""
+        """Have the process of the run do something: cancel, prune, pause, resume, set, answer.
+
+        Raises `UsageError` for a run that is not under way, and for a question that is not open."""
         run = self.entry.run
         if verb == "answer":
             there = [each.id for entry, each in pending(self._database) if entry.run == run]
@@ -135,5 +145,8 @@ class Distant:
             if question not in there:
                 raise UsageError(f"run {run} has no open question {question!r}; open are: {', '.join(there)}")
             leave(self._database, question, value)
+            return
+        if verb == "set":
+            store.order(self._database, run, verb, name, value)
             return
         store.order(self._database, run, verb, step, reason)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from ...core.budget import Budget
 from ...core.errors import UsageError
 from ...core.interfaces import offer
 from ...core.messages import did_you_mean
@@ -19,7 +20,7 @@ from ...runtime.client.answer import News
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.handle import Handle
 
-__all__ = ["Control", "news_row", "step_row"]
+__all__ = ["Control", "limit", "news_row", "step_row"]
 
 _LEVELS = ("debug", "info", "warning", "error")
 _HEAD = 200
@@ -45,7 +46,8 @@ class Control:
     def process(self) -> dict[str, Any]:
         """Return what the process is."""
         config = self._orchestrator.config
-        workers = [{"name": each.name, "slots": offer(each).slots} for each in self._orchestrator.workers]
+        names = [each.name for each in self._orchestrator.workers]
+        workers = [{"name": name, "slots": self._orchestrator.resize(name)} for name in names]
         words = [each if len(each) < _HEAD else each[:_HEAD] + "…" for each in sys.argv[1:6]]
         return {"pid": os.getpid(), "began": self._began, "words": words, "worker": config.worker, "workers": workers}
 
@@ -67,7 +69,7 @@ class Control:
             "done": states.count("done"),
             "running": states.count("running"),
             "tokens": handle.tokens,
-            "budget": request.budget.model_dump(exclude_none=True),
+            "budget": handle.budget.model_dump(exclude_none=True),
             "questions": [each.model_dump(mode="json") for each in handle.questions],
         }
 
@@ -111,13 +113,22 @@ class Control:
             raise UsageError(f"run {handle.run} has no open question {question!r}; open are: {', '.join(there)}")
         handle.answer(question, value)
 
-    def set(self, name: str, value: str) -> None:
-        """Change a setting of the process: `log_level`."""
-        if name != "log_level":
-            raise UsageError(f"{name!r} cannot be set while a process runs: log_level can")
-        if value.lower() not in _LEVELS:
-            raise UsageError(f"log_level={value!r} is none of {', '.join(_LEVELS)}")
-        logging.getLogger("plait").setLevel(value.upper())
+    def set(self, name: str, value: str, run: str = "", worker: str = "") -> None:
+        """Change a limit of a run (`width`, `tokens`, …), the `slots` of a worker, or the `log_level` of the process.
+        A run or a worker may be left out where there is only one."""
+        if name == "log_level":
+            if value.lower() not in _LEVELS:
+                raise UsageError(f"log_level={value!r} is none of {', '.join(_LEVELS)}")
+            logging.getLogger("plait").setLevel(value.upper())
+        elif name == "slots":
+            there = [each.name for each in self._orchestrator.workers if "think" in offer(each).serves]
+            if not worker and len(there) != 1:
+                raise UsageError(f"the slots of which worker? There are: {', '.join(there) or 'none'}")
+            if not value.isdecimal():
+                raise UsageError(f"slots={value!r} is no number of jobs at the same time")
+            self._orchestrator.resize(worker or there[0], int(value))
+        else:
+            self.find(run).limit(**{name: limit(name, value)})
 
     async def do(self, asked: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """Do what a message `{"do": verb, …}` asks for, and yield the rows of its answer."""
@@ -154,8 +165,19 @@ _VERBS: dict[Any, set[str]] = {
     "pause": {"run"},
     "resume": {"run"},
     "answer": {"run", "question", "value"},
-    "set": {"name", "value"},
+    "set": {"name", "value", "run", "worker"},
 }
+
+
+def limit(name: str, value: str) -> float | None:
+    """Return the limit of a run's budget that a word means, `None` for `none`. Raises `UsageError`, `FieldError`."""
+    known = [each for each in Budget.model_fields if each != "strict"]
+    if name not in known:
+        raise UsageError(
+            f"{name!r} cannot be set while a run runs{did_you_mean(name, known)}: {', '.join(known)} of its budget "
+            "can, `slots` of a worker, and `log_level` of the process; what a planner was given it keeps"
+        )
+    return None if value == "none" else getattr(Budget.of(f"{name}={value}"), name)
 
 
 def step_row(step: StepRecord) -> dict[str, Any]:

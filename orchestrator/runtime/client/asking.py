@@ -9,12 +9,15 @@ from typing import Any, cast
 from ...core.chat import Message, read_messages
 from ...core.errors import FieldError, TaskError, UsageError
 from ...core.form import ADAPTERS, Form
+from ...core.interfaces import Brief
 from ...core.ops import Function
-from ...core.plan import Asking
+from ...core.plan import Asking, Plan
 from ...core.result import as_failure
 from ...core.tools.tool import ToolSpec, is_name
 from ...core.values import json_value, writable
+from ..driver.effects import revised
 from ..driver.forms import check_schema
+from ..plugins.trust import trust
 from . import kinds
 from .answer import Answer
 from .options import Options
@@ -150,3 +153,9 @@ def checked(text: object, options: Mapping[str, object]) -> str:
     if (tools := options.get("tools")) is not None:
         kinds.iterable("tools", tools, "tools=[function]")
     return writable(text)
+
+
+def plan_of(plan: Plan, brief: Brief) -> Plan:
+    """Return a plan of the caller's as it is submitted: with what the tools and the request say of its steps."""
+    trust(plan)
+    return revised(plan, brief)

@@ -45,7 +45,7 @@ from ..plugins.loader import Plugins, parse_plugin
 from ..plugins.trust import trust
 from . import kinds
 from .answer import Answer, Mode, News
-from .asking import approvals, asked, asking, checked, form_of
+from .asking import approvals, asked, asking, checked, form_of, plan_of
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
@@ -256,8 +256,7 @@ class AsyncOrchestrator:
 
         A run that fails returns an answer that says so. Cancelling the awaiting task gives the run up.
         """
-        handle = await self._submit(text, plan, False, options, answerable=False)
-        return await handle
+        return await (await self._submit(text, plan, False, options, answerable=False))
 
     async def stream(
         self,
@@ -333,7 +332,7 @@ class AsyncOrchestrator:
                 event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
             else:
                 given = (plan, brief)
-                plan = self._taken(*given) if len(plan.steps) < LARGE else await asyncio.to_thread(self._taken, *given)
+                plan = plan_of(*given) if len(plan.steps) < LARGE else await asyncio.to_thread(plan_of, *given)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
             try:
                 if len(event.plan.steps) < LARGE:
@@ -474,6 +473,11 @@ class AsyncOrchestrator:
         """The runs under way, by their ids."""
         return self._handles
 
+    def resize(self, worker: str, slots: int | None = None) -> int:
+        """Use so many slots of a worker from now on (0: start nothing more there), and return how many are used. Raises
+        `UsageError` for a worker that is not there, and for more than it was started with."""
+        return self._driver.resize(worker, slots) if self._driver is not None else 0
+
     def _listed(self, handle: Handle) -> None:
         self._handles[handle.run] = handle
         handle.finished.add_done_callback(lambda _: self._handles.pop(handle.run, None))
@@ -546,11 +550,6 @@ class AsyncOrchestrator:
             check_planner(planner, made, request.policies, self.plugins)
         tools = self._tools.specs_with([*(options.get("tools") or ()), *task.tools()])
         return Brief(request=request, task=task, tools=tools, plugins=self.plugins)
-
-    def _taken(self, plan: Plan, brief: Brief) -> Plan:
-        """Return a plan of the caller's as it is submitted."""
-        trust(plan)
-        return revised(plan, brief)
 
     def _check(self, plan: Plan, brief: Brief) -> None:
         unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from pydantic import JsonValue
 
+from ...core.budget import Budget
 from ...core.chat import split_reasoning
 from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
@@ -29,6 +30,10 @@ from .report import report
 
 __all__ = ["Handle", "Questions", "read_answer"]
 
+
+_FROM_THE_BEGINNING = ("prompt_tokens", "total_tokens", "cost", "turns")
+"""Limits of what is counted only where there is such a limit when the run begins."""
+_AT_ANY_TIME = tuple(name for name in Budget.model_fields if name not in (*_FROM_THE_BEGINNING, "strict"))
 
 UNREAD = 4096
 """Pieces of news that a reader may leave unread while further steps start."""
@@ -61,6 +66,8 @@ class Handle:
         """What was asked."""
         self.paused = False
         """Whether nothing more of it is started."""
+        self._limits: Budget | None = None
+        """The limits that were asked for last."""
         self._form = event.request.form
         self._asker = asker
         self._seen = len(nodes)
@@ -131,6 +138,31 @@ class Handle:
         self.paused = False
         if not self._held:
             self._driver.pause(self.run, on=False)
+
+    @property
+    def budget(self) -> Budget:
+        """The limits that it has now."""
+        run = self._driver.machine.runs.get(self.run)
+        there = run.account.budget if run is not None and run.account is not None else self.request.budget
+        return self._limits or there
+
+    def limit(self, **limits: float | str | None) -> None:
+        """Change limits of the run's budget while it runs: `width=4`, `tokens=None` (no limit). What was used counts.
+
+        A smaller width stops nothing: fewer attempts begin. Where more tokens or cost are used already, what runs is
+        cut. A step that was refused stays so. Raises `FieldError` for what is no limit, `UsageError` for one that
+        cannot be set on a run that has not counted it from its beginning.
+        """
+        before = self.budget
+        budget = Budget(**{**before.model_dump(), **limits})  # pyright: ignore[reportArgumentType]
+        for name in limits:
+            if name in _FROM_THE_BEGINNING and getattr(before, name) is None is not limits[name]:
+                raise UsageError(f"run {self.run} began without a limit of {name}, and has not counted it: no such "
+                                 f"limit can be set now ({', '.join(_AT_ANY_TIME)} can)")  # fmt: skip
+        if budget.strict != before.strict:
+            raise UsageError("strict cannot be changed while a run runs: it says how attempts reserve tokens")
+        self._limits = budget
+        self._driver.limit(self.run, budget)
 
     @property
     def questions(self) -> tuple[Question, ...]:

@@ -92,6 +92,11 @@ class Pool:
                 handle.pause()
             case "resume":
                 handle.resume()
+            case "set":
+                try:
+                    handle.limit(**{order.about: None if order.value == "none" else str(order.value)})
+                except PlaitError as error:
+                    log.warning("run %s: %s cannot be set: %s", order.run, order.about, error)
             case _:
                 log.warning("run %s: an order %r is not known", order.run, order.verb)
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Literal, NamedTuple, assert_never
 
+from ...core.budget import Budget
 from ...core.errors import RAISED, ConfigError, UsageError, WorkerError
 from ...core.events import (
     Action,
@@ -29,6 +30,7 @@ from ...core.events import (
     Expanded,
     Failed,
     Finish,
+    Limited,
     Paused,
     Progressed,
     Pruned,
@@ -130,6 +132,8 @@ class Driver:
         self._hinter = Hinter()
         self._hinted: dict[int, str] = {}
         """Steps of attempts that were sent out with hints."""
+        self._sizes: dict[str, int] = {}
+        """Slots of workers that shall not use all that they offer."""
         self._lost: deque[tuple[str, Exception]] = deque()
         """Runs to end for a reason that is none of the machine's."""
 
@@ -231,6 +235,25 @@ class Driver:
     def pause(self, run: str, on: bool = True) -> None:
         """Start nothing more of a run, or (with `on=False`) go on. What runs is not stopped, and budgets' time runs."""
         self._post(Paused(at=self.now(), run=run, on=on))
+
+    def limit(self, run: str, budget: Budget) -> None:
+        """Give a run other limits."""
+        self._post(Limited(at=self.now(), run=run, budget=budget))
+
+    def resize(self, worker: str, slots: int | None = None) -> int:
+        """Use so many slots of a worker from now on, and return how many are used. 0: start nothing more there; what
+        runs goes on. Raises `UsageError`."""
+        found = self.jobs.workers.get(worker)
+        if found is None:
+            raise UsageError(f"there is no worker {worker!r}: there are {', '.join(self.jobs.workers)}")
+        most = offer(found).slots
+        if slots is not None:
+            if not 0 <= slots <= most:
+                raise UsageError(f"{worker} was started with {most} slots: give it 0 to so many")
+            self._sizes[worker] = slots
+            if worker in self.machine.workers and self.machine.workers[worker].up:
+                self._up(found)
+        return self._sizes.get(worker, most)
 
     def post(self, event: Event) -> None:
         """Hand in an event from outside, as a program's flow makes them."""
@@ -407,7 +430,7 @@ class Driver:
 
     def _runs_of(self, event: Event | _Adoption) -> tuple[str, ...]:
         match event:
-            case Submitted() | Cancelled() | Paused() | _Adoption():
+            case Submitted() | Cancelled() | Paused() | Limited() | _Adoption():
                 return (event.run,)
             case Expanded() | Pruned() | Counted():
                 return (_run_in(event.step),)
@@ -510,7 +533,7 @@ class Driver:
         self._post(WorkerDown(at=self.now(), worker=worker.name))
 
     def _up(self, worker: Worker) -> None:
-        self._post(arrival(worker, self.now()))
+        self._post(replace(arrival(worker, self.now()), slots=self.resize(worker.name)))
 
 
 def arrival(worker: Worker, at: float) -> WorkerUp:

@@ -199,7 +199,7 @@ class Journal:
 
     def _run_of(self, event: Event) -> str | None:
         match event.kind:
-            case "submitted" | "cancelled" | "paused":
+            case "submitted" | "cancelled" | "paused" | "limited":
                 return event.run
             case "expanded" | "pruned" | "counted":
                 return _run_in(event)

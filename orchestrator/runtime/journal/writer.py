@@ -368,7 +368,7 @@ class Recorder:
 
     def _run_of(self, event: Event) -> str | None:
         match event.kind:
-            case "submitted" | "cancelled" | "paused":
+            case "submitted" | "cancelled" | "paused" | "limited":
                 return event.run
             case "expanded" | "pruned" | "counted":
                 return event.step.rpartition(":")[0]

@@ -15,10 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Context, Plan, Step, tool
+from plait import AsyncOrchestrator, Budget, Call, Context, Plan, Step, tool
 from plait.apps.control.socket import Peer, opened, peers
 from plait.apps.control.verbs import Control
 from plait.core.errors import UsageError
+from plait.runtime.journal.journal import Journal
+from plait.runtime.journal.replay import replay
+from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 
 SLOW = Reply(text="word " * 500, tokens_per_second=50)
@@ -108,6 +111,48 @@ async def test_nonsense_on_the_socket_is_answered_in_words_or_not_at_all(line):
         assert await ask(Peer(path), "list") == []
 
 
+async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_replays_so(tmp_path):
+    worker = Scripted([SLOW], slots=8)
+    journal = tmp_path / "runs.db"
+    async with AsyncOrchestrator(workers=[worker], journal=journal) as plait, opened(Control(plait)) as path:
+        peer = Peer(path)
+        handle = await plait.submit("x", planner="sample:n=6,stream=true", budget=Budget(width=1))
+
+        def running() -> int:
+            return sum(step.state == "running" and step.kind == "think" for step in handle.steps)
+
+        async def until(count: int) -> None:
+            while running() != count:
+                await asyncio.sleep(0.01)
+
+        await until(1)
+        await ask(peer, "set", name="width", value="3")
+        await until(3)
+        assert (await ask(peer, "list"))[0]["budget"]["width"] == 3 == handle.budget.width
+        await ask(peer, "set", name="slots", value="4")
+        await ask(peer, "set", name="width", value="none", run=handle.run)
+        await until(4)
+        assert (await ask(peer, "process"))[0]["workers"][0] == {"name": "scripted", "slots": 4}
+        for name, value, said in (
+            ("width", "0", "greater than or equal to 1"),
+            ("width", "many", "integer"),
+            ("widht", "2", "did you mean 'width'"),
+            ("beams", "2", "what a planner was given it keeps"),
+            ("turns", "3", "began without a limit of turns"),
+            ("slots", "9", "was started with 8 slots"),
+            ("slots", "-1", "no number of jobs"),
+        ):
+            with pytest.raises(UsageError, match=said):
+                await ask(peer, "set", name=name, value=value)
+        with pytest.raises(UsageError, match="no worker 'other'"):
+            await ask(peer, "set", name="slots", value="1", worker="other")
+        await ask(peer, "set", name="tokens", value="1")
+        answer = await handle  # all that ran is cut, and nothing more starts
+        assert answer.status == "partial" or answer.failure is not None
+    assert replay(journal, Plugins(), check=True).divergence is None
+    assert [event.kind for event in Journal(journal).events()].count("limited") == 3
+
+
 def test_the_commands_say_what_is_there_and_what_is_not(plait):
     assert "no run is under way" in plait("ctl", "list").out
     assert plait("ctl", "list", "--json").json == {"runs": []}
@@ -132,6 +177,8 @@ def test_a_detached_run_is_found_steered_and_ends(plait, script, tmp_path, root)
         assert run[:8] in plait("top", "--once").out
         assert plait("ctl", "show", run[:6]).out.startswith(f"run {run}: running")
         assert plait("ctl", "set", "log_level", "info", "--json").json["pids"] == [launch["pid"]]
+        assert plait("ctl", "set", "width", "2").out == f"set width=2: run {run}\n"
+        assert plait("ctl", "list", "--json").json["runs"][0]["budget"]["width"] == 2
         assert plait("ctl", "cancel", run, "--json").json == {"run": run, "done": "cancel", "reason": ""}
         until = time.monotonic() + 30
         while (Path(launch["socket"]).exists() or not Path(launch["output"]).read_text()) and time.monotonic() < until:

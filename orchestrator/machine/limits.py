@@ -1,0 +1,120 @@
+"""What follows when a limit of a budget is reached while attempts run, and when the user changes a run's limits.
+
+The layer above `steps.py`, beside `plans.py`.
+"""
+
+from __future__ import annotations
+
+from ..core.budget import Budget
+from ..core.errors import BudgetExceeded
+from ..core.result import Failure
+from ..core.states import EXPANDED, WAITING
+from . import budgets
+from .joins import judge_at_deadline
+from .records import Account, Node, Records, Run
+from .slots import Slots
+from .steps import Steps
+
+
+def exceeded(message: str) -> Failure:
+    """Return the failure of what a budget has no room for."""
+    return Failure(kind=BudgetExceeded.__name__, message=message)
+
+
+class Limits:
+    """Limits that are reached, and those that change."""
+
+    def __init__(self, records: Records, slots: Slots, steps: Steps) -> None:
+        self._records = records
+        self._slots = slots
+        self._steps = steps
+
+    def cut(self, account: Account) -> None:
+        """Cut the attempts under an account of which a limit is reached, but those that end by themselves with the last
+        token that they were granted."""
+        reason = budgets.reached(account)
+        for attempt in list(self._records.attempts.values()):
+            going = attempt.counted and attempt.state == "live" and not attempt.cut
+            if going and attempt.tokens < attempt.reserved and budgets.covers(account, attempt.node.account):
+                self._slots.cut(attempt, reason)
+
+    def seconds_over(self, account: Account) -> None:
+        """Fail the work under an account whose time is up; joins that wait make what they can of what is done.
+
+        A join of which all branches are under the account too ends by their ends. Any other is judged here, as at its
+        `deadline`, unless it would expand: that needs time.
+        """
+        if account.deadline is None or account.deadline > self._records.now:
+            return  # the user has given it more
+        message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
+        failure = exceeded(message)
+        joins: list[Node] = []
+        for node in account.timed:
+            if node.ended or node.state is EXPANDED:
+                continue
+            if node.merge is not None and node.state is WAITING:
+                joins.append(node)
+            else:
+                self._steps.fail(node, failure)
+        for node in joins:
+            if not node.ended and any(not dep.ended and not budgets.covers(account, dep.account) for dep in node.deps):
+                node.limited = node.limited or failure
+                if node.step.expands:
+                    self._steps.fail(node, failure)
+                else:
+                    self._steps.obey(node, judge_at_deadline(node, failure))
+                self._steps.spread()
+
+    def change(self, run: Run, budget: Budget) -> None:
+        """Give a run other limits. A smaller width stops nothing: fewer attempts begin. Tokens or a cost that have been
+        used up already cut what runs."""
+        account = run.account
+        if account is None:
+            run.account = account = self._open(run)
+        before, account.budget, account.changed = account.budget, budget, True
+        if before.seconds != budget.seconds:
+            began = run.submitted if account.deadline is None else account.deadline - (before.seconds or 0.0)
+            account.deadline = None if budget.seconds is None else began + budget.seconds
+            account.timed = [] if budget.seconds is None else list(run.nodes)
+            if account.deadline is not None:
+                self._slots.timers.add(account.deadline, "seconds", (account, run))
+        if budget.tokens is not None:
+            for node in run.nodes:
+                for each in node.account.chain() if node.account is not None else ():
+                    each.lengths = True
+        if budgets.reached(account):
+            self.cut(account)
+        for lane in list(account.held.heaps):
+            self._slots.ask_next(account.held, lane)
+
+    def _open(self, run: Run) -> Account:
+        """Open the account of a run that had no limits, with what it has used, around those of its groups and steps."""
+        account = Account(Budget(), f"run {run.id}", None)
+        account.steps = len(run.nodes)
+        for node in run.nodes:
+            account.attempts += node.tries + node.hedged
+            if node.spent is not None:
+                account.tokens += node.spent.completion
+                account.prompt += node.spent.prompt
+            if node.inner is not None:
+                _around(account, node.inner.groups)
+            outermost = node.account
+            while outermost is not None and outermost.parent is not None:
+                outermost = outermost.parent
+            if outermost is None:
+                node.account = account
+            elif outermost is not account:
+                outermost.parent = account
+        if run.root is not None:
+            _around(account, run.root.groups)
+        for attempt in self._records.attempts.values():
+            if attempt.node.run is run:
+                budgets.take_in(account, attempt)
+        return account
+
+
+def _around(account: Account, groups: dict[str, Account | None]) -> None:
+    """Put groups of steps that have no limits of their own under an account; the others' steps are under it already."""
+    for name, group in groups.items():
+        if group is None:
+            groups[name] = account
