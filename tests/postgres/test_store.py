@@ -155,6 +155,9 @@ async def test_another_process_answers_and_cancels(store: str) -> None:
         assert (await asked).value == "yes"
         slow = await plait.submit("y", planner="single:max_tokens=500")
         await until(lambda: any(each.run == slow.run for each in entries(where)))
+        kept.order(where, slow.run, "set", "width", "2")
+        await until(lambda: slow.budget.width == 2)
+        kept.order(where, slow.run, "set", "turns", "2")  # which cannot be: it is logged, and the run goes on
         kept.order(where, slow.run, "cancel", value="enough")
         answer = await slow
         assert answer.status == "cancelled"
