@@ -1,5 +1,6 @@
 """`plait ctl`, `plait top` and `plait run --detach`: runs seen and steered from another process."""
 
+# pyright: reportOptionalMemberAccess=false, reportArgumentType=false
 from __future__ import annotations
 
 import asyncio
