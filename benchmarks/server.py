@@ -57,13 +57,14 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def served(log: Path) -> AsyncIterator[Server]:
-    """Start a server and yield it when it answers. Raises `RuntimeError` with the end of its log if it does not within
-    `START` seconds."""
+async def served(log: Path, **settings: str) -> AsyncIterator[Server]:
+    """Start a server and yield it when it answers; `settings` (`model="…"`) in the place of those of `SETTINGS`. Raises
+    `RuntimeError` with the end of its log if it does not within `START` seconds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = [f"--{name}={value}" for name, value in SETTINGS.items()]
+    given = SETTINGS | {name.replace("_", "-"): value for name, value in settings.items()}
+    flags = [f"--{name}={value}" for name, value in given.items()]
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--port={port}", "--host=127.0.0.1", *flags]
     words += ["--enforce-eager", "--enable-prompt-tokens-details"]
     with log.open("wb") as out:

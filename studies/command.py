@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["study"]
 
 NAMES = {"apr": "Apr", "backtrack-or-not": "BacktrackOrNot", "effort": "Effort", "votes": "Votes", "width": "Width"}
-_OTHERS = ("search", "tools", "tools-at-scale")
+_OTHERS = ("search", "takeover", "tools", "tools-at-scale")
 """Studies without the countdown models."""
 _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
 
@@ -46,9 +46,7 @@ _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
 def study(
     name: Annotated[
         str,
-        typer.Argument(
-            help=f"Which one: {', '.join((*NAMES, 'code', 'search', 'tools', 'tools-at-scale', 'erring-votes'))}."
-        ),
+        typer.Argument(help=f"Which one: {', '.join((*NAMES, *_OTHERS, 'code', 'erring-votes'))}."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where tables, plots and numbers go.")] = Path("results"),
     records: Annotated[
@@ -106,6 +104,12 @@ def study(
                 out.mkdir(parents=True, exist_ok=True)
                 (out / "erring-votes.md").write_text(page, encoding="utf-8")
                 output.people.print(page, markup=False, soft_wrap=True)
+        return
+    if name == "takeover":
+        run = importlib.import_module(f".{name}", __package__).run
+        with opened(False) as output:
+            page = run(common.load(), problems, records or out / "records", out, report)
+            output.people.print(page, markup=False, soft_wrap=True)
         return
     if name == "tools":
         from .tools import ask_all, page_of, rows_of

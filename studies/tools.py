@@ -1,6 +1,6 @@
 """Study `tools`: held-out questions over tables on the engine, by one call a turn, native parallel calls, and plans.
 
-All three are modes of one small model, so what differs is how calls are asked for. A look-up takes a fixed time; a
+All are modes of one small model, so what differs is how calls are asked for. A look-up takes a fixed time; a
 share of look-ups fails once. Questions are asked one at a time, the ways in turn for each question.
 """
 
@@ -29,7 +29,8 @@ from .statistics import mean, share
 
 __all__ = ["Row", "ask_all", "page_of", "rows_of"]
 
-WAYS = ("turns", "native", "llmcompiler")
+WAYS = ("turns", "native", "react", "llmcompiler", "last-task")
+"""`last-task` is `llmcompiler` without its joiner where all tasks were done; `native` a bare loop of turns."""
 CONDITIONS = ((0.0, 0.1), (0.0, 0.5), (0.0, 0.02), (0.1, 0.1), (0.1, 0.5), (0.1, 0.02))
 """Pairs of the share of look-ups that fail the first time and the seconds that a look-up takes, in the order in which
 they are run: a study that is stopped has all questions of the first ones."""
@@ -108,6 +109,10 @@ def planner_of(way: str) -> Planner | Plugin:
             return OneCallATurn()
         case "native":
             return NativeTurns()
+        case "react":
+            return Plugin(name="react", options={"turns": 16, "max_tokens": 256})
+        case "last-task":
+            return Plugin(name="llmcompiler", options={"max_replans": 2, "answer": "last-task"})
         case _:
             return Plugin(name=way, options={"max_replans": 2})
 

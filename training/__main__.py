@@ -39,7 +39,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--other", type=Path, default=None, help="compare: the model beside it; FOLDER/model")
     parser.add_argument("--engine", action="store_true", help="compare: on the engine, too")
     parser.add_argument("--out", type=Path, default=None, help="compare: where the page goes; FOLDER")
-    parser.add_argument("--size", choices=["small", "large"], default="small", help="1.1 or 3.2 million parameters")
+    parser.add_argument(
+        "--size", choices=["tiny", "draft", "small", "large"], default="small",
+        help="0.1 and 0.4 (tiny and draft, of tables only), 1.1 or 3.2 million parameters",
+    )  # fmt: skip
     parser.add_argument("--steps", type=int, default=None, help="16,000 for the small countdown model")
     parser.add_argument("--seed", type=int, default=1, help="of training; evaluate a trade: of the questions drawn")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")

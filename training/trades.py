@@ -14,6 +14,7 @@ from . import generate, vocab
 from .arithmetic import generate as arithmetic, vocab as arithmetic_words
 from .grpo import five
 from .model import SIZES, ModelConfig
+from .outline import generate as outline, vocab as outline_words
 from .tables import generate as tables, vocab as table_words
 
 MODELS = Path("orchestrator/models")
@@ -54,12 +55,11 @@ def by_words(ids: Mapping[str, int] = vocab.ID) -> Tokenizer:
     return _with_special(tokenizer)
 
 
-def by_pieces() -> Tokenizer:
+def by_pieces(ids: Mapping[str, int], rules: Sequence[tuple[str, str]], pattern: str) -> Tokenizer:
     """Pieces of text with the spaces in them, the longest first; instructions are cut down to their marks before."""
-    tokenizer = Tokenizer(WordLevel(dict(table_words.ID), unk_token="<unk>"))
-    rules = [normalizers.Replace(Regex(rule), mark) for rule, mark in table_words.RULES]
-    tokenizer.normalizer = normalizers.Sequence(rules)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(table_words.PATTERN), behavior="isolated")
+    tokenizer = Tokenizer(WordLevel(dict(ids), unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(rule), mark) for rule, mark in rules])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return _with_special(tokenizer)
 
@@ -79,7 +79,11 @@ CHAT_TEMPLATE = (
     "{%- endif -%}{%- endfor -%}"
 )
 
-_TABLES = {name: replace(size, vocab=len(table_words.WORDS), numbers=False) for name, size in SIZES.items()}
+_TINY, _DRAFT = ModelConfig(d=64, layers=2, heads=2, ff=160), ModelConfig(d=96, layers=3, heads=3, ff=256)
+_TABLES = {
+    name: replace(size, vocab=len(table_words.WORDS), numbers=False)
+    for name, size in {"tiny": _TINY, "draft": _DRAFT, **SIZES}.items()
+}
 
 TRADES: dict[str, Trade] = {
     "countdown": Trade(
@@ -88,14 +92,25 @@ TRADES: dict[str, Trade] = {
         steps={"small": 16_000, "large": 8_500},
     ),
     "tables": Trade(
-        draw=tables.draw_trace, words=table_words.WORDS, tokenizer=by_pieces, sizes=_TABLES,
-        folders={"small": MODELS / "tables", "large": MODELS / "tables-large"},
-        steps={"small": 6_000, "large": 8_500}, report="training.tables.evaluate", chat_template=CHAT_TEMPLATE,
+        draw=tables.draw_trace, words=table_words.WORDS,
+        tokenizer=lambda: by_pieces(table_words.ID, table_words.RULES, table_words.PATTERN), sizes=_TABLES,
+        folders={
+            "tiny": Path("build/training/tables-tiny/model"), "draft": MODELS / "tables-draft",
+            "small": MODELS / "tables", "large": MODELS / "tables-large",
+        },
+        steps={"tiny": 1_000, "draft": 2_300, "small": 6_000, "large": 8_500}, report="training.tables.evaluate",
+        chat_template=CHAT_TEMPLATE,
     ),
     "arithmetic": Trade(
         draw=arithmetic.draw_trace, words=arithmetic_words.WORDS, tokenizer=lambda: by_words(arithmetic_words.ID),
         sizes={"small": SIZES["small"]}, folders={"small": MODELS / "arithmetic"}, steps={"small": 4_000},
         report="training.arithmetic.evaluate", start=MODELS / "countdown",
+    ),
+    "outline": Trade(
+        draw=outline.draw_trace, words=outline_words.WORDS,
+        tokenizer=lambda: by_pieces(outline_words.ID, outline_words.RULES, outline_words.PATTERN),
+        sizes={"small": SIZES["small"]}, folders={"small": MODELS / "outline"}, steps={"small": 1_300},
+        report="training.outline.evaluate", start=MODELS / "arithmetic", chat_template=CHAT_TEMPLATE,
     ),
     "five": Trade(
         draw=five.draw_trace, words=vocab.WORDS, tokenizer=by_words, sizes={"small": SIZES["small"]},

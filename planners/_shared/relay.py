@@ -42,7 +42,8 @@ class Relay:
 
     async def write(self, before: Piece | None, model: str | None, asked: Asked) -> Piece:
         """Return the piece behind another by a model. It goes on token for token where the same model wrote the other;
-        else it reads the text so far. The text ends where the model ends it, or with a second blank piece in a row."""
+        else it reads the text so far. The text ends where the model ends it, where the task finds it complete, or
+        with a second blank piece in a row."""
         asked = {**asked, "model": model}
         text = "" if before is None else before.whole
         if before is not None and before.model == model:
@@ -53,8 +54,10 @@ class Relay:
             line = self.ctx.think([self.question, text] if text else self.question, **asked)
         await line
         blank = not line.text.strip()
+        text += line.text
         ended = line.finished or not line.tokens or (blank and before is not None and before.blank)
-        return Piece(line, model, text + line.text, blank, ended, 1 if before is None else before.number + 1)
+        ended = ended or self.ctx.brief.task.complete(text) is True
+        return Piece(line, model, text, blank, ended, 1 if before is None else before.number + 1)
 
     async def score(self, piece: Piece) -> float | None:
         """Return how promising the text is with this piece, in [0, 1]; `None` if nobody can tell."""

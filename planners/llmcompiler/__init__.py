@@ -17,8 +17,8 @@ from plait.core.tools.tool import ToolSpec
 
 from .._shared.steps import OnResult, through
 from . import prompts
-from .options import LLMCompilerOptions
-from .reader import AnswerReader, PlanReader
+from .options import DONE, LLMCompilerOptions
+from .reader import AnswerReader, PlanReader, done_reader
 
 __all__ = ["LLMCompiler"]
 
@@ -31,7 +31,8 @@ class LLMCompiler(LLMCompilerOptions):
 
     Steps: `plan-1` writes the plan and expands into a call for each task, named by its number, as soon as the task's
     line is complete; `scratchpad-1` gathers what they observed; `joiner-1` reads that and answers or asks for another
-    plan; `answer-1` is the answer, or expands into `plan-2`, and so on. Results keep their numbers in later plans.
+    plan; `answer-1` is the answer, or expands into `plan-2`, and so on. Results keep their numbers in later plans. With
+    `answer="last-task"` the joiner is left out where all tasks were done.
 
     Differs from the original: a task starts the moment its inputs are there; results are put in once, as typed values,
     and never read as references; a task that fails, or needs one that did, is an observation; lines that cannot be run
@@ -73,7 +74,10 @@ class LLMCompiler(LLMCompilerOptions):
         if isinstance(step.op, Join) and step.name == _PLANNED:
             found = [spec.name for spec in brief.tools]
             return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, found))))
-        if isinstance(step.op, Join) and step.name.startswith("answer-"):
+        if isinstance(step.op, Join) and step.name.startswith(DONE):
+            told = step.state.get("told") if isinstance(step.state, dict) else None
+            return done_reader(self, self._narrowed(brief, told), step.state)
+        if isinstance(step.op, Join) and step.name.startswith("answer-") and step.expands:
             state = step.op.merge.options.get("state")
             told = state.get("told") if isinstance(state, dict) else None
             return AnswerReader(self, state, self._narrowed(brief, told))

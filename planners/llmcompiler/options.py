@@ -16,9 +16,11 @@ from plait.core.tools.more import MORE_TOOLS
 from .._shared.seeds import derive
 from . import prompts
 
-__all__ = ["NUMBERS", "LLMCompilerOptions"]
+__all__ = ["DONE", "NUMBERS", "LLMCompilerOptions"]
 
 NUMBERS = "Results that can be referred to: "
+DONE = "done-"
+"""Of a round's step that looks whether all tasks were done: the beginning of its name."""
 
 
 class LLMCompilerOptions(Planner):
@@ -50,6 +52,10 @@ class LLMCompilerOptions(Planner):
     """Most characters of one observation that the joiner reads. Tasks always get the whole value."""
     tolerate: Literal["all", "any-end"] = "any-end"
     """`any-end`: what a task failed with is read by the joiner. `all`: the first failure ends the run."""
+    answer: Literal["joiner", "last-task"] = "joiner"
+    """Who answers once the tasks have ended. `last-task`: where all of them were done, the last one's result is the
+    answer, as it is, which saves a call of the model; the joiner is asked where one failed or could not be run. For
+    models whose plans end in the task that works out the answer; the original always asks the joiner."""
     constrained: bool = False
     """Have the engine allow nothing but a plan that calls the tools there are (structured output by an expression):
     for models that stray. What stands between a call's brackets stays free, and is repaired as ever."""
@@ -110,6 +116,19 @@ class LLMCompilerOptions(Planner):
         parts += [Text(text=f"\n{NUMBERS}{listed}\n"), Text(text="\nCurrent Plan:\n\n")]
         step = self.plan_step(brief, name, tuple(parts), "repair" if errors else "another plan")
         return Plan(steps=(step,), output=step.name)
+
+    def unless_done(
+        self, brief: Brief, round: int, numbers: Sequence[int], scratchpad: str, tasks: Sequence[str]
+    ) -> Step:
+        """Return the join that ends a plan by its last task where all were done; its reader asks the joiner if not. It
+        needs the scratchpad too, which the joiner would read."""
+        state: dict[str, JsonValue] = {"round": round, "numbers": list(numbers), "scratchpad": scratchpad}
+        told = _told(brief)
+        state |= {} if told is None else {"told": told}
+        op = Join(merge=Plugin(name="collect"), tolerate=self.tolerate)
+        return Step(
+            name=f"{DONE}{round}", op=op, needs=(scratchpad, *tasks), expands=True, label="all done?", state=state
+        )
 
     def conclusion(
         self, brief: Brief, round: int, numbers: Sequence[int], scratchpad: str | None, errors: Sequence[str]

@@ -7,20 +7,23 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
+from plait.core.errors import PlannerError
 from plait.core.interfaces import Brief
 from plait.core.messages import did_you_mean
 from plait.core.ops import Call, Join, Plugin, Ref, Text, Think
 from plait.core.plan import Plan, Step
+from plait.core.planning import OnBranches
 from plait.core.result import Result
 from plait.core.tools.tool import ToolSpec
+from plait.core.view import Branch
 
-from .._shared.steps import shortened
+from .._shared.steps import shortened, through
 from .binding import bind
-from .options import NUMBERS, LLMCompilerOptions
+from .options import DONE, NUMBERS, LLMCompilerOptions
 from .parser import PlanText, Task
 from .tool_calls import NativeCalls
 
-__all__ = ["UNREAD", "AnswerReader", "PlanReader"]
+__all__ = ["UNREAD", "AnswerReader", "PlanReader", "done_reader"]
 
 _NOT_RUN = "the plan that it stood in was sent back"
 UNREAD = "this line cannot be read as a task: write it as `1. tool(arguments)`, one task a line"
@@ -84,8 +87,11 @@ class PlanReader:
         branches = self.steps
         scratchpad = self._scratchpad(branches)
         steps += [scratchpad] if scratchpad else []
-        name = scratchpad.name if scratchpad else None
-        steps += self.planner.conclusion(brief, self.round, self._results(branches), name, self.errors)
+        name, results = scratchpad.name if scratchpad else None, self._results(branches)
+        if self.planner.answer == "last-task" and branches and name and not self.errors:
+            steps.append(self.planner.unless_done(brief, self.round, results, name, [step.name for step in branches]))
+        else:
+            steps += self.planner.conclusion(brief, self.round, results, name, self.errors)
         return Plan(steps=tuple(steps), output=steps[-1].name)
 
     def parsed(self, text: str) -> dict[str, JsonValue]:
@@ -240,6 +246,26 @@ class PlanReader:
             label += f"; {_counted(len(repairs), 'repair')}: {shortened('; '.join(repairs), 160)}"
         suffix = f"-repair-{self.repair}" if self.repair else ""
         return Step(name=f"scratchpad-{self.round}{suffix}", op=op, needs=needs, label=label)
+
+
+def done_reader(planner: LLMCompilerOptions, brief: Brief, state: JsonValue) -> OnBranches:
+    """Return the reader of the join that looks whether all tasks were done."""
+
+    def read(result: Result, branches: Sequence[Branch]) -> Plan | None:
+        match state:
+            case {"round": int(round), "numbers": list(numbers), "scratchpad": scratchpad}:
+                pass
+            case _:
+                raise PlannerError(f"the state of the step {DONE}N is none: {state!r}")
+        tasks = [branch for branch in branches if branch.name != scratchpad]
+        if tasks and all(branch.done for branch in tasks):
+            answer = through(f"answer-{round}", tasks[-1].name, "the last task's result")
+            return Plan(steps=(answer,), output=answer.name)
+        known = [number for number in numbers if isinstance(number, int)]
+        steps = planner.conclusion(brief, round, known, scratchpad if isinstance(scratchpad, str) else None, ())
+        return Plan(steps=steps, output=steps[-1].name)
+
+    return OnBranches(read)
 
 
 class AnswerReader:

@@ -83,6 +83,35 @@ async def test_a_plan_is_run_and_joined():
     assert "how high?" in read
 
 
+async def test_the_last_task_answers_without_the_joiner_where_all_were_done():
+    plan = '1. search("abc")\n2. height($1)\n3. add($2, 4)\n4. join()<END_OF_PLAN>'
+    answer, worker = await ask(Reply(text=plan), answer="last-task")
+    assert (answer.status, answer.answer, len(worker.prompts)) == ("done", 7, 1)
+
+
+async def test_after_a_failure_the_joiner_is_asked_and_may_plan_again():
+    first, second = '1. search("nowhere")\n2. height($1)\n3. join()', '3. search("abcd")\n4. height($3)\n5. join()'
+    again = Reply(when=REPLANNING, text=second)
+    answer, worker = await ask(again, joined("Action: Replan(search elsewhere)"), Reply(text=first), answer="last-task")
+    assert (answer.status, answer.answer) == ("done", 4)
+    assert len(worker.prompts) == 3, "a plan, the joiner, and another plan that needs none"
+
+
+async def test_without_the_joiner_the_end_waits_for_every_task():
+    paid: list[int] = []
+
+    @tool(side_effects=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        await asyncio.sleep(0.05)
+        paid.append(amount)
+        return "paid"
+
+    plan = "1. pay(3)\n2. add(1, 1)\n3. join()"
+    answer, _ = await ask(Reply(text=plan), tools=(pay, add), answer="last-task")
+    assert (answer.answer, paid) == (2, [3])
+
+
 async def test_a_task_starts_while_the_plan_is_still_being_written():
     events: list[str] = []
     found = asyncio.Event()

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from plait.core.errors import FieldError
 from plait.planners.takeover import Takeover, p_value, scores_of
+from plait.tasks.plain import Plain
 from tests.planners.two_models import Models, goes_on, ran
 
 TARGET = " t1 t2 t3 t4 t5 t6 t7 t8 Answer: 7"
@@ -63,6 +64,19 @@ async def test_the_drafts_own_confidence_needs_no_call_of_the_target() -> None:
     worker = models()
     answer = await ran(worker, "takeover", {**BOTH, "n": 1, "scorer": "logprob", "floor": 0.6})
     assert answer.value == DRAFT and set(worker.calls) == {"small"}, "e^-0.5 is above 0.6"
+
+
+class Ends(Plain):
+    """A task that is complete at a word."""
+
+    def complete(self, partial: str) -> bool:
+        return "d5" in partial
+
+
+async def test_a_text_that_the_task_finds_complete_is_not_gone_on_with() -> None:
+    worker = models()
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "alpha": 0.0}, task="tests.planners.test_takeover:Ends")
+    assert answer.value == " d1 d2 d3 d4 d5 d6" and worker.calls == ["small", "large?"] * 2
 
 
 async def test_chains_vote() -> None:

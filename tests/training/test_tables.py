@@ -21,14 +21,14 @@ from plait.tasks.tables.language import NAMES
 from plait.workers.scripted import Reply, Scripted
 from training.tables import check, evaluate, vocab
 from training.tables.generate import MIXTURE, Case, draw_trace, native_trace, plan_text, replan_trace
-from training.trades import CHAT_TEMPLATE, by_pieces
+from training.trades import CHAT_TEMPLATE, TRADES
 
 CASES = [Case(text, at) for at, text in enumerate(held_out(24))]
 
 
 @pytest.mark.parametrize("mode", list(MIXTURE))
 def test_traces_are_words_of_the_vocabulary_and_both_tokenizers_cut_them_alike(mode: str) -> None:
-    rng, tokenizer = random.Random(mode), by_pieces()
+    rng, tokenizer = random.Random(mode), TRADES["tables"].tokenizer()
     for _ in range(30):
         trace = draw_trace(rng, mode)
         text = vocab.decode(trace.ids)
@@ -100,7 +100,7 @@ def test_what_the_planner_asks_is_what_the_model_was_trained_on() -> None:
         return worker.asked
 
     prompts = asyncio.run(asked())
-    tokenizer = by_pieces()
+    tokenizer = TRADES["tables"].tokenizer()
     for prompt in prompts:
         assert tokenizer.encode(prompt, add_special_tokens=False).ids == vocab.encode(prompt)
     marks = [prompt[: prompt.index(">") + 1] for prompt in prompts]
@@ -142,7 +142,7 @@ def test_the_shipped_model_plans_and_joins() -> None:
     from training.trades import TRADES
 
     folder = TRADES["tables"].folders["small"]
-    assert json.loads((folder / "tokenizer.json").read_text()) == json.loads(by_pieces().to_str())
+    assert json.loads((folder / "tokenizer.json").read_text()) == json.loads(TRADES["tables"].tokenizer().to_str())
     model = load(folder)
     cases = [Case(text, at) for at, text in enumerate(held_out(12, sizes=(1, 4)))]
     texts = generate(model, [vocab.encode(f"<plan>{case.text}\n\n") for case in cases], evaluate.STOPS, 120)
