@@ -39,7 +39,7 @@ __all__ = ["study"]
 NAMES = {"apr": "Apr", "backtrack-or-not": "BacktrackOrNot", "effort": "Effort", "votes": "Votes", "width": "Width"}
 _OTHERS = ("search", "takeover", "tools", "tools-at-scale")
 """Studies without the countdown models."""
-_MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study"}
+_MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study", "tools-at-scale": "tools_at_scale.study"}
 
 
 @common_options
@@ -76,16 +76,10 @@ def study(
     from .base import Keeper
     from .store import Store
 
-    if name in ("search", "code"):  # in virtual time: no engine, no session
-        run = importlib.import_module(f".{name}", __package__).run
+    if name in ("search", "code", "tools-at-scale"):  # in virtual time, or the model is a rule: no engine, no session
+        run = importlib.import_module(f".{_MODULES.get(name, name)}", __package__).run
         with opened(False) as output:
             output.people.print(run(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
-        return
-    if name == "tools-at-scale":  # the model is a rule: no engine either
-        from .tools_at_scale.study import run as at_scale
-
-        with opened(False) as output:
-            output.people.print(at_scale(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
         return
     if name == "erring-votes":
         from .votes.erring import page_of, replay_all
