@@ -36,11 +36,10 @@ CONTENDERS: dict[str, dict[str, object]] = {
     "ReAct, restarted": {"branch": 1, "back": 1, "parallel": 1},
     "DFSDT (2 children, back 2), restarted": {"branch": 2, "back": 2, "parallel": 1},
     "dfs, 1 in flight": {"branch": DOORS, "back": 1, "parallel": 1},
-    "dfs, 2 in flight": {"branch": 2 * DOORS, "back": 1, "parallel": 2},
-    "dfs, 4 in flight": {"branch": 2 * DOORS, "back": 1, "parallel": 4},
+    "dfs, 2 in flight": {"branch": DOORS, "back": 1, "parallel": 2},
+    "dfs, 4 in flight": {"branch": DOORS, "back": 1, "parallel": 4},
 }
-"""Options of the search `dfs`. With one child a node it is a chain of thought, call and observation: ReAct. Siblings in
-flight do not know of each other and may open the same door, so there may be more of them than doors."""
+"""Options of the search `dfs`. With one child a node it is a chain of thought, call and observation: ReAct."""
 _LOOKED = re.compile(r'"look", "arguments": \{"door": "([\d.]+)"')
 
 

@@ -30,7 +30,7 @@ from plait.runtime.simulation.simulator import simulate
 from plait.tasks._countdown_states import moves, remaining, solvable
 from plait.tasks.countdown import Countdown
 
-__all__ = ["AUROCS", "METHODS", "Noisy", "Row", "puzzles", "row_of", "run"]
+__all__ = ["AUROCS", "METHODS", "Noisy", "Outcome", "Row", "options_of", "outcome_of", "puzzles", "row_of", "run"]
 
 RIGHT = 0.35
 """Probability that the proposer looks for a move that keeps the puzzle solvable."""
@@ -180,40 +180,60 @@ def propose(job: Job, random: Random) -> Result:
     return Result(value=f"{a}{op}{b}={c};", usage=Usage(completion=tokens))
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One method on one puzzle."""
+
+    right: bool
+    covered: bool
+    """Whether a right answer was among those found."""
+    nodes: int
+    tokens: int
+    seconds: float
+    kv: float
+
+
+def outcome_of(
+    size: int, options: dict[str, object], auroc: float, most: int, text: str, number: int, width: int = SLOTS
+) -> Outcome:
+    """Run one method on one puzzle, with `width` nodes in flight. `number` is the seed."""
+    planner = _Measured.model_validate(
+        {
+            "scorer": Noisy(auroc=auroc),
+            "width": width,
+            "nodes": most,
+            "depth": size - 1,
+            "stop": (";",),
+            "step_tokens": 64,
+        }
+        | options
+    )
+    task = Countdown(text=text, count=size, any_width=True)
+    request = Request(text=text, task=Plugin(name="countdown", options={"count": size, "any_width": True}), seed=number)
+    done = simulate(
+        request, planner=planner, hosts=[Host("host", slots=SLOTS, decode_rate=50.0)], outcome=propose, seed=number
+    )
+    tree = _LAST[0].tree
+    answers = [node.answer for node in tree.nodes if node.outcome == "answer"]
+    return Outcome(
+        done.result is not None and task.verify(done.result.value),
+        any(task.verify(each) for each in answers),
+        len(tree.nodes) - 1,
+        done.usage.completion,
+        done.makespan,
+        _LAST[0].kv,
+    )
+
+
 def row_of(size: int, method: str, auroc: float, most: int, texts: Sequence[str]) -> Row:
     """Run one method at one setting on the puzzles."""
-    right = covered = 0
-    tokens: list[float] = []
-    seconds: list[float] = []
-    kv: list[float] = []
-    for number, text in enumerate(texts):
-        planner = _Measured.model_validate(
-            {
-                "scorer": Noisy(auroc=auroc),
-                "width": SLOTS,
-                "nodes": most,
-                "depth": size - 1,
-                "stop": (";",),
-                "step_tokens": 64,
-            }
-            | options_of(method, most, size - 1)
-        )
-        task = Countdown(text=text, count=size, any_width=True)
-        request = Request(
-            text=text, task=Plugin(name="countdown", options={"count": size, "any_width": True}), seed=number
-        )
-        done = simulate(
-            request, planner=planner, hosts=[Host("host", slots=SLOTS, decode_rate=50.0)], outcome=propose, seed=number
-        )
-        growth = _LAST[0]
-        answers = [node.answer for node in growth.tree.nodes if node.outcome == "answer"]
-        right += done.result is not None and task.verify(done.result.value)
-        covered += any(task.verify(each) for each in answers)
-        tokens.append(done.usage.completion)
-        seconds.append(done.makespan)
-        kv.append(growth.kv)
-    n = len(texts)
-    return Row(size, method, auroc, most, right / n, covered / n, fmean(tokens), fmean(seconds), fmean(kv))
+    options = options_of(method, most, size - 1)
+    done = [outcome_of(size, options, auroc, most, text, number) for number, text in enumerate(texts)]
+
+    def mean(name: str) -> float:
+        return fmean(float(getattr(each, name)) for each in done)
+
+    return Row(size, method, auroc, most, *(mean(name) for name in ("right", "covered", "tokens", "seconds", "kv")))
 
 
 def run(out: Path, problems: int, seed: int, report: bool = False) -> str:

@@ -147,6 +147,9 @@ class SearchTree:
 class Frontier:
     """One run's search: told of every node that has ended, asked where the next child begins."""
 
+    reads_steps: ClassVar[bool] = False
+    """`take` looks at the steps of pending nodes: it is asked again as soon as one is written."""
+
     def __init__(self, tree: SearchTree) -> None:
         self.tree = tree
 

@@ -67,13 +67,17 @@ class Growth:
             if node is not None:
                 await self._grow(node)
                 self._drop()
-                self._changed, changed = Awaited(self._ctx.host), self._changed
-                changed.settle()
+                self._wake()
             elif self.tree.pending and not self._over:
                 await self._changed
             else:
                 self._over = self._over or "nothing is left to grow"
                 return
+
+    def _wake(self) -> None:
+        """Let those who wait for a node ask again."""
+        self._changed, changed = Awaited(self._ctx.host), self._changed
+        changed.settle()
 
     def _next(self) -> Node | None:
         if self._over:
@@ -109,6 +113,8 @@ class Growth:
         child.step, child.tokens = line.text, line.tokens
         if said:
             child.line = None  # what was said to it is not shown to its children
+        if self._frontier.reads_steps:
+            self._wake()
         await self._came(child, line.finished)
 
     async def _listed(self, parent: Node) -> list[Node]:

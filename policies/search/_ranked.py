@@ -39,14 +39,27 @@ class Ranked(Frontier):
         """Return the most children that a node gets."""
         return self.branch
 
+    def waits(self, node: Node) -> bool:
+        """Return whether an open node shall not get its next child yet."""
+        return False
+
     def take(self) -> Node | None:
         """Return the node with the smallest rank, and offer its next child unless it has all."""
-        while self._queue:
-            *_, node = heapq.heappop(self._queue)
-            if node.outcome == "open":
-                self.taken(node)
-                return node
-        return None
+        waiting: list[tuple[Key, Key, int, Node]] = []
+        found: Node | None = None
+        while self._queue and found is None:
+            entry = heapq.heappop(self._queue)
+            if entry[-1].outcome != "open":
+                continue
+            if self.waits(entry[-1]):
+                waiting.append(entry)
+            else:
+                found = entry[-1]
+        for entry in waiting:
+            heapq.heappush(self._queue, entry)
+        if found is not None:
+            self.taken(found)
+        return found
 
     def taken(self, node: Node) -> None:
         """Take note that a node gets its next child now; it is not among its children yet."""

@@ -17,8 +17,11 @@ class Dfs(Search):
     """The deepest open node gets the next child; a dead end goes back. The first answer ends the search.
 
     As DFSDT of ToolLLM (arXiv 2307.16789): a node that is expanded again is shown its earlier children and asked for
-    something else. Differs: `parallel` siblings may be in flight (1 is theirs); read-only calls are made once a run;
+    something else. Differs: `parallel` nodes may be in flight (1 is theirs); read-only calls are made once a run;
     behind a call with side effects there is no way back.
+
+    With several in flight, a node gets its next child once the one before it is written, so that it can be shown that:
+    the call is made, and the branch explored, while the next sibling is written. So no sibling is paid for twice.
     """
 
     answers: ClassVar[int] = 1
@@ -30,7 +33,7 @@ class Dfs(Search):
     back: int = Field(default=2, ge=1, le=1_000)
     """Levels to go back from a dead end: with 2 its parent gets no more children."""
     diverse: bool = True
-    """Show a node that is expanded again its earlier children."""
+    """Show a node that is expanded again its earlier children. Without, siblings are written at the same time."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return a queue by depth."""
@@ -38,6 +41,8 @@ class Dfs(Search):
 
 
 class _Deepest(Ranked):
+    reads_steps = True
+
     def __init__(self, tree: SearchTree, options: Dfs) -> None:
         self._options = options
         super().__init__(tree, options.branch)
@@ -47,6 +52,11 @@ class _Deepest(Ranked):
 
     def take(self) -> Node | None:
         return None if len(self.tree.pending) >= self._options.parallel else super().take()
+
+    def waits(self, node: Node) -> bool:
+        """Whether a node's last child, which the next is to be shown, is being written."""
+        last = node.children[-1] if node.children and self._options.diverse else None
+        return last is not None and not last.step and last in self.tree.pending
 
     def ended(self, node: Node) -> None:
         super().ended(node)

@@ -196,6 +196,28 @@ def test_depth_first_goes_down_and_back_two_levels_from_a_dead_end() -> None:
     assert "tried here before" in play.frontier.say(a)
 
 
+def test_depth_first_writes_a_sibling_once_it_can_be_shown_the_one_before() -> None:
+    play = Play(Dfs(parallel=3, branch=3))
+    first = play.take()
+    assert first is not None
+    first.step = ""
+    assert play.take() is None, "a second child now might be the same as the first"
+    first.step = "look behind A\n"
+    second = play.take()
+    assert second is not None and second.parent is play.tree.root and first in play.tree.pending
+    second.step = ""
+    assert "- look behind A" in play.frontier.say(play.tree.root)
+    assert play.take() is None
+    play.end(first, 0.5)
+    below = play.take()
+    assert below is not None and below.parent is first, "another node may be written meanwhile"
+    blind = Play(Dfs(parallel=3, branch=3, diverse=False))
+    for _ in range(3):
+        child = blind.take()
+        assert child is not None, "who is shown nothing need not wait"
+        child.step = ""
+
+
 def test_visits_in_flight_send_the_next_one_elsewhere() -> None:
     play = Play(Mcts(rollout=0, widen=2))
     first = [play.take(), play.take()]

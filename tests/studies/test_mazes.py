@@ -27,5 +27,7 @@ def test_backtracking_saves_calls_and_no_side_effect_is_doubled() -> None:
             assert all(len(walk.looks) == len(set(walk.looks)) for walk in each), "a room is looked at once"
     calls = {name: sum(walk.model for walk in each) for name, each in walks.items()}
     assert calls["dfs, 1 in flight"] < calls["ReAct, restarted"]
+    for each in ("dfs, 2 in flight", "dfs, 4 in flight"):
+        assert calls[each] <= 1.3 * calls["dfs, 1 in flight"], "siblings in flight are not the same"
     seconds = {name: sum(walk.seconds for walk in each) for name, each in walks.items()}
     assert seconds["dfs, 4 in flight"] < seconds["dfs, 1 in flight"]

@@ -25,11 +25,12 @@ from .._shared import resources
 from .._shared.options import made, takes
 from .._shared.streams import Checkpoint, Inbox
 from .options import EngineOptions
+from .pooling import Pooling
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest
 from .vllm import REPORTS, Core, broken
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Pooling"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

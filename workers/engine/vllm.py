@@ -51,49 +51,25 @@ class Core:
         self._inner: dict[str, EngineRequest] = {}
         """The requests that are running by vLLM's names for them."""
         self._checkpoint = spec.checkpoint
-        folder = resources.local_model(spec.model)
-        config = resources.read_config(folder) if folder else None
-        if spec.cpu_list:
-            resources.bind(spec.cpu_list)
-        threads = spec.threads or resources.default_threads(folder, spec.cpu_list)
-        gpu = environment(threads, forced=spec.threads is not None, cores=spec.cpu_list, local=folder is not None)
-        if gpu:
-            resources.enough_gpus(spec.tensor_parallel_size)
-        kv = spec.kv_cache_memory_bytes if gpu else resources.reserve(
-            spec.model, folder, config, spec.kv_cache_memory_bytes, spec.slots, spec.max_model_len
-        )  # fmt: skip
-        rank = lora_rank(spec.lora)
+        args = prepare(spec)
         if not Core._place.acquire(blocking=False):
             raise EngineError(
                 "this process already has an engine: close that one first, or use the worker `ray`, which gives each "
                 "engine a process of its own"
             )
         try:
-            self._build(spec, str(folder or spec.model), kv, gpu, rank)
+            self._build(spec, args)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None) -> None:
-        try:
-            import vllm
-            from vllm import inputs
-        except ModuleNotFoundError as error:
-            said = "is not installed" if error.name == "vllm" else f"is installed but cannot be imported ({error})"
-            raise EngineError(f"vLLM {said}: {INSTALL}") from error
-        except Exception as error:
-            raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
+    def _build(self, spec: EngineOptions, args: dict[str, Any]) -> None:
+        vllm, self.engine = load(args)
         from vllm import sampling_params as settings
 
+        engine = self.engine
         forms = getattr(settings, "StructuredOutputsParams", None)
         self.able = Abilities(vllm.__version__, settings.SamplingParams, forms, settings.RequestOutputKind)
-        known = inspect.signature(vllm.EngineArgs).parameters
-        asked = {"max_loras": "lora", "max_lora_rank": "lora"}
-        args = engine_arguments(arguments(spec, model, kv, gpu, rank), known, asked, vllm.__version__)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**args))
-        self.engine = engine
         config = engine.vllm_config
         self.max_model_len = int(config.model_config.max_model_len)
         self.block: int = config.cache_config.block_size
@@ -109,7 +85,7 @@ class Core:
         self.ends = _end_ids(engine, self.prompter)
         adding = inspect.signature(engine.add_request).parameters
         self.able.need("priority", "priority" in adding)
-        self._tokens_input = getattr(inputs, "tokens_input", None) or _plain_input
+        self._tokens_input = tokens_input()
         self._salted = "cache_salt" in inspect.signature(self._tokens_input).parameters
         self._taps = self._tap()
         self._scheduler: Any = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
@@ -463,6 +439,40 @@ def broken(error: BaseException, model: str) -> EngineError:
     return error if isinstance(error, EngineError) else EngineError(explain(error, model))
 
 
+def prepare(spec: EngineOptions) -> dict[str, Any]:
+    """Make this process ready for a model and return the arguments of vLLM's engine. Raises `EngineError` for what
+    cannot be had."""
+    folder = resources.local_model(spec.model)
+    config = resources.read_config(folder) if folder else None
+    if spec.cpu_list:
+        resources.bind(spec.cpu_list)
+    threads = spec.threads or resources.default_threads(folder, spec.cpu_list)
+    gpu = environment(threads, forced=spec.threads is not None, cores=spec.cpu_list, local=folder is not None)
+    if gpu:
+        resources.enough_gpus(spec.tensor_parallel_size)
+    kv = spec.kv_cache_memory_bytes if gpu else resources.reserve(
+        spec.model, folder, config, spec.kv_cache_memory_bytes, spec.slots, spec.max_model_len
+    )  # fmt: skip
+    return arguments(spec, str(folder or spec.model), kv, gpu, lora_rank(spec.lora))
+
+
+def load(args: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the module vllm and its engine. Raises `EngineError`, or whatever vLLM raises."""
+    try:
+        import vllm
+    except ModuleNotFoundError as error:
+        said = "is not installed" if error.name == "vllm" else f"is installed but cannot be imported ({error})"
+        raise EngineError(f"vLLM {said}: {INSTALL}") from error
+    except Exception as error:
+        raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
+    known = inspect.signature(vllm.EngineArgs).parameters
+    asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        taken = vllm.EngineArgs(**engine_arguments(args, known, asked, vllm.__version__))
+        return vllm, vllm.LLMEngine.from_engine_args(taken)
+
+
 def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
     """Return the arguments of vLLM's engine under their names in 0.32; `None` leaves vLLM's default."""
     return {
@@ -505,6 +515,13 @@ def _end_ids(engine: Any, prompter: Prompter) -> tuple[int, ...]:
     for eos in (getattr(prompter.tokenizer, "eos_token_id", None), generation.get("eos_token_id")):
         found.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
     return tuple(sorted(found))
+
+
+def tokens_input() -> Any:
+    """Return what makes token ids an input of the engine."""
+    from vllm import inputs
+
+    return getattr(inputs, "tokens_input", None) or _plain_input
 
 
 def _plain_input(ids: list[int], cache_salt: str | None = None) -> dict[str, Any]:

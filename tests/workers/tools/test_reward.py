@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -26,18 +28,19 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.seen.append({"path": self.path, **asked})
-        good = "good" in asked.get("input", asked.get("text_2", ""))
+        said = asked.get("input", asked.get("text_2", "")) or asked["messages"][-1]["content"]
+        good = "good" in said
         rows = {
             "/classify": {"index": 0, "label": "good", "probs": [0.1, 0.9] if good else [0.8, 0.2], "num_classes": 2},
             "/score": {"index": 0, "object": "score", "score": 0.75 if good else 0.25},
             "/pooling": {"index": 0, "object": "pooling", "data": [[-3.0], [2.0 if good else -2.0]]},
         }
-        said = json.dumps(self.body or {"object": "list", "data": [rows[self.path]]}).encode()
+        body = json.dumps(self.body or {"object": "list", "data": [rows[self.path]]}).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(said)))
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -66,16 +69,45 @@ async def test_each_endpoint_gives_a_number(server: str, endpoint: Any, good: fl
 
 
 @pytest.mark.parametrize("body", [{}, [], {"data": []}, {"data": [{"probs": []}]}, {"data": [{"probs": ["x", "y"]}]},
-                                  {"data": [{"probs": [True]}]}])  # fmt: skip
+                                  {"data": [{"probs": [True]}]}, {"data": [{"probs": [1e999]}]}])  # fmt: skip
 async def test_an_answer_without_a_number_is_an_error_in_words(server: str, body: Any) -> None:
     Handler.body = body or {"nothing": 1}
-    with pytest.raises(ToolError, match="gave no number: does it serve a reward model"):
+    with pytest.raises(ToolError, match="gave no number by 'classify': is it a reward model"):
         await reward_model("rm", base_url=server)(text="a")
 
 
-def test_another_endpoint_is_refused() -> None:
-    with pytest.raises(ConfigError, match="there is no endpoint 'rate'"):
-        reward_model("rm", base_url="http://127.0.0.1:1", endpoint="rate")  # type: ignore[arg-type]
+async def test_the_numbers_of_a_reward_head_are_asked_for_as_they_are(server: str) -> None:
+    """Else the model's own sigmoid or softmax would go through ours once more."""
+    Handler.body = {"data": [{"data": [[9.0, -9.0], [math.log(1), math.log(3)]]}]}
+    for label, share in ((-1, 0.75), (0, 0.25)):
+        reward = reward_model("rm", base_url=server, endpoint="pooling", label=label)
+        assert await reward(text="a") == pytest.approx(share)
+    assert Handler.seen[0]["use_activation"] is False
+
+
+async def test_question_and_text_may_be_a_conversation(server: str) -> None:
+    assert await reward_model("rm", base_url=server, chat=True)(text="good", question="Why?") == 0.9
+    said = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "good"}]
+    assert Handler.seen[0]["messages"] == said and "input" not in Handler.seen[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"endpoint": "rate"}, "there is no endpoint 'rate'"),
+        ({"endpoint": "score", "chat": True}, "leave `chat` out"),
+        ({"base_url": "http://127.0.0.1:1", "engine": {}}, "give one of them"),
+        ({"engine": {"treads": 1}}, "did you mean 'threads'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        reward_model("rm", **given)
+
+
+async def test_a_model_that_is_not_there_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="there is no model at"):
+        await reward_model(str(tmp_path / "none"))(text="a")
 
 
 async def test_a_search_goes_by_it(server: str) -> None:

@@ -1,68 +1,85 @@
-"""The tool `reward` against real vLLM servers of small random models with a head of classes."""
+"""The tool `reward` against real vLLM: servers, and engines of its own, of small random models with a head."""
 
 from __future__ import annotations
 
-import json
-import time
+import asyncio
+import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
+from plait import AsyncOrchestrator
+from plait.core.ops import Plugin
+from plait.planners.tree import Tree
+from plait.workers.engine import Engine
 from plait.workers.tools.reward import reward_model
 
-from ..byte_model import build_bytes
+from ..reward_models import TEXTS, probability, with_head
 from ..vllm_server import vllm_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(400)]
 
-TEXTS = ("<none>", "3 + 4 = 7 ; 7 * 2 = 14", "a b c")
+ENGINE = {"dtype": "float32", "kv_cache_memory_bytes": 32 << 20, "slots": 16, "threads": 1}
 
 
-def with_head(folder: Path, labels: int) -> Path:
-    """Give the model of bytes a head that tells classes in the place of tokens."""
-    build_bytes(folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["architectures"] = ["LlamaForSequenceClassification"]
-    config["id2label"] = {str(i): f"label-{i}" for i in range(labels)}
-    config["label2id"] = {f"label-{i}": i for i in range(labels)}
-    (folder / "config.json").write_text(json.dumps(config))
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("lm_head.weight", None)
-    draw = torch.Generator().manual_seed(5)
-    weights["score.weight"] = torch.randn(labels, config["hidden_size"], generator=draw).to(torch.bfloat16)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
+async def waited(address: str, process: Any, log: Path) -> None:
+    async with httpx.AsyncClient() as client:
+        while True:
+            assert process.poll() is None, log.read_text(errors="replace")[-3000:]  # noqa: ASYNC240
+            try:
+                if (await client.get(f"{address}/health", timeout=2)).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(0.5)
 
 
-def expected(folder: Path, text: str) -> float:
-    """Return what the model says by transformers: the probability of the last class."""
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
-    with torch.no_grad():
-        logits = model(torch.tensor([tokenizer.encode(text)])).logits[0]
-    return float(torch.softmax(logits, 0)[-1])
-
-
-def waited(address: str, process, log: Path) -> None:
-    while True:
-        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-        try:
-            if httpx.get(f"{address}/health", timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.5)
-
-
-async def test_a_served_classifier_says_what_its_weights_say(tmp_path: Path) -> None:
-    folder, log = with_head(tmp_path / "model", 2), tmp_path / "server.log"
+@pytest.mark.parametrize("labels", [1, 2])
+async def test_a_server_and_an_engine_say_what_the_weights_say(tmp_path: Path, labels: int) -> None:
+    folder, log = with_head(tmp_path / "model", labels), tmp_path / "server.log"
+    wanted = [probability(folder, text) for text in TEXTS]
+    forms: tuple[Any, ...] = ("classify", "pooling", "score") if labels == 1 else ("classify", "pooling")
     with vllm_process(folder, "judge", log, runner="pooling", dtype="float32") as (address, process):
-        waited(address, process, log)
-        tool = reward_model("judge", base_url=f"{address}/v1")
-        said = [await tool.fn(text=text) for text in TEXTS]
-    assert said == pytest.approx([expected(folder, text) for text in TEXTS], abs=0.01)
-    assert len({round(each, 3) for each in said}) > 1, "texts are told apart"
+        await waited(address, process, log)
+        for form in forms:
+            tool = reward_model("judge", base_url=f"{address}/v1", endpoint=form)
+            said = [await tool.fn(text=text[2:], question=text[:2]) for text in TEXTS]
+            assert said == pytest.approx(wanted, abs=0.01), form
+    for form in forms:
+        tool = reward_model(str(folder), endpoint=form, engine=ENGINE)
+        said = await asyncio.gather(*(tool.fn(text=text[2:], question=text[:2]) for text in TEXTS))
+        assert said == pytest.approx(wanted, abs=0.01), form
+    assert len({round(each, 3) for each in wanted}) > 1, "texts are told apart"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("weight", [1.0, float("nan")])
+async def test_a_search_is_scored_beside_the_engine_that_writes(tmp_path: Path, engine: Engine, weight: float) -> None:
+    """The scores are those of the nodes' texts; a head that says NaN leaves every node unknown, and counted."""
+    folder = with_head(tmp_path / "model", 1, weight)
+    asked: dict[str, float] = {}
+    tool = reward_model(str(folder), engine=ENGINE)
+    inner = tool.fn
+
+    async def kept(text: str, question: str = "") -> float:
+        asked[question + text] = await inner(text=text, question=question)
+        return asked[question + text]
+
+    tool.fn = kept
+    planner = Tree(
+        search=Plugin(name="stride"), scorer=Plugin(name="reward-model"), nodes=12, depth=3, step_tokens=6, stop=()
+    )
+    async with AsyncOrchestrator(workers=[engine], tools=[tool], journal=None) as orchestrator:
+        answer = await orchestrator.run("w1 w2 w3", planner=planner)
+    assert answer.status == "done", answer.failure
+    if weight != weight:
+        assert asked == {}
+        unknown, nodes = re.search(r"(\d+) unknown", answer.why), re.search(r"(\d+) nodes", answer.why)
+        assert unknown is not None and nodes is not None and unknown[1] == nodes[1] == "12"
+        assert "gave no number" in answer.why
+        return
+    assert len(asked) >= 10
+    for text, score in asked.items():
+        assert score == pytest.approx(probability(folder, text), abs=0.01)
