@@ -185,7 +185,7 @@ class Search(Frozen):
 class Scorer(Frozen):
     """A kind of plugin: says how promising a node is. It may make steps of the flow (a model call, a tool call).
 
-    It must not look at `Task.verify`, which grades the answer. Scores are kept by state key and scorer.
+    It must not look at `Task.verify`, which grades the answer. A state is scored once a run: equal ones are merged.
     """
 
     logprobs: ClassVar[bool] = False

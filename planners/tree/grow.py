@@ -32,7 +32,6 @@ class Growth:
         self._lists = self._search.lists if options.propose == "auto" else options.propose == "list"
         self._enough = self._search.answers if options.answers is None else options.answers
         self._states: dict[str, Node] = {"": self.tree.root}
-        self._scores: dict[str, float | None] = {}
         self._began = 0
         self._changed: Awaited[None] = Awaited(ctx.host)
         self._over = ""
@@ -204,8 +203,6 @@ class Growth:
             node.outcome = "answer"
 
     async def _score(self, node: Node) -> float | None:
-        if node.key in self._scores:
-            return self._scores[node.key]
         score: float | None = None
         try:
             said: object = await self._scorer.score(self._ctx, self._question, node)
@@ -217,7 +214,6 @@ class Growth:
         except Exception:  # whatever a third party's scorer does: the node's score is unknown
             score = None
         self.counts["unknown"] += score is None
-        self._scores[node.key] = score
         return score
 
     async def _failed(self, node: Node, failed: StepFailed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field
@@ -28,8 +29,8 @@ Which is closer to a right answer? Reply with A or B.
 
 class Judge(Scorer):
     """The share of comparisons with earlier siblings that a node wins, each made in both orders, since judges favour a
-    place (ToolLLM's ranking, arXiv 2307.16789). A pair on which the orders disagree is a draw. With no sibling to
-    compare: 0.5."""
+    place (ToolLLM's ranking, arXiv 2307.16789). A pair on which the orders disagree is a draw; one that is not decided
+    in both does not count. With no sibling to compare: 0.5."""
 
     against: int = Field(default=2, ge=1)
     """Most siblings to compare with, the latest ones."""
@@ -41,26 +42,25 @@ class Judge(Scorer):
     """The model that judges."""
 
     async def score(self, ctx: Context, question: str, node: Node) -> float | None:
-        """Return (wins + half the draws) / comparisons."""
+        """Return (wins + half the draws) / pairs."""
         siblings = [] if node.parent is None else node.parent.children
-        others = [each for each in siblings if each is not node and each.step and each.outcome != "dead"]
-        others = others[-self.against :]
+        others = [each for each in siblings if each is not node and each.step]
+        others = [each for each in others if each.outcome not in ("dead", "merged")][-self.against :]
         if not others:
             return 0.5
         asked = [self._asked(ctx, question, *pair) for each in others for pair in ((node, each), (each, node))]
         said = [await each for each in asked]
         votes = [_named(line.text) for line in said]
-        wins = sum((first == "A") + (second == "B") for first, second in zip(votes[::2], votes[1::2], strict=True))
-        told = sum(vote is not None for vote in votes)
-        return wins / told if told else None
+        pairs = [pair for pair in zip(votes[::2], votes[1::2], strict=True) if None not in pair]
+        wins = sum((first == "A") + (second == "B") for first, second in pairs)
+        return wins / (2 * len(pairs)) if pairs else None
 
     def _asked(self, ctx: Context, question: str, a: Node, b: Node) -> Line:
-        fields = {"question": question, "a": a.text, "b": b.text}
-        parts = self.prompt
-        for name, value in fields.items():
-            parts = parts.replace("{" + name + "}", value, 1)
+        fields = {"{question}": question, "{a}": a.text, "{b}": b.text}
+        # in one pass: what is put in may have braces of its own
+        asked = re.sub(r"\{(?:question|a|b)\}", lambda found: fields[found[0]], self.prompt)
         return ctx.think(
-            parts,
+            asked,
             max_tokens=self.tokens,
             model=self.model,
             label="judge",

@@ -56,32 +56,30 @@ def by_program(
     import numpy as np
 
     try:
-        from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
+        from scipy import optimize, sparse  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:
         return None
 
     solver: Any = optimize
-    inner = sorted({node for path in paths for node in path[:-1]})
-    kinds = sorted(set(clusters))
+    inner = dict.fromkeys(node for path in paths for node in path[:-1])
+    kinds = {kind: place for place, kind in enumerate(dict.fromkeys(clusters))}
     n, m, k = len(weights), len(inner), len(kinds)
-    at = {node: n + i for i, node in enumerate(inner)}
-    gain = [weights[i] - (0.0 if paths[i][-1] in at else cost.get(paths[i][-1], 0.0)) for i in range(n)]
+    at = {node: n + place for place, node in enumerate(inner)}
+    gain = [weights[i] - (0.0 if path[-1] in at else cost.get(path[-1], 0.0)) for i, path in enumerate(paths)]
     gain += [-cost.get(node, 0.0) for node in inner] + [diversity / k] * k
-    rows: list[list[float]] = []
-
-    def row(entries: Mapping[int, float]) -> None:
-        rows.append([entries.get(i, 0.0) for i in range(n + m + k)])
-
-    for i, path in enumerate(paths):
-        for node in path if path[-1] in at else path[:-1]:
-            row({i: 1.0, at[node]: -1.0})  # a leaf needs its path
-    for j, kind in enumerate(kinds):
-        row({n + m + j: 1.0} | {i: -1.0 for i in range(n) if clusters[i] == kind})  # a cluster needs a leaf
-    row(dict.fromkeys(range(n), -1.0))
-    limits = [0.0] * (len(rows) - 1) + [-1.0]
+    # what a variable needs: a leaf or node the node above it, and so all of its path
+    needs = {at[below]: at[above] for path in paths for above, below in zip(path[:-1], path[1:-1], strict=False)}
+    needs |= {i: at[path[-1] if path[-1] in at else path[-2]] for i, path in enumerate(paths) if len(path) > 1 or path[0] in at}
+    entries = [(row, *each) for row, pair in enumerate(needs.items()) for each in zip(pair, (1.0, -1.0), strict=True)]
+    first = len(needs)
+    entries += [(first + j, n + m + j, 1.0) for j in range(k)]  # a cluster needs a leaf
+    entries += [(first + kinds[kind], i, -1.0) for i, kind in enumerate(clusters)]
+    entries += [(first + k, i, -1.0) for i in range(n)]  # at least one leaf
+    rows, columns, values = zip(*entries, strict=True)
+    matrix: Any = sparse.csr_array((values, (rows, columns)), shape=(first + k + 1, n + m + k))
     found = solver.milp(
         c=-np.array(gain),
-        constraints=solver.LinearConstraint(np.array(rows), ub=np.array(limits)),
+        constraints=solver.LinearConstraint(matrix, ub=np.array([0.0] * (first + k) + [-1.0])),
         integrality=np.ones(n + m + k),
         bounds=solver.Bounds(0, 1),
         options={"time_limit": 5.0},
