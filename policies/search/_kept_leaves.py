@@ -69,7 +69,11 @@ def by_program(
     gain += [-cost.get(node, 0.0) for node in inner] + [diversity / k] * k
     # what a variable needs: a leaf or node the node above it, and so all of its path
     needs = {at[below]: at[above] for path in paths for above, below in zip(path[:-1], path[1:-1], strict=False)}
-    needs |= {i: at[path[-1] if path[-1] in at else path[-2]] for i, path in enumerate(paths) if len(path) > 1 or path[0] in at}
+    needs |= {
+        i: at[path[-1] if path[-1] in at else path[-2]]
+        for i, path in enumerate(paths)
+        if len(path) > 1 or path[0] in at
+    }
     entries = [(row, *each) for row, pair in enumerate(needs.items()) for each in zip(pair, (1.0, -1.0), strict=True)]
     first = len(needs)
     entries += [(first + j, n + m + j, 1.0) for j in range(k)]  # a cluster needs a leaf

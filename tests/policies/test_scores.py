@@ -191,7 +191,7 @@ def test_equal_states_are_scored_once_and_not_judged_against_one_another() -> No
 
 @pytest.mark.parametrize("scorer", ["logprob", "tool", "reward-model", "function"])
 def test_scores_do_not_depend_on_how_many_nodes_are_in_flight(scorer: str) -> None:
-    options = {"name": "tests"} if scorer == "tool" else {}
+    options: dict[str, Any] = {"name": "tests"} if scorer == "tool" else {}
     found = [
         scores(grown(Model(tool=lambda text: len(text) / 100), scorer, width=width, **options)) for width in (1, 8)
     ]
