@@ -1,4 +1,5 @@
-"""`plait learn`: strategies counted in journals; prompt texts changed by reflection, each change tested; versions."""
+"""`plait learn`: strategies counted in journals; numbers found by replaying them; prompt texts changed by reflection;
+each change tested; versions."""
 
 from __future__ import annotations
 
@@ -8,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 from rich.table import Table as Shown
 
-from ...core.errors import ConfigError, UsageError
-from ...core.messages import counted, explain, json_path
+from ...core.errors import UsageError
+from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...runtime.client.config import Config
@@ -29,18 +29,14 @@ from ..common.output import Output, cancellable, opened
 from ..common.session import Session, opened_session
 from ..rollouts.capture import Capture
 from ..rollouts.export import Left, export
+from .declared import Declared, versions_of
 from .improve import Round, Tried, improve
-from .learnable import Learnable, Values, Versions
+from .learnable import Values, Versions, applied
+from .numbers import numbers
 from .reflect import lesson
 from .strategies import count, portfolio
 
 __all__ = ["app"]
-
-Declared = Annotated[
-    Path,
-    typer.Argument(metavar="LEARN.json", help="What may be learned: a list of declared values; versions beside it."),
-]
-_declared = TypeAdapter(list[Learnable])
 
 
 def strategies(
@@ -107,7 +103,7 @@ def prompts(
     A value called `text` is put before each request; any other is an option of the planner.
     """
     trust(request.task)
-    versions = _versions(declared)
+    versions = versions_of(declared)
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})
@@ -144,6 +140,8 @@ class _Learner:
         self._options = {name: value for name, value in request.options().items() if value is not None}
         given = request.planner or config.planner
         self._planner = given if isinstance(given, Plugin) else parse_plugin(given)
+        named: Sequence[str | Plugin] = self._options.get("policies", ())
+        self._policies = tuple(each if isinstance(each, Plugin) else parse_plugin(each) for each in named)
         self._capture = Capture()
 
     async def run(
@@ -178,8 +176,10 @@ class _Learner:
 
     async def _solve(self, session: Session, values: Values, part: Sequence[Question], stopper: Stopper) -> list[Tried]:
         before = str(values.get("text", ""))
-        options = {**self._planner.options, **{name: value for name, value in values.items() if name != "text"}}
-        given: dict[str, Any] = {**self._options, "planner": Plugin(name=self._planner.name, options=options)}
+        planner, policies = applied(self._planner, self._policies, values)
+        given: dict[str, Any] = {**self._options, "planner": planner}
+        if values.get("policy"):
+            given["policies"] = policies
         out: list[Tried] = [Tried(0.0)] * len(part)
 
         async def one(item: tuple[int, Question]) -> None:
@@ -202,7 +202,7 @@ class _Learner:
 
 def show(declared: Declared, as_json: Json = False) -> None:
     """Show the versions of learned values, and why each was taken."""
-    versions = _versions(declared)
+    versions = versions_of(declared)
     with opened(as_json) as output:
         if as_json:
             said = [each.model_dump(mode="json") for each in versions.all]
@@ -220,12 +220,12 @@ def diff(
     new: Annotated[int, typer.Argument(help="Another.")],
 ) -> None:
     """Show what changed between two versions."""
-    typer.echo(_versions(declared).diff(old, new))
+    typer.echo(versions_of(declared).diff(old, new))
 
 
 def undo(declared: Declared, as_json: Json = False) -> None:
     """Go back to the version before the current one."""
-    version = _versions(declared).undo()
+    version = versions_of(declared).undo()
     with opened(as_json) as output:
         if as_json:
             output.result({"current": version.number, "values": version.values})
@@ -233,23 +233,12 @@ def undo(declared: Declared, as_json: Json = False) -> None:
             output.people.print(f"version {version.number} is in force", markup=False)
 
 
-def _versions(declared: Path) -> Versions:
-    try:
-        learnables = _declared.validate_json(declared.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{declared} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        raise ConfigError(f"{declared}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
-    return Versions(declared.with_name(f"{declared.stem}.versions.json"), learnables)
-
-
 app = typer.Typer(
-    help="Learn from runs: which strategy, which prompt text; with versions that can be undone.",
+    help="Learn from runs: which strategy, which numbers, which prompt text; with versions that can be undone.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 for _name, _command in {
-    "strategies": strategies, "prompts": prompts, "show": show, "diff": diff, "undo": undo
+    "strategies": strategies, "numbers": numbers, "prompts": prompts, "show": show, "diff": diff, "undo": undo
 }.items():  # fmt: skip
     app.command(_name)(cancellable(_command))

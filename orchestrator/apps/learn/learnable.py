@@ -13,10 +13,12 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from ...core.errors import ConfigError, UsageError
 from ...core.messages import explain, json_path
+from ...core.ops import Plugin
 from ...core.values import Frozen
+from ...runtime.plugins.spec import parse_plugin
 from ..common.files import write_private
 
-__all__ = ["Learnable", "Values", "Version", "Versions"]
+__all__ = ["Learnable", "Values", "Version", "Versions", "applied"]
 
 Values = dict[str, JsonValue]
 
@@ -25,7 +27,8 @@ class Learnable(Frozen):
     """A value that may be changed. Nothing that is not declared is."""
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")
-    """Where it belongs: an option of the planner, or `text` for words put before each request."""
+    """Where it belongs: an option of the planner, `text` for words put before each request, or `policy` for a policy, a
+    list of them, or an empty text for none (`["esc:window=4", "waves:width=4"]`)."""
     kind: Literal["text", "number", "choice"] = "text"
     about: str = ""
     """What it is for, as a model that proposes changes is told."""
@@ -62,6 +65,14 @@ class Learnable(Frozen):
                 return "" if self.low <= value <= self.high else f"{self.name} is within {self.low:g} to {self.high:g}"
             case "choice":
                 return "" if value in self.choices else f"{self.name} is one of {list(self.choices)}"
+
+
+def applied(planner: Plugin, policies: Sequence[Plugin], values: Values) -> tuple[Plugin, tuple[Plugin, ...]]:
+    """Return a request's planner and policies with values in them. Raises `PluginError` for a policy that is none."""
+    given = values.get("policy", "")
+    added = [each for each in (given if isinstance(given, list) else [given]) if each]
+    options = {**planner.options, **{name: value for name, value in values.items() if name not in ("text", "policy")}}
+    return Plugin(name=planner.name, options=options), (*policies, *(parse_plugin(str(each)) for each in added))
 
 
 class Version(Frozen):

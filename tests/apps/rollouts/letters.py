@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import math
 import os
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -23,13 +24,15 @@ END = 256
 
 
 class Letters(Worker):
-    """See above. `pause`: seconds a token; `LETTERS_PAUSE` by default."""
+    """See above. `pause`: seconds a token; `LETTERS_PAUSE` by default. `LETTERS_LOST`: the share of requests that it
+    loses in their middle, as an engine that dies does."""
 
     serves: tuple[Kind, ...] = ("think",)
 
     def __init__(self, *, slots: int = 64, pause: float | None = None, name: str = "letters") -> None:
         self.name, self.slots = name, slots
         self.pause = float(os.environ.get("LETTERS_PAUSE", "0")) if pause is None else pause
+        self.lost = float(os.environ.get("LETTERS_LOST", "0"))
         self.version = 0
         self.live: dict[int, asyncio.Event] = {}
         self.loaded: list[Any] = []
@@ -63,6 +66,9 @@ class Letters(Worker):
                 ids.append(token)
                 logprobs.append(-math.log(2) if chr(token).islower() and len(ids) <= self._letters(prompt) else 0.0)
                 await asyncio.sleep(self.pause)
+                if len(ids) == 5 and random.random() < self.lost:
+                    yield Failure(kind="WorkerLost", message="the engine died", lost=True)
+                    return
         finally:
             del self.live[job.attempt]
         drawn = None

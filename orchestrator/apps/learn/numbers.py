@@ -1,0 +1,103 @@
+"""`plait learn numbers`: widths, temperatures and stop rules, found by replaying journals and tested."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as Shown
+
+from ...core.errors import UsageError
+from ...core.messages import counted
+from ...runtime.client.config import Config
+from ...runtime.journal.directory import entries
+from ...runtime.journal.location import Location
+from ...runtime.journal.sessions import place as default_place
+from ...runtime.plugins.loader import Plugins
+from ...runtime.plugins.spec import parse_plugin
+from ..common.options import Json
+from ..common.output import opened
+from ..rollouts.capture import captured
+from ..rollouts.export import Left
+from .declared import Declared, versions_of
+from .replay import Drawn, Ran, Replay, drawn, learn
+
+__all__ = ["numbers"]
+
+
+def numbers(
+    declared: Declared,
+    planner: Annotated[str, typer.Option(metavar="NAME[:k=v,…]", help="The planner whose options are learned.")],
+    place: Annotated[
+        Path | None, typer.Option("--from", metavar="PATH", help="A journal or a folder; the default one if left out.")
+    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Kept as it is; repeatable.")] = None,
+    price: Annotated[float, typer.Option(min=0.0, help="Of a generated token; a right answer is worth 1.")] = 0.0,
+    level: Annotated[
+        float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
+    ] = 0.1,
+    check: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Journals of other questions, to measure what came out on.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the halves and the candidates.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Learn numbers and choices (a width, a temperature, a stop rule) from journals, without a model.
+
+    Candidates are run again over the lines that were drawn in life: the best of half of the questions, by successive
+    halving, is taken if a paired test on the other half says so.
+    """
+    versions, left = versions_of(declared), Left()
+    questions, others = (_drawn(each, left) for each in (place or default_place(Config.load()), check))
+    replay = Replay(parse_plugin(planner), [parse_plugin(each) for each in policy or ()])
+    before = dict(versions.current.values)
+    found = learn(versions, replay, questions, price=price, level=level, seed=seed)
+    tested = {"in force": found.before, "best": found.after}
+    checked = {"in force": replay.runs(before, others), "best": replay.runs(found.best, others)} if others else {}
+    with opened(as_json) as output:
+        if as_json:
+            output.result(
+                {
+                    "questions": found.questions, "unable": found.unable, "left": left.why, "tried": found.tried,
+                    "replays": found.replays, "not_tried": found.left, "before": before, "best": found.best,
+                    "outcome": None if found.outcome is None else str(found.outcome), "version": found.version,
+                    "tested": {name: _means(runs, price) for name, runs in tested.items()},
+                    "checked": {name: _means(runs, price) for name, runs in checked.items()},
+                }
+            )  # fmt: skip
+            return
+        told = f"{counted(found.questions, 'question')}, {counted(found.tried, 'candidate')}, {found.replays} replays"
+        output.people.print(told, markup=False)
+        for why, number in found.left.items():
+            output.people.print(f"{counted(number, 'candidate')} not tried: {why}", markup=False)
+        shown = Shown(box=None, pad_edge=False)
+        for name in ("values", "questions", "right", "tokens", "worth"):
+            shown.add_column(name, justify="left" if name == "values" else "right")
+        for what, sides in (("", tested), (", checked", checked)):
+            for name, runs in sides.items():
+                means = _means(runs, price)
+                shown.add_row(name + what, str(len(runs)), *(f"{means[each]:.4g}" for each in list(means)[1:]))
+        output.people.print(shown)
+        said = "nothing is better than what is in force" if found.outcome is None else str(found.outcome)
+        output.people.print(f"best: {json.dumps(found.best)}: {said}", markup=False, soft_wrap=True)
+
+
+def _drawn(place: Location | None, left: Left) -> list[Drawn]:
+    if place is None:
+        return []
+    if isinstance(place, Path) and not place.exists():
+        raise UsageError(f"{place} does not exist: name a journal or a folder of journals")
+    return drawn(captured(entries(place, []), Plugins(), lambda error: left.add(f"not readable: {error}")))
+
+
+def _means(runs: Sequence[Ran], price: float) -> dict[str, float]:
+    n = max(1, len(runs))
+    return {
+        "questions": len(runs),
+        "right": sum(each.right for each in runs) / n,
+        "tokens": sum(each.tokens for each in runs) / n,
+        "worth": sum(each.worth(price) for each in runs) / n,
+    }
