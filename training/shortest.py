@@ -39,11 +39,12 @@ from .model import Llama
 from .task import draw_problem
 from .trades import MODELS, TRADES
 from .train import stopping
+from .vocab import ID
 
 START = MODELS / "countdown"
 FOLDER = Path("build/training/shortest")
-PLANNERS = {"greedy": "threads:width=8", "sampled": "threads:width=8,temperature=1,child_temperature=1"}
-"""Ways in which both models are compared: as people run it, and as the data were drawn."""
+PLANNERS = {"asked for 8 threads": "threads:width=8", "asked for 6 threads": "threads:width=6"}
+"""Ways in which both models are compared, at temperature 0: a model may also be asked for less."""
 PIECE = 50
 """Problems between two exchanges of the weights."""
 HELD_OUT_SEED = 77
@@ -58,14 +59,21 @@ def problems(count: int, seed: int = 1) -> list[str]:
     return list(found)
 
 
-def traces(records: Sequence[Record], least: float = 1.0) -> list[Trace]:
+def traces(records: Sequence[Record], asked: int | None = None, least: float = 1.0) -> list[Trace]:
     """Return records as traces: each token that the model wrote counts, none that it read. Records without a written
-    token, or with a reward below `least`, are left out."""
-    return [
-        Trace(list(each.tokens), [float(one) for one in each.mask])
-        for each in records
-        if each.generated and (each.reward or 0.0) >= least
-    ]
+    token, or with a reward below `least`, are left out.
+
+    With `asked` every prompt asks for so many threads, whatever it asked for in life: runs of several widths, of which
+    the cheapest was kept, then teach how many threads a problem is worth.
+    """
+    out: list[Trace] = []
+    for each in records:
+        if each.generated and (each.reward or 0.0) >= least:
+            ids = list(each.tokens)
+            if asked is not None and ids[0] == ID["<parent>"]:
+                ids[1] = asked
+            out.append(Trace(ids, [float(one) for one in each.mask]))
+    return out
 
 
 def batches(data: Sequence[Trace], tokens: int, rng: random.Random) -> list[Batch]:
@@ -244,6 +252,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, nargs="+", default=[], help="train: what `plait runs export` wrote")
     parser.add_argument("--start", type=Path, default=START, help="the model before")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="checkpoint, curve, and the model after")
+    parser.add_argument("--asked", type=int, help="train: threads that prompts ask for, in place of those in the data")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--seed", type=int, default=1)
@@ -266,7 +275,7 @@ def main(arguments: list[str] | None = None) -> None:
         out.write_text("".join(json.dumps({"text": text}) + "\n" for text in problems(options.count, options.seed)))
     elif options.command == "train":
         found = [record for path in options.data for rollout in read_rollouts(path) for record in rollout]
-        train(options.start, traces(found), folder, options.epochs, options.rate, options.seed)
+        train(options.start, traces(found, options.asked), folder, options.epochs, options.rate, options.seed)
         print((folder / "loss.jsonl").read_text().splitlines()[-1])
     else:
         folders = [options.start, folder / "model"]

@@ -13,7 +13,7 @@ from plait.planners.threads.dialects import load
 from training.check import solves
 from training.grpo import five
 from training.grpo.threads import play, records, reward
-from training.grpo.trainer import Loss, advantages, update
+from training.grpo.trainer import Loss, advantages, shuffled, update
 from training.model import Llama, ModelConfig
 from training.task import is_test
 from training.vocab import decode
@@ -91,3 +91,16 @@ def test_an_update_makes_likelier_what_paid() -> None:
     after = likely()
     assert after[0] > before[0] and after[1] < before[1]
     assert figures["gap"] < 0.02, "the trainer's log-probabilities are the sampler's but for bfloat16"
+
+
+def test_the_control_keeps_the_advantages_and_not_whose_they_are() -> None:
+    made = [record(str(n % 3), index, n / 7, own=n / 5, token=20 + n) for n in range(12) for index in (0, 1)]
+    examples, _ = advantages(made, "thread")
+    mixed = shuffled(examples, random.Random(1))
+    for first in (True, False):
+        gains, others = (
+            {each.record.tokens: each.advantage for each in side if (each.record.index == 0) is first}
+            for side in (examples, mixed)
+        )
+        assert sorted(gains.values()) == sorted(others.values())
+        assert gains != others

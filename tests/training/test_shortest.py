@@ -13,7 +13,9 @@ from training import export, shortest
 from training.compare import weights_of
 from training.model import Llama, ModelConfig
 from training.task import is_test
+from training.vocab import decode, encode
 
+WAY = "asked for 8 threads"
 SMALL = ModelConfig(d=32, layers=1, heads=2, ff=32)
 
 
@@ -47,6 +49,12 @@ def test_only_what_the_model_wrote_in_right_runs_is_learned() -> None:
     assert [(trace.ids, trace.weights) for trace in found] == [([1, 2, 3, 4], [0.0, 0.0, 1.0, 1.0])]
 
 
+def test_runs_of_several_widths_are_asked_for_one() -> None:
+    parent, thread = encode("<parent> 4 T36 14 10 8 3 <go> <none>"), encode("<child> T36 4 8 3 <go> <none>")
+    found = shortest.traces([record(tuple(parent), 1), record(tuple(thread), 1)], asked=8)
+    assert [decode(trace.ids).split()[:2] for trace in found] == [["<parent>", "8"], ["<child>", "T36"]]
+
+
 @torch.inference_mode()
 def chance(model: Llama, ids: list[int]) -> float:
     """The chance of the last token."""
@@ -72,14 +80,14 @@ def test_two_models_are_compared_on_the_problems_that_both_ran(start: Path, tmp_
     export.export(Llama(SMALL), other, {})
     folders = [start, other]
     rows = [
-        {"weights": weights_of(folder), "way": "greedy", "problem": n, "run": [True, 100 - 20 * side, 50, 8]}
+        {"weights": weights_of(folder), "way": WAY, "problem": n, "run": [True, 100 - 20 * side, 50, 8]}
         for side, folder in enumerate(folders) for n in range(30 if side else 40)
     ]  # fmt: skip
     path = tmp_path / "runs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     claims, table, figures = shortest.findings(folders, shortest.kept_runs(path))
-    assert figures["greedy"]["n"] == 30
-    assert figures["greedy"]["total"] == pytest.approx((0.8, 0.8, 0.8))
+    assert figures[WAY]["n"] == 30
+    assert figures[WAY]["total"] == pytest.approx((0.8, 0.8, 0.8))
     assert "0.80" in claims[0] and "paired over 30 problems" in claims[0]
     assert [row[4] for row in table] == ["100", "80"]
     page = shortest.write(folders, shortest.kept_runs(path), "About.", "command", tmp_path / "page")

@@ -22,7 +22,7 @@ from ..trades import TRADES
 from ..train import stopping
 from . import evaluate, five, page, warmup
 from .threads import play, records
-from .trainer import Loss, advantages, update
+from .trainer import Loss, advantages, shuffled, update
 
 START = Path("build/training/five-start")
 FOLDER = Path("build/training/five-grpo")
@@ -41,6 +41,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--branches", type=int, default=4, help="rollouts of a problem")
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of AdamW")
     parser.add_argument("--credit", choices=("thread", "rollout"), default="thread")
+    parser.add_argument("--shuffled", action="store_true", help="control: records get each other's advantages")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=None, help="evaluate: write the page of results into this folder")
     parser.add_argument("--save-records", action="store_true", help="keep the records of each step in FOLDER/records")
@@ -76,6 +77,8 @@ def train(options: argparse.Namespace) -> None:
                 (folder / "records").mkdir(exist_ok=True)
                 (folder / "records" / f"{step}.jsonl").write_text("".join(each.line() for each in made))
             examples, left_out = advantages(made, options.credit)
+            if options.shuffled:
+                examples = shuffled(examples, rng)
             for group in optimizer.param_groups:
                 group["lr"] = options.rate * min(1.0, (step + 1) / 5)
             figures = update(model, optimizer, examples, Loss(), rng)

@@ -67,6 +67,18 @@ def advantages(records: Sequence[Record], credit: Credit) -> tuple[list[Example]
     return out, len(records) - len(judged)
 
 
+def shuffled(examples: Sequence[Example], rng: random.Random) -> list[Example]:
+    """Return the same records with each other's advantages: a control that does the same work and learns nothing of
+    what was right. Parents and threads are shuffled apart, so that the sizes stay where they were."""
+    out: list[Example] = []
+    for first in (True, False):
+        part = [each for each in examples if (each.record.index == 0) is first]
+        gains = [each.advantage for each in part]
+        rng.shuffle(gains)
+        out += [Example(each.record, gain) for each, gain in zip(part, gains, strict=True)]
+    return out
+
+
 def _own(threads: Sequence[Record]) -> list[Example]:
     """A thread's own reward against the others' that had its prompt in its group; few of them count with the average of
     all."""
