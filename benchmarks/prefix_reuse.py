@@ -15,7 +15,7 @@ from typing import Any
 
 from plait import AsyncOrchestrator, Config, Join, Plan, Sampling, Step, Think
 from plait.core.ops import Plugin, Ref, Text
-from plait.workers.ray import RayWorker, pool
+from plait.workers.ray import pool
 
 from .measure import Row, spread
 
@@ -75,7 +75,7 @@ def turns(seed: int) -> Plan:
 WORKLOADS = {"votes": votes, "threads": threads, "turns": turns}
 
 
-async def _measured(orchestrator: AsyncOrchestrator, workers: Sequence[RayWorker], plans: Sequence[Plan]) -> float:
+async def measured(orchestrator: AsyncOrchestrator, plans: Sequence[Plan]) -> float:
     """Return tokens computed ÷ unique tokens for some plans run side by side."""
     seen: list[Any] = []
     driver = orchestrator._driver
@@ -138,7 +138,7 @@ async def run() -> list[Row]:
                     for name, make in WORKLOADS.items():
                         seed = hash((engines, policies[0], name, number)) & 0xFFFFFF
                         plans = [make(seed + i) for i in range(RUNS)]
-                        figure = await _measured(orchestrator, workers, plans)
+                        figure = await measured(orchestrator, plans)
                         figures.setdefault((name, policies[0]), []).append(figure)
             workers = pool(engines, options={"model": Config(journal="off").model, "slots": 64, "block_size": BLOCK})
         for name in WORKLOADS:

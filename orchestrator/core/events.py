@@ -53,6 +53,9 @@ class Hints:
     """The same for siblings that begin with the same context; empty without any."""
     burst_size: int = 1
     """How many they are."""
+    origin: str = ""
+    """The same for all lines that begin alike, and for what goes on with any of them: where the first of them went,
+    the context of the others is cached."""
 
 
 @dataclass(slots=True)

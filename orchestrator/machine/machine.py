@@ -98,8 +98,8 @@ from .steps import Steps
 from .timers import Timer
 from .views import StepView, View
 
-_REMEMBERED = 65_536
-"""Runs that are known to have finished; a driver may live for years."""
+_REMEMBERED = 4_096
+"""Runs that are known to have finished; a driver may live for years, and each takes some 150 bytes."""
 
 
 class Machine:

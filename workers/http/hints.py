@@ -2,7 +2,7 @@
 
 | | vLLM | Dynamo | llm-d | SGLang |
 |---|---|---|---|---|
-| session (run and line) | `vllm_xargs.agentic_context` | `X-Dynamo-Session-ID` | `x-session-id` | `X-SMG-Routing-Key` |
+| session (run and line) | `vllm_xargs.agentic_context` | `X-Dynamo-Session-ID` | `x-session-id` | |
 | session that it was forked from | the same | `X-Dynamo-Parent-Session-ID` | | |
 | nothing follows in the session | the same | `X-Dynamo-Session-Final` | | |
 | run | the same | | `x-llm-d-inference-fairness-id` | |
@@ -10,9 +10,11 @@
 | priority | `priority` | `nvext.agent_hints.priority` | | `priority` |
 | siblings that begin alike | the same | | `x-llm-d-burst-id`, `x-llm-d-burst-size` | |
 | seconds left | the same | | `x-llm-d-slo-ttft-ms` | |
+| origin: where the line's context is cached | `X-Session-ID` | | | `X-SMG-Routing-Key` |
 | replica of a line | `X-data-parallel-rank` | | | `X-data-parallel-rank` |
 
-vLLM passes `vllm_xargs` on to its router and plugins, as one text of JSON, and does not read it itself. llm-d's two
+vLLM passes `vllm_xargs` on to its router and plugins, as one text of JSON, and does not read it itself. Its router
+hashes `X-Session-ID` (`--policy consistent_hash`). llm-d's two
 headers of bursts are proposed, and read by nobody yet.
 """
 
@@ -68,21 +70,18 @@ def said(kind: Kind, job: Job, ranks: int = 1, *, priority: bool = False) -> Sai
         case "llm-d":
             _llm_d(made, job, hints)
         case "vllm":
+            made.headers["X-Session-ID"] = hints.origin or hints.session
             made.fields["vllm_xargs"] = {"agentic_context": json.dumps(_context(job, hints), separators=(",", ":"))}
         case "sglang":
-            made.headers["X-SMG-Routing-Key"] = hints.session
+            made.headers["X-SMG-Routing-Key"] = hints.origin or hints.session
             if priority:
                 made.fields["priority"] = -job.priority  # with SGLang the larger goes first
         case _:
             return made
     if ranks > 1 and kind in ("vllm", "sglang"):
         # A line that was forked begins where its parent's cache is.
-        made.headers["X-data-parallel-rank"] = str(zlib.crc32(_origin(hints).encode()) % ranks)
+        made.headers["X-data-parallel-rank"] = str(zlib.crc32((hints.origin or hints.session).encode()) % ranks)
     return made
-
-
-def _origin(hints: Hints) -> str:
-    return hints.burst or hints.session
 
 
 def _dynamo(made: Said, job: Job, hints: Hints) -> None:

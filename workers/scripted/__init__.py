@@ -28,8 +28,8 @@ from .words import generated, words_of
 
 __all__ = ["Reply", "Script", "Scripted"]
 
-_MOST_WORDS = 200_000
-"""The prefix cache starts afresh when it holds this many."""
+_MOST_WORDS = 50_000
+"""The prefix cache starts afresh when it holds this many: some 10 MiB."""
 
 
 class Reply(Frozen):

@@ -27,6 +27,8 @@ class _Run:
     """Of steps, by their ids."""
     parents: dict[str, str] = field(default_factory=dict[str, str])
     """Of sessions."""
+    origins: dict[str, str] = field(default_factory=dict[str, str])
+    """Of steps, by their ids."""
     heirs: dict[str, str] = field(default_factory=dict[str, str])
     """The step that goes on with a step's session: the first to do so. Others begin sessions of their own."""
     lengths: dict[str, deque[int]] = field(default_factory=dict[str, "deque[int]"])
@@ -56,6 +58,7 @@ class Hinter:
             expected=self._expected(run, node, job.op.sampling.max_tokens),
             burst=burst,
             burst_size=size,
+            origin=self._origin(run, node, burst or session),
         )
 
     def ended(self, step: str, tokens: int) -> None:
@@ -82,6 +85,12 @@ class Hinter:
                 run.parents[own] = theirs
         run.sessions[node.id] = own
         return own
+
+    def _origin(self, run: _Run, node: Node, own: str) -> str:
+        """Return the origin of the step whose context a step continues, else its own."""
+        before = node.after
+        made = own if before is None else run.origins.get(before.id, before.id.replace(":", "/"))
+        return run.origins.setdefault(node.id, made)
 
     def _expected(self, run: _Run, node: Node, most: int) -> int | None:
         lengths = sorted(run.lengths.get(_sibling(node.id), ()))

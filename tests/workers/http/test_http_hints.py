@@ -20,7 +20,7 @@ from plait.workers.http import Http
 from .fake_server import FakeServer
 from .http_kit import items, job, serving
 
-HINTED = Hints(session="r/s", parent="r/p", final=True, expected=40, burst="b1", burst_size=3)
+HINTED = Hints(session="r/s", parent="r/p", final=True, expected=40, burst="b1", burst_size=3, origin="r/o")
 NAMES = ("x-dynamo", "x-session", "x-llm-d", "x-smg", "x-data-parallel")
 
 
@@ -63,7 +63,7 @@ async def test_llm_d_is_told_the_session_the_run_the_burst_and_the_deadline():
 
 async def test_vllm_is_told_everything_in_one_argument():
     headers, body = await recorded("vllm")
-    assert headers == {} and body["priority"] == -7
+    assert headers == {"x-session-id": "r/o"} and body["priority"] == -7
     assert json.loads(body["vllm_xargs"]["agentic_context"]) == {
         "program": "r",
         "task": "r/s",
@@ -79,14 +79,14 @@ async def test_vllm_is_told_everything_in_one_argument():
 
 async def test_sglangs_router_is_told_a_routing_key():
     headers, body = await recorded("sglang", server={"ids": False})
-    assert headers == {"x-smg-routing-key": "r/s"} and body["priority"] == 7
+    assert headers == {"x-smg-routing-key": "r/o"} and body["priority"] == 7
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 async def test_a_line_stays_at_one_replica_where_no_router_is(kind: str):
     ranks = set()
     for session in ("a", "b", "c", "d", "e", "f"):
-        hints = replace(HINTED, session=session, burst="")
+        hints = replace(HINTED, session=session, burst="", origin="")
         first, _ = await recorded(kind, hints, data_parallel=4)
         again, _ = await recorded(kind, replace(hints, final=False, expected=None), data_parallel=4)
         assert first["x-data-parallel-rank"] == again["x-data-parallel-rank"]
@@ -138,11 +138,18 @@ async def test_the_plan_says_sessions_bursts_and_lengths():
     async with FakeServer() as server:
         worker = Http(server.url, hints="vllm", slots=1)
         async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
+            await plait.start()
+            driver: Any = plait._driver
+            placed: dict[str, str] = {}
+            driver._hinter.forget = lambda run, forget=driver._hinter.forget: (
+                placed.update(driver._hinter._runs[run].origins), forget(run))  # fmt: skip
             answer = await plait.run("x", plan=plan)
             assert answer.status == "done", answer.failure
-            driver: Any = plait._driver
             assert not driver._hinter._runs, "what is over is forgotten"
         asked = [json.loads(body["vllm_xargs"]["agentic_context"]) for body in server.asked() if "vllm_xargs" in body]
+    origins = {each: placed[f"{answer.run}:{each}"] for each in ("root", "fork-1", "fork-2", "next", "vote-1")}
+    assert len({origins[each] for each in ("root", "fork-1", "fork-2", "next")}) == 1 != len(set(origins.values()))
+    assert placed[f"{answer.run}:vote-2"] == origins["vote-1"]
     by = {each["task"].rpartition("/")[2]: each for each in asked}
     sessions = [each["task"].rpartition("/")[2] for each in asked]
     assert sessions.count("root") == 3, "the root, its first fork and what follows that share a session"
