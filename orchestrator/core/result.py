@@ -60,6 +60,14 @@ class Failure(Frozen):
     """The worker went away: this says nothing about the step itself."""
     usage: Usage = NO_USAGE
     """What the attempt had used by then, as far as its worker knows. The driver moves it into `Failed.usage`."""
+    frames: str = Field(default="", exclude_if=lambda frames: not frames)
+    """Where code of the user's raised: `file:line in function`, a line for each frame, the innermost last. Told of the
+    attempt or step that raised alone: what fails because of it does not repeat it."""
+
+    @property
+    def bare(self) -> Failure:
+        """The same without `frames`, for what fails because of it."""
+        return self.model_copy(update={"frames": ""}) if self.frames else self
 
 
 class Signals(Frozen):
@@ -162,3 +170,18 @@ def as_failure(error: BaseException) -> Failure:
     message = writable(str(error) or repr(error))
     lost = isinstance(error, WorkerLost)
     return Failure(kind=type(error).__name__, message=message, retryable=getattr(error, "retryable", False), lost=lost)
+
+
+_FRAMES = 20
+
+
+def frames_of(error: BaseException) -> str:
+    """Return where an exception was raised, for `Failure.frames`: the innermost 20 frames that are not plait's own."""
+    found: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("plait."):
+            found.append(f"{code.co_filename}:{trace.tb_lineno} in {code.co_qualname}")
+        trace = trace.tb_next
+    return writable("\n".join(found[-_FRAMES:]))

@@ -220,7 +220,7 @@ class Dispatcher:
                     raise PluginError(f"it places a step on {name!r}, and there is no such worker (there are: {there})")
             except RAISED as error:
                 failure = raised(policy, error)
-                self.refused.append((len(self._records.actions), Refused(node.id, failure, run.id)))
+                self.refused.append((len(self._records.actions), Refused(node.id, failure.bare, run.id)))
                 self._steps.break_with(run, failure)
                 return default, ""
             if chosen is None and worker is not None and worker.free > 0 and worker.in_lane(node.lane):

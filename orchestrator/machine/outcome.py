@@ -28,7 +28,7 @@ def finish(run: Run, output: Node) -> Finish:
         run=run.id,
         status=status,
         result=output.result if answered else None,
-        failure=failure,
+        failure=None if failure is None else failure.bare,
         partial=partial,
         usage=run.meter.usage(),
         critical_path_tokens=path,

@@ -14,7 +14,7 @@ from collections import deque
 from ..core.errors import RAISED, Interrupted, PluginError
 from ..core.events import Cancel, Expand
 from ..core.interfaces import Merge, Policy
-from ..core.result import Failure, Result
+from ..core.result import Failure, Result, frames_of
 from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, WAITING, State
 from ..core.values import writable
 from .joins import WAIT, Ruling, conclude, dependency_failed, judge, limit_of
@@ -208,7 +208,7 @@ class Steps:
             path = output.path if _is_flow(owner) else max(output.path, owner.path_own)
             self.done(owner, output.result, path)
         elif output.failure is not None:
-            self.fail(owner, output.failure)
+            self.fail(owner, output.failure.bare)
         else:
             self.cancel(owner, f"{output.id}, its output, was stopped")
 
@@ -276,9 +276,8 @@ class Steps:
 
 def raised(plugin: Policy | Merge | None, error: BaseException) -> Failure:
     """Return the failure of a step or run whose plugin raised."""
-    return Failure(
-        kind=PluginError.__name__, message=writable(f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
-    )
+    said = writable(f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
+    return Failure(kind=PluginError.__name__, message=said, frames=frames_of(error))
 
 
 def _is_flow(node: Node) -> bool:

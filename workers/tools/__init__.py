@@ -22,7 +22,7 @@ from plait.core.events import Job
 from plait.core.flow import ask_a_person
 from plait.core.interfaces import Progress, Tell, Worker
 from plait.core.ops import Call, Kind
-from plait.core.result import NOTHING, Failure, Result, as_failure
+from plait.core.result import NOTHING, Failure, Result, as_failure, frames_of
 from plait.core.tools.context import Context, Question
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
@@ -427,7 +427,7 @@ def _raised(the_tool: AnyTool, error: BaseException) -> Failure:
         said, retryable = f"(its message cannot be read: {type(worse).__name__})", False
     message = f"tool {the_tool.name!r} raised {type(error).__name__}" + (f": {said}" if said else "")
     log.debug("%s", message, exc_info=error)
-    return Failure(kind="ToolError", message=message, retryable=retryable)
+    return Failure(kind="ToolError", message=message, retryable=retryable, frames=frames_of(error))
 
 
 def _result(the_tool: AnyTool, value: object) -> Result | Failure:

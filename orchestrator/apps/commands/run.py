@@ -140,6 +140,10 @@ def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> N
         output.progress.print(
             Text(f"{word}: {answer.failure.message} ({answer.failure.kind})", style=style), soft_wrap=True
         )
+        for frames in dict.fromkeys(each.failure.frames for each in answer.trace if each.failure is not None):
+            if frames:
+                output.progress.print(Text("\n".join(f"  {line}" for line in frames.splitlines()), style="dim"),
+                                      soft_wrap=True)  # fmt: skip
     if answer.partial and answer.value is None:
         console.print(Text(f"{counted(len(answer.partial), 'step')} done:", style="dim"))
         for step, value in list(answer.partial.items())[:20]:

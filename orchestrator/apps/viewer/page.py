@@ -168,6 +168,7 @@ def _step(step: dict[str, Any], places: dict[str, int], decided: dict[str, float
         "args": None if step["args"] is None else cut(json.dumps(step["args"], ensure_ascii=False, indent=1)),
         "value": None if step["value"] is None else cut(step["value"]),
         "failure": "" if failure is None else cut(f"{failure['kind']}: {failure['message']}"),
+        "frames": "" if failure is None else cut(failure.get("frames", "")),
         "effects": step["side_effects"],
         "decided": decided.get(step["id"], ended) if step["kind"] == "join" else None,
     }
@@ -191,6 +192,7 @@ def _attempt(attempt: Attempt, places: dict[str, int], hosts: Sequence[str], cut
         "read": attempt.read,
         "finish": "" if attempt.result is None else attempt.result.finish,
         "failure": "" if failure is None else cut(f"{failure.kind}: {failure.message}"),
+        "frames": "" if failure is None else cut(failure.frames),
     }
 
 

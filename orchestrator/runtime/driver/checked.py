@@ -45,7 +45,7 @@ def end(item: Result | Failure, worker: str) -> Result | Failure:
     usage = sane(item.usage) if isinstance(item.usage, Usage) else Usage()  # pyright: ignore[reportUnnecessaryIsInstance]
     changed: dict[str, object] = {} if usage is item.usage else {"usage": usage}
     if isinstance(item, Failure):
-        for name in ("kind", "message"):
+        for name in ("kind", "message", "frames"):
             given = getattr(item, name)
             made = writable(given) if isinstance(given, str) else f"no text: {reprlib.repr(given)}"
             changed |= {} if made is given else {name: made}

@@ -14,7 +14,7 @@ from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
 from ...core.flow import Flow, flow_within, is_root, may_change
 from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan, Step
-from ...core.result import Failure, as_failure
+from ...core.result import Failure, as_failure, frames_of
 from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
@@ -161,7 +161,7 @@ class Expander:
             try:
                 flow = self._flow(opened, step.plan, action, machine)
             except RAISED as error:
-                return [_failed(action, at, _of_planner(opened.planner, f"flow {step.plan.name!r}", error))]
+                return [_failed(action, at, _of_planner(opened.planner, f"flow {step.plan.name!r}", error), error)]
             if flow is not None:
                 return flow.begin(machine.now, at)
         reading = opened.readers.get(action.step)
@@ -176,7 +176,7 @@ class Expander:
             said: list[Event] = [*self._read(reading, opened.brief, action, step, at)]
         except RAISED as error:
             opened.readers[action.step] = _Reading(action.attempt, None)
-            return [_failed(action, at, _of_planner(opened.planner, f"reader of {step.plan.name!r}", error))]
+            return [_failed(action, at, _of_planner(opened.planner, f"reader of {step.plan.name!r}", error), error)]
         if action.result is not None:
             del opened.readers[action.step]
         return said
@@ -245,8 +245,11 @@ def _mentioned(patch: Plan) -> Iterator[str]:
         yield patch.output
 
 
-def _failed(action: Expand, at: float, error: PlaitError) -> Expanded:
-    return Expanded(at=at, step=action.step, attempt=action.attempt, failure=as_failure(error))
+def _failed(action: Expand, at: float, error: PlaitError, raised: BaseException | None = None) -> Expanded:
+    """Return the end of an expansion, with where the planner's code `raised`, if it did and said nothing of its own."""
+    frames = frames_of(raised) if raised is not None and raised is not error else ""
+    failure = as_failure(error).model_copy(update={"frames": frames})
+    return Expanded(at=at, step=action.step, attempt=action.attempt, failure=failure)
 
 
 def _of_planner(planner: Planner, what: str, error: BaseException) -> PlaitError:

@@ -23,7 +23,7 @@ from ...core.flow import ROOT, Context, Flow
 from ...core.interfaces import Brief
 from ...core.plan import Plan, Step
 from ...core.planning import derive
-from ...core.result import Failure, Result, as_failure
+from ...core.result import Failure, Result, as_failure, frames_of
 from .checked import size
 from .turns import Calls, Turns
 from .watchdog import WATCHDOG, TooLong, Watched
@@ -411,13 +411,14 @@ def failure_of(flow: Flow, error: BaseException) -> Failure:
     """Return what the run of a flow fails with that raised."""
     match error:
         case StepFailed():
-            return error.failure.model_copy(update={"message": f"{error.step}: {error.failure.message}"})
+            return error.failure.bare.model_copy(update={"message": f"{error.step}: {error.failure.message}"})
         case FlowError():
             return as_failure(FlowError(f"{type(flow).__name__}: {error}"))
         case PlaitError():
             return as_failure(error)
         case _:
-            return as_failure(PlannerError(f"{type(flow).__name__} raised {type(error).__name__}: {error}"))
+            failure = as_failure(PlannerError(f"{type(flow).__name__} raised {type(error).__name__}: {error}"))
+            return failure.model_copy(update={"frames": frames_of(error)})
 
 
 def _explained(error: BaseException, watched: Watched | None) -> BaseException:

@@ -30,6 +30,7 @@ function showStep(step) {
     ["sampling", Object.entries(step.sampling).map(([k, v]) => `${k} ${typeof v === "string" ? v : JSON.stringify(v)}`).join(", ")], ["logprob", step.logprob === null ? "" : `${step.logprob.toFixed(4)} nats a token`],
     ["confidence", step.signals ? step.signals.confidence.toFixed(3) : ""], ["on the way", step.chain ? "the end of the run waited for this step" : ""]]));
   if (step.failure) box.append(el("p", { class: "bad" }, step.failure));
+  if (step.frames && !step.tries.some((a) => a.frames)) box.append(el("h3", {}, "Raised at"), el("pre", {}, step.frames));
   if (step.prompt.length) box.append(el("h3", {}, "Prompt"), promptOf(step));
   if (step.args !== null) box.append(el("h3", {}, "Arguments"), el("pre", {}, step.args));
   if (step.text) box.append(el("h3", {}, step.kind === "think" ? "Text" : step.kind === "call" ? "Returned" : "Verdict"), el("pre", {}, step.text));
@@ -56,7 +57,8 @@ function attemptsTable(step) {
     ...(a.usage[0] || a.usage[2] ? [el("tr", {}, el("th", {}, "tokens"), el("td", {}, `${num(a.usage[0])} prompt, ${num(a.usage[1])} of them cached; ${num(a.usage[2])} generated${a.end !== null && !a.read ? ", read by nobody" : ""}`))] : []),
     ...(a.placed ? [el("tr", {}, el("th", {}, "placed"), el("td", {}, a.placed))] : []),
     ...(a.stopping !== null ? [el("tr", {}, el("th", {}, "stopped"), el("td", {}, `asked at ${secs(a.stopping)}${a.end !== null ? `, over after ${secs(a.end - a.stopping)} more` : ""}: ${a.stop_reason}`))] : []),
-    ...(a.failure ? [el("tr", {}, el("th", {}, "failure"), el("td", { class: "bad" }, a.failure))] : [])]);
+    ...(a.failure ? [el("tr", {}, el("th", {}, "failure"), el("td", { class: "bad" }, a.failure))] : []),
+    ...(a.frames ? [el("tr", {}, el("th", {}, "raised at"), el("td", {}, el("pre", {}, a.frames)))] : [])]);
   return el("table", {}, rows);
 }
 
