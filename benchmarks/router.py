@@ -5,8 +5,9 @@
 
 The workloads are those of `prefix_reuse` (votes, threads, turns), with new prompts for each contender and round.
 Direct: the worker `http` has both addresses, with the policy `affinity` or `random`. Behind the router it has the
-router's alone; `hints=auto` says what the plan knows, `hints=none` nothing. Beside the ratio: the share of the generated tokens
-that the less busy server made (.50: both the same). Without the router the other rows are measured, and it is said.
+router's alone; `hints=auto` says what the plan knows, `hints=none` nothing. Beside the ratio: the share of the
+generated tokens that the less busy server made (.50: both the same). Without the router the other rows are measured,
+and it is said.
 """
 
 from __future__ import annotations
