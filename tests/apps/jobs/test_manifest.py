@@ -60,3 +60,28 @@ def test_without_a_claim_the_command_stands_as_it_is(plait: Plait) -> None:
 def test_what_makes_no_sense_is_refused(plait: Plait, words: tuple[str, ...], part: str) -> None:
     done = plait("job", "manifest", "--image", "plait:1", *words)
     assert done.code == 2 and part in done.err and not done.out
+
+
+JOB = {
+    "entrypoint": str, "submissionMode": str, "shutdownAfterJobFinishes": bool, "ttlSecondsAfterFinished": int,
+    "backoffLimit": int, "activeDeadlineSeconds": int, "rayClusterSpec": dict,
+}  # fmt: skip
+CLUSTER = {"rayVersion": str, "headGroupSpec": dict, "workerGroupSpecs": list}
+GROUP = {
+    "groupName": str, "replicas": int, "minReplicas": int, "maxReplicas": int, "rayStartParams": dict, "template": dict,
+}  # fmt: skip
+"""Fields of `RayJobSpec`, `RayClusterSpec` and `WorkerGroupSpec` in KubeRay's ray.io/v1 that a manifest has, as its
+types declare them. No package registry has the resource definition itself."""
+
+
+def test_the_fields_of_a_ray_job_are_those_that_kuberay_declares(plait: Plait) -> None:
+    done = plait("job", "manifest", "--image", "plait:1", "--workers", "2", "--retries", "1", "--seconds", "9", "--",
+                 "run", "x")  # fmt: skip
+    spec = yaml.safe_load(done.out)["spec"]
+    cluster = spec["rayClusterSpec"]
+    head = cluster["headGroupSpec"]
+    for given, known in ((spec, JOB), (cluster, CLUSTER), *((each, GROUP) for each in cluster["workerGroupSpecs"])):
+        assert {name: type(value) for name, value in given.items()} == {name: known.get(name) for name in given}
+    assert set(head) == {"rayStartParams", "template"}, "replicas of the head are none of its fields"
+    assert all(isinstance(value, str) for value in head["rayStartParams"].values())
+    assert spec["submissionMode"] in ("K8sJobMode", "HTTPMode", "InteractiveMode")
