@@ -20,7 +20,7 @@ from plait.apps.common.interrupt import descendants
 from plait.apps.serve.ray_serve import Deployed, app
 
 REPLICA = "ray::ServeReplica:plait:plait"
-SMALL = {"object_store_memory": 100 << 20}
+SMALL: dict[str, Any] = {"object_store_memory": 100 << 20}
 SCRIPT = {"replies": [{"when": "slowly", "text": "word " * 100, "tokens_per_second": 20}, {"text": "fine"}]}
 
 
