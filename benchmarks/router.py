@@ -25,6 +25,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from plait import AsyncOrchestrator, Config
 from plait.core.ops import Plugin
@@ -71,10 +72,8 @@ async def contender(
     """Measure one way and print its row."""
     found: dict[str, list[float]] = {each: [] for each in WORKLOADS}
     before = [server.generated() for server in servers]
-    config = Config(
-        journal="off", worker="http", base_url=url, policies=tuple(Plugin(name=each) for each in policies),
-        hints=hints,
-    )  # fmt: skip
+    given: Any = {"hints": hints, "policies": tuple(Plugin(name=each) for each in policies)}
+    config = Config(journal="off", worker="http", base_url=url, **given)
     async with AsyncOrchestrator(config=config) as orchestrator:
         await orchestrator.start()
         for number in range(rounds):
