@@ -7,7 +7,6 @@ of programs and tests, nothing about any model.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import json
@@ -32,11 +31,13 @@ from plait.planners.code_search.choose import Rule, chosen
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 
-__all__ = ["ERRORS", "Function", "functions", "run"]
+from .functions import PUBLIC, Function, functions
+
+__all__ = ["ERRORS", "row_of", "run", "run_here", "run_python"]
 
 RIGHT = 0.3
 """Probability that a fresh program is right."""
-SAMPLES, TESTS, PUBLIC, HIDDEN = 16, 8, 1, 40
+SAMPLES, TESTS = 16, 8
 ERRORS = (0.0, 0.1, 0.2, 0.3, 0.4)
 """Probability that a test wants the wrong thing."""
 BUGS = {"three shared bugs": 3, "many different bugs": 1000, "half caught": 1000}
@@ -45,136 +46,6 @@ more often than the right program."""
 REPAIRS = (0.1, 0.3, 0.6)
 """Probability that a repair is right."""
 RULES: tuple[Rule, ...] = ("votes", "agreement", "majority")
-
-FAMILIES = (
-    "sum(x for x in items if x > {k})",
-    "sum(1 for x in items if x % {m} == {r})",
-    "max([x * {m} for x in items if x < {k}] + [{r}])",
-    "sorted(items)[:{m}]",
-    "[x + {k} for x in items if x != {r}]",
-    "[x for i, x in enumerate(items) if i % {m} == 0]",
-    "min([abs(x - {k}) for x in items] + [99])",
-    "sum(x * (i + {r}) for i, x in enumerate(items))",
-    "len(set(items)) * {m} + len(items)",
-    "[min(max(x, {r}), {k}) for x in items]",
-    "sum(a > b + {r} for a, b in zip(items, items[1:]))",
-    "[items[i] - items[i - 1] * {m} for i in range(1, len(items))]",
-    "sorted(set(items), key=lambda x: (x % {m}, x))",
-    "sum(items[:{m}]) - sum(items[-{m}:]) + {k}",
-    "[x // {m} for x in items if x >= {r}]",
-    "max(items + [0]) - min(items + [{k}])",
-    "sum(x * x for x in items if x < {k}) % ({m} + 20)",
-    "[i for i, x in enumerate(items) if x > {k}]",
-    "items[{r}:] + items[:{r}] + [{k}]",
-    "sum(x for x in items if {r} < x < {k})",
-)
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function, and mutants that pass its public case and are wrong on a hidden input."""
-
-    right: str
-    wrong: tuple[str, ...]
-    caught: tuple[str, ...]
-    """Mutants that fail the public case."""
-    inputs: tuple[tuple[int, ...], ...]
-
-    def value(self, program: str, items: Sequence[int]) -> Any:
-        """Return what a program makes of an input."""
-        return outcome_of(program, tuple(items))
-
-    def is_right(self, program: object) -> bool:
-        """Whether a program does as the right one on the hidden inputs."""
-        hidden = self.inputs[-HIDDEN:]
-        return isinstance(program, str) and all(
-            outcome_of(program, each) == outcome_of(self.right, each) for each in hidden
-        )
-
-
-@lru_cache(maxsize=200_000)
-def outcome_of(program: str, items: tuple[int, ...]) -> Any:
-    """Return what one of our own programs returns, as JSON; `None` for an exception."""
-    try:
-        return json.dumps(_function(program)(list(items)))
-    except Exception:
-        return None
-
-
-@lru_cache(maxsize=10_000)
-def _function(program: str) -> Callable[[list[int]], Any]:
-    space: dict[str, Any] = {}
-    exec(program, space)  # noqa: S102  # a program of ours
-    return space["f"]
-
-
-def program_of(expression: str) -> str:
-    """Return a program of an expression."""
-    return f"def f(items):\n    return {expression}"
-
-
-def functions(count: int, seed: int) -> list[Function]:
-    """Return functions with at least 8 wrong mutants each, all different."""
-    random = Random(f"functions/{seed}")
-    found: dict[str, Function] = {}
-    for turn in range(100 * count):
-        if len(found) == count:
-            break
-        form = FAMILIES[turn % len(FAMILIES)]
-        expression = form.format(k=random.randint(2, 15), m=random.randint(2, 4), r=random.randint(0, 2))
-        first = tuple(random.randint(-5, 20) for _ in range(PUBLIC))  # of one item: many mutants pass it
-        rest = (tuple(random.randint(-5, 20) for _ in range(random.randint(0, 8))) for _ in range(HIDDEN + 40))
-        inputs = (first, *rest)
-        right = program_of(expression)
-        made = list(dict.fromkeys(program_of(one) for one in mutants(expression)))
-        random.shuffle(made)
-        caught = [each for each in made if outcome_of(each, first) != outcome_of(right, first)]
-        wrong = [
-            each
-            for each in made
-            if each not in caught
-            and any(outcome_of(each, items) != outcome_of(right, items) for items in inputs[-HIDDEN:])
-        ]
-        if len(wrong) >= 8 and len(caught) >= 3 and right not in found:
-            found[right] = Function(right, tuple(wrong), tuple(caught), inputs)
-    return list(found.values())
-
-
-def mutants(expression: str) -> list[str]:
-    """Return expressions with one or two places changed: a constant, a comparison, an operator, a function."""
-    ones = _changed(expression)
-    return ones + [two for one in ones for two in _changed(one)[:6]]
-
-
-def _changed(expression: str) -> list[str]:
-    count = len(list(ast.walk(ast.parse(expression, mode="eval"))))
-    found: list[str] = []
-    for at in range(count):
-        for choice in range(3):
-            tree = ast.parse(expression, mode="eval")
-            node = list(ast.walk(tree))[at]
-            if _mutate(node, choice):
-                found.append(ast.unparse(tree))
-    return list(dict.fromkeys(found))
-
-
-def _mutate(node: ast.AST, choice: int) -> bool:
-    """Change a node; false where there is no such change."""
-    compared: tuple[type[ast.cmpop], ...] = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
-    worked: tuple[type[ast.operator], ...] = (ast.Add, ast.Sub, ast.Mult)
-    named = {"min": "max", "max": "min", "sum": "len", "sorted": "list", "len": "sum"}
-    match node:
-        case ast.Constant(value=int(value)):
-            node.value = (value + 1, value - 1, value + 2)[choice]
-        case ast.Compare():
-            node.ops[0] = [each for each in compared if not isinstance(node.ops[0], each)][choice]()
-        case ast.BinOp() if choice < 2:
-            node.op = [each for each in worked if not isinstance(node.op, each)][choice]()
-        case ast.Name(id=name) if name in named and choice == 0:
-            node.id = named[name]
-        case _:
-            return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +61,8 @@ class Row:
     any: float
     """Share of functions with a right program among those written."""
     selected: dict[str, float]
-    """Share whose chosen program is right, by rule; `random`: of one of those that pass the public cases."""
+    """Share whose chosen program is right, by rule; `mutual`: by the mutual check of programs and tests; `random`: of
+    one of those that pass the public cases."""
     tokens: float
 
 
@@ -209,11 +81,12 @@ _LAST: list[Searching] = []
 @tool
 def run_python(code: str) -> dict[str, Any]:
     """Run a program of ours."""
-    return _run(code)
+    return run_here(code)
 
 
 @lru_cache(maxsize=4096)
-def _run(code: str) -> dict[str, Any]:
+def run_here(code: str) -> dict[str, Any]:
+    """Return what `run_python` of a sandbox would, without one: the programs are ours."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         exec(code, {"__name__": "run"})  # noqa: S102  # a program of ours
@@ -235,7 +108,7 @@ def _answering(function: Function, world: str, error: float, fix: float, seed: i
 
     def answer(job: Job, _: Random) -> Result:
         if not isinstance(job.op, Think):
-            return Result(value=_run(job.op.args["code"]))  # type: ignore[union-attr,index,arg-type]
+            return Result(value=run_here(job.op.args["code"]))  # type: ignore[union-attr,index,arg-type]
         name = job.step.rpartition("/")[2].rpartition(":")[2]
         random = Random(f"{seed}/{function.right}/{name}")
         usage = Usage(completion=60)
@@ -259,7 +132,7 @@ def _answering(function: Function, world: str, error: float, fix: float, seed: i
 
 def row_of(world: str, error: float, n: int, repairs: int, fix: float, given: Sequence[Function], seed: int) -> Row:
     """Run one setting on the functions."""
-    right: dict[str, list[float]] = {each: [] for each in (*RULES, "random")}
+    right: dict[str, list[float]] = {each: [] for each in (*RULES, "mutual", "random")}
     found: list[float] = []
     tokens: list[float] = []
     for number, function in enumerate(given):
@@ -282,6 +155,8 @@ def row_of(world: str, error: float, n: int, repairs: int, fix: float, given: Se
         for rule in RULES:
             picked = marks[chosen([each for _, each in search.evidence], rule)] if len(pool) > 1 else marks[0]
             right[rule].append(float(picked))
+        trusted = [evidence.votes for _, evidence in search.evidence] if not search.trust else search.trust
+        right["mutual"].append(float(marks[max(range(len(pool)), key=trusted.__getitem__)]))
         weights = [each.weight for each in pool]
         right["random"].append(sum(w for w, mark in zip(weights, marks, strict=True) if mark) / sum(weights))
         found.append(float(any(function.is_right(each.program) for each in search.candidates)))
@@ -318,6 +193,7 @@ def run(out: Path, count: int, seed: int, report: bool = False) -> str:
 
 def page_of(rows: Sequence[Row], count: int, seed: int) -> str:
     """Return the tables as Markdown."""
+    shown_rules = ("random", "majority", "agreement", "mutual", "votes")
     lines = [
         "# Which of many programs: code search on functions with known mutants",
         "",
@@ -326,17 +202,18 @@ def page_of(rows: Sequence[Row], count: int, seed: int) -> str:
         f"the public case and is wrong elsewhere. {count} small functions, {PUBLIC} public case, {TESTS} tests written "
         "without seeing the programs, some of which want what a wrong program returns, and a test for each of three "
         "pairs of behaviours. Hidden inputs say what is right; no search sees them. Standard error at 50 %: "
-        f"{50 / count**0.5:.1f} points. `random`: one of the programs that pass the public case. `three shared bugs`: "
+        f"{50 / count**0.5:.1f} points. `random`: one of the programs that pass the public case. "
+        "`mutual`: that which the mutual check of programs and tests trusts most. `three shared bugs`: "
         "wrong programs are one of three, the commonest more common than the right one.",
         "",
         f"`python -m studies code --problems {count} --seed {seed}`",
         "",
-        "| programs | wrong tests | any of n | " + " | ".join(("random", "majority", "agreement", "votes")) + " |",
-        "|---|---|---|---|---|---|---|",
+        f"| programs | wrong tests | any of n | {' | '.join(shown_rules)} |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if row.world != "half caught":
-            shown = [f"{row.selected[each]:.0%}" for each in ("random", "majority", "agreement", "votes")]
+            shown = [f"{row.selected[each]:.0%}" for each in shown_rules]
             lines.append(f"| {row.world} | {row.error:.0%} | {row.any:.0%} | {' | '.join(shown)} |")
     lines += [
         "",

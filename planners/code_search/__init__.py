@@ -107,6 +107,9 @@ class Searching:
         self._candidates: dict[str, Candidate] = {}
         self.evidence: list[tuple[Candidate, Evidence]] = []
         """What spoke for each program among which the choice was."""
+        self.trust: list[float] = []
+        """How likely each of these is right by the mutual check of programs and tests; none where nothing was left to
+        choose."""
         self._runs: dict[str, tuple[str, Called]] = {}
         """Runs with their keys, by program and inputs."""
 
@@ -146,13 +149,22 @@ class Searching:
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
             f"{evidence[winner].cluster} of {sum(each.weight for each in pool)} programs behave like it"
-            f"{_checked(pool, winner, tests)}"
+            f"{self._checked(pool, winner, tests)}"
         )
         return self._chosen(pool, pool[winner], best, why)
 
     def _chosen(self, pool: Sequence[Candidate], winner: Candidate, best: int, why: str) -> Answerable:
         told = f"passes {best} of {len(self._public)} public cases; {len(self._candidates)} different programs, {why}"
         return self._ctx.answer(winner.program, told)
+
+    def _checked(self, pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
+        """Return what the mutual check of programs and tests says beside, which decides nothing."""
+        if not tests:
+            return ""
+        self.trust, trusts = mutual([_passes(each, tests) for each in pool])
+        doubted = sum(trust < 0.5 for trust in trusts)
+        other = "" if self.trust[winner] >= max(self.trust) - 1e-6 else " and would choose another program"
+        return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -301,13 +313,3 @@ def _passes(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
 
 def _votes(candidate: Candidate, tests: Sequence[Test]) -> int:
     return sum(_passes(candidate, tests))
-
-
-def _checked(pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
-    """Return what the mutual check of programs and tests says beside, which decides nothing."""
-    if not tests:
-        return ""
-    programs, trusts = mutual([_passes(each, tests) for each in pool])
-    doubted = sum(trust < 0.5 for trust in trusts)
-    other = "" if programs[winner] >= max(programs) - 1e-6 else " and would choose another program"
-    return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"

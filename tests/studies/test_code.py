@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from studies import code
-from studies.code import Function, functions, outcome_of, row_of, run
+from studies.code import row_of, run
+from studies.functions import Function, functions, returned
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +21,11 @@ def test_mutants_pass_the_public_case_or_fail_it_and_are_wrong_on_a_hidden_one(f
     assert len({each.right for each in few}) == 20
     for function in few:
         assert function.is_right(function.right) and not function.is_right("def f(items): return 0 / 0")
-        first = outcome_of(function.right, function.inputs[0])
+        first = returned(function.right, function.inputs[0])
         assert all(
-            outcome_of(each, function.inputs[0]) == first and not function.is_right(each) for each in function.wrong
+            returned(each, function.inputs[0]) == first and not function.is_right(each) for each in function.wrong
         )
-        assert all(outcome_of(each, function.inputs[0]) != first for each in function.caught)
+        assert all(returned(each, function.inputs[0]) != first for each in function.caught)
 
 
 def test_votes_of_right_tests_find_the_right_program_and_majority_does_not(few: list[Function]) -> None:

@@ -12,7 +12,8 @@ from pydantic import JsonValue
 from plait.core.errors import ConfigError
 from plait.core.tools.tool import Tool, tool
 
-from .local import Bubblewrap, Container, Process
+from .container import Container
+from .local import Bubblewrap, Process
 from .program import Backend, Limits, Outcome, Program
 
 __all__ = ["Backend", "Bubblewrap", "Container", "Limits", "Outcome", "Process", "Program", "Sandbox", "shared"]

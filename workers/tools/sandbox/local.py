@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -20,17 +19,18 @@ from typing import Any, ClassVar
 
 from plait.core.errors import ConfigError
 
+from .launcher import BEGUN
 from .program import Limits, Outcome, Program
 
-__all__ = ["Bubblewrap", "Container", "Local", "Process"]
+__all__ = ["NOBODY", "Bubblewrap", "Local", "Process", "Warm"]
 
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
-_NOBODY = 65534
+NOBODY = 65534
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Warm:
+class Warm:
     """A sandbox that has started and waits for its program."""
 
     folder: Path
@@ -51,7 +51,7 @@ class Local:
 
     def __init__(self, warm: int = 0) -> None:
         self._most = warm
-        self._warm: deque[_Warm] = deque()
+        self._warm: deque[Warm] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def command(self, folder: Path, network: bool) -> list[str]:
@@ -61,6 +61,22 @@ class Local:
     def inside(self, folder: Path) -> str:
         """Return the program's folder as it sees it."""
         return str(folder)
+
+    def started_as(self) -> dict[str, Any]:
+        """Return the user and the environment that the command is started with."""
+        as_nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        return {"env": _ENV, **(as_nobody if os.getuid() == 0 else {})}
+
+    def limited(self, limits: Limits) -> dict[str, int]:
+        """Return the resource limits that the launcher sets, by their names."""
+        mib = 1 << 20
+        return {
+            "RLIMIT_CPU": limits.cpu,
+            "RLIMIT_AS": limits.memory * mib,
+            "RLIMIT_FSIZE": limits.file * mib,
+            "RLIMIT_NPROC": limits.processes,
+            "RLIMIT_CORE": 0,
+        }
 
     async def run(self, program: Program) -> Outcome:
         """Run a program to its end."""
@@ -91,12 +107,10 @@ class Local:
     async def _ahead(self) -> None:
         self._warm.append(await self._start(False))
 
-    async def _start(self, network: bool) -> _Warm:
+    async def _start(self, network: bool) -> Warm:
         folder = Path(tempfile.mkdtemp(prefix="plait-sandbox-"))
-        as_nobody: dict[str, Any] = {}
         if os.getuid() == 0:
-            os.chown(folder, _NOBODY, _NOBODY)
-            as_nobody = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
+            os.chown(folder, NOBODY, NOBODY)
         process = await asyncio.create_subprocess_exec(
             *self.command(folder, network),
             "-I",
@@ -106,12 +120,11 @@ class Local:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=_ENV,
             cwd="/",
             start_new_session=True,
-            **as_nobody,
+            **self.started_as(),
         )
-        return _Warm(folder, process)
+        return Warm(folder, process)
 
     def _fill(self, folder: Path, program: Program) -> None:
         """Write the program and its files; nothing outside the folder."""
@@ -124,48 +137,51 @@ class Local:
             path.write_text(text, encoding="utf-8", errors="replace")
             path.chmod(0o644)
 
-    async def _follow(self, warm: _Warm, program: Program) -> Outcome:
+    async def _follow(self, warm: Warm, program: Program) -> Outcome:
         """Hand the job over, read what the program writes, and kill it at a limit."""
         limits, process = program.limits, warm.process
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         inside = self.inside(warm.folder)
         job = {
             "apart": self.apart,
+            "parent": os.getpid(),
             "network": limits.network,
             "folder": inside,
             "stdin": f"{inside}/.stdin",
             "env": _ENV,
             "argv": [] if program.language == "python" else ["sh", "main.sh"],
-            "limits": _rlimits(limits),
+            "limits": self.limited(limits),
         }
         with contextlib.suppress(ConnectionError):
-            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.write(ascii(job).encode() + b"\n")
             await process.stdin.drain()
-        reads = asyncio.gather(_read(process.stdout, limits.output, warm), _read(process.stderr, limits.output, warm))
+        most = limits.output * 10
+        reads = asyncio.gather(_read(process.stdout, most + len(BEGUN), warm), _read(process.stderr, most, warm))
         status = ""
         try:
             async with asyncio.timeout(limits.seconds):
-                (stdout, cut), (stderr, errors_cut) = await asyncio.shield(reads)
+                stdout, stderr = await asyncio.shield(reads)
                 code = await process.wait()
         except TimeoutError:
             _kill(process)
             status = "timeout"
-            (stdout, cut), (stderr, errors_cut) = await reads
+            stdout, stderr = await reads
             code = await process.wait()
+        begun, stdout = stdout.startswith(BEGUN), stdout[len(BEGUN) :]
         if not status:
-            flooded = len(stdout) > limits.output * 10 or len(stderr) > limits.output * 10
-            status = "output" if flooded else "broken" if code == 125 else "done" if code == 0 else "failed"
+            flooded = len(stdout) > most or len(stderr) > most
+            status = "output" if flooded else "broken" if not begun else "done" if code == 0 else "failed"
         return Outcome.model_validate(
             {
                 "status": status,
                 "code": 128 - code if code < 0 else code,
                 "stdout": stdout[: limits.output].decode(errors="replace"),
                 "stderr": stderr[: limits.output].decode(errors="replace"),
-                "cut": cut or errors_cut,
+                "cut": len(stdout) > limits.output or len(stderr) > limits.output,
             }
         )
 
-    async def _end(self, warm: _Warm) -> None:
+    async def _end(self, warm: Warm) -> None:
         process = warm.process
         _kill(process)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -221,36 +237,6 @@ class Bubblewrap(Local):
         return "/work"
 
 
-class Container(Local):
-    """`podman` or `docker`: one container a program, without network, capabilities or a writable root. `image` has
-    Python."""
-
-    name = "container"
-    isolates = True
-    apart = False
-
-    def __init__(self, image: str = "python:3-slim", program: str | None = None, warm: int = 0) -> None:
-        found = program or next((each for each in ("podman", "docker") if shutil.which(each)), None)
-        if found is None:
-            raise ConfigError("the sandbox 'container' needs podman or docker: install one, or use 'bubblewrap'")
-        self.program, self.image = found, image
-        super().__init__(warm)
-
-    def command(self, folder: Path, network: bool) -> list[str]:
-        """Return the command that runs a container which removes itself."""
-        user = f"{_NOBODY}:{_NOBODY}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
-        return [
-            self.program, "run", "--rm", "--interactive", "--init", "--network", "bridge" if network else "none",
-            "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp",
-            "--pids-limit", "256", "--memory", "2g", "--user", user, "--volume", f"{folder}:/work",
-            "--workdir", "/work", self.image, "python",
-        ]  # fmt: skip
-
-    def inside(self, folder: Path) -> str:
-        """Return the folder as it is mounted."""
-        return "/work"
-
-
 @lru_cache(maxsize=1)
 def interpreter() -> str:
     """Return the Python that runs programs: this one, or as root the first that the user `nobody` may run.
@@ -268,26 +254,15 @@ def interpreter() -> str:
     raise ConfigError(f"the user nobody may not run {here}: install a Python in /usr/bin, or do not run plait as root")
 
 
-def _rlimits(limits: Limits) -> dict[str, int]:
-    mib = 1 << 20
-    return {
-        "RLIMIT_CPU": limits.cpu,
-        "RLIMIT_AS": limits.memory * mib,
-        "RLIMIT_FSIZE": limits.file * mib,
-        "RLIMIT_NPROC": limits.processes,
-        "RLIMIT_CORE": 0,
-    }
-
-
-async def _read(stream: asyncio.StreamReader, most: int, warm: _Warm) -> tuple[bytes, bool]:
-    """Read to the end; keep ten times `most` bytes, and kill a program that writes more."""
+async def _read(stream: asyncio.StreamReader, most: int, warm: Warm) -> bytes:
+    """Read to the end; kill a program that writes more than `most` bytes, and keep few beyond them."""
     kept = bytearray()
     while chunk := await stream.read(65_536):
-        if len(kept) <= most * 10:
+        if len(kept) <= most:
             kept += chunk
-        if len(kept) > most * 10:
+        if len(kept) > most:
             _kill(warm.process)
-    return bytes(kept), len(kept) > most
+    return bytes(kept)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

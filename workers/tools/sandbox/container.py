@@ -1,0 +1,80 @@
+"""Backend `container`: a container for each program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from plait.core.errors import ConfigError
+
+from .local import NOBODY, Local, Warm
+from .program import Limits
+
+__all__ = ["Container"]
+
+
+class Container(Local):
+    """`podman` or `docker`: one container a program, without network, capabilities or a writable root. `image` has
+    Python. `runtime` is the OCI runtime, if not the program's own: `runsc` is gVisor, a kernel of its own. A container
+    has at most 64 processes, whatever `Limits.processes` says."""
+
+    name = "container"
+    isolates = True
+    apart = False
+
+    def __init__(
+        self,
+        image: str = "python:3-slim",
+        program: str | None = None,
+        runtime: str | None = None,
+        warm: int = 0,
+    ) -> None:
+        found = program or next((each for each in ("podman", "docker") if shutil.which(each)), None)
+        if found is None:
+            raise ConfigError("the sandbox 'container' needs podman or docker: install one, or use 'bubblewrap'")
+        self.program, self.image, self.runtime = found, image, runtime
+        super().__init__(warm)
+
+    def command(self, folder: Path, network: bool) -> list[str]:
+        """Return the command that runs a container which removes itself. Its name is the folder's."""
+        podman = Path(self.program).name == "podman"
+        runtime = ["--runtime", self.runtime] if self.runtime else []
+        user = f"{NOBODY}:{NOBODY}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
+        mapped = ["--userns", "keep-id"] if podman and os.getuid() else []
+        return [
+            self.program, *(runtime if podman else []), "run", *([] if podman else runtime),
+            "--name", folder.name, "--rm", "--interactive", "--init", "--network", "bridge" if network else "none",
+            "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp",
+            "--pids-limit", "64", "--memory", "2g", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096",
+            "--user", user, *mapped, "--volume", f"{folder}:/work", "--workdir", "/work", self.image, "python",
+        ]  # fmt: skip
+
+    def inside(self, folder: Path) -> str:
+        """Return the folder as it is mounted."""
+        return "/work"
+
+    def started_as(self) -> dict[str, Any]:
+        """Return nothing: the program that makes containers needs its own user and environment."""
+        return {}
+
+    def limited(self, limits: Limits) -> dict[str, int]:
+        """Return the limits but that of processes: it would count those of all containers of a user."""
+        return {name: value for name, value in super().limited(limits).items() if name != "RLIMIT_NPROC"}
+
+    async def _end(self, warm: Warm) -> None:
+        """Also kill a container whose client was killed: it lives on without."""
+        whole = warm.process.returncode is not None and warm.process.returncode >= 0
+        await super()._end(warm)
+        if not whole:
+            for words in (("kill",), ("rm", "--force")):
+                await _silently(self.program, *words, warm.folder.name)
+
+
+async def _silently(*command: str) -> None:
+    """Run a command to its end, whatever comes of it."""
+    nowhere = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+    await process.wait()
