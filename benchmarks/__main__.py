@@ -32,6 +32,7 @@ NAMES = (
     "main_job",
     "prefix_reuse",
     "openai_server",
+    "defaults",
     "faults",
     "hedge",
     "aborts",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
-import re
 import signal
 import socket
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
+ROOT = Path(__file__).parent.parent
 START, END = 300, 20
 """Seconds that a server has to begin to answer, and to end."""
 
@@ -40,11 +41,9 @@ class Server:
     group: int
     """Its group of processes, which is its own."""
 
-    def generated(self) -> int:
-        """Return how many tokens it has generated so far, by its own metrics."""
-        said = _get(f"{self.url.removesuffix('/v1')}/metrics")
-        found = re.findall(r"^vllm:generation_tokens_total{.*} (\S+)$", said, re.MULTILINE)
-        return int(sum(map(float, found)))
+    def watched(self) -> dict[str, float]:
+        """Return what it has seen of its clients since the last time (`watch`)."""
+        return json.loads(_get(f"{self.url.removesuffix('/v1')}/watch"))
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
@@ -58,19 +57,41 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def served(log: Path, **settings: str) -> AsyncIterator[Server]:
-    """Start a server and yield it when it answers; `settings` (`model="…"`) in the place of those of `SETTINGS`. Raises
-    `RuntimeError` with the end of its log if it does not within `START` seconds."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """Start a server and yield it when it answers; `settings` (`model="…"`) in the place of those of `SETTINGS`. It
+    notes what it sees of its clients (`watch`), and takes the last message of a chat as a prompt. Raises `RuntimeError`
+    with the end of its log if it does not start within `START` seconds."""
+    port = _free_port()
     given = SETTINGS | {name.replace("_", "-"): value for name, value in settings.items()}
     flags = [f"--{name}={value}" for name, value in given.items()]
-    words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--port={port}", "--host=127.0.0.1", *flags]
-    words += ["--enforce-eager", "--enable-prompt-tokens-details"]
+    words = ["vllm.entrypoints.openai.api_server", f"--port={port}", "--host=127.0.0.1", *flags]
+    words += ["--enforce-eager", "--enable-prompt-tokens-details", "--middleware=benchmarks.watch.Watch"]
+    words += ["--chat-template={{ messages[-1].content }}", "--disable-uvicorn-access-log"]
+    async with _started(words, port, log) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def scripted(log: Path, *options: str) -> AsyncIterator[Server]:
+    """Start a server without a model (`scripted_server`) with these options; as `served` in all else."""
+    port = _free_port()
+    async with _started(["benchmarks.scripted_server", str(port), *options], port, log) as server:
+        yield server
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@contextlib.asynccontextmanager
+async def _started(words: Sequence[str], port: int, log: Path) -> AsyncIterator[Server]:
+    """Run a module that serves at a port, and end it."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     with log.open("wb") as out:
-        environment = os.environ | ENVIRONMENT
+        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": path}
         process = await asyncio.create_subprocess_exec(
-            *words, env=environment, stdout=out, stderr=out, start_new_session=True
+            sys.executable, "-m", *words, env=environment, stdout=out, stderr=out, start_new_session=True
         )
     root = f"http://127.0.0.1:{port}"
     try:
