@@ -127,6 +127,7 @@ class Asking(Frozen):
     presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     logit_bias: LogitBias = {}
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     reasoning_effort: str | None = Field(default=None, max_length=40)
     chat_template_kwargs: dict[str, JsonValue] = {}
     extra_body: dict[str, JsonValue] = {}

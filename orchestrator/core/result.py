@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -109,6 +109,16 @@ class Drawn(Frozen):
     order."""
 
 
+class Token(Frozen):
+    """A generated token in words."""
+
+    text: str
+    logprob: float = Field(allow_inf_nan=False)
+    """In nats."""
+    top: tuple[tuple[str, Annotated[float, Field(allow_inf_nan=False)]], ...] = ()
+    """The likeliest tokens of its position with theirs, if asked for."""
+
+
 class Result(Frozen):
     """What an attempt (and then its step) ended in."""
 
@@ -128,6 +138,8 @@ class Result(Frozen):
     """Log-probabilities (nats) of `Sampling.labels`. A server may leave out some that it finds unlikely."""
     drawn: Drawn | None = Field(default=None, exclude_if=lambda drawn: drawn is None)
     """How the tokens were drawn, if `Sampling.token_logprobs` asked for it."""
+    tokens: tuple[Token, ...] = Field(default=(), exclude_if=lambda tokens: not tokens)
+    """The text's tokens, if `Sampling.top_logprobs` asked for them; empty where they are not known of all."""
     why: str = ""
     """For a join: why the merge chose this value."""
     reasoning: str = Field(default="", exclude_if=lambda reasoning: not reasoning)

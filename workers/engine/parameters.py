@@ -74,6 +74,11 @@ class Abilities:
             fields["frequency_penalty"] = sampling.frequency_penalty
         if sampling.logit_bias:
             fields["logit_bias"] = {int(token): bias for token, bias in sampling.logit_bias.items()}
+        if sampling.top_logprobs is not None:
+            raise EngineError(
+                "the engine tells no tokens with their log-probabilities: run its model on a server (worker `http`), "
+                "or leave `top_logprobs` out"
+            )
         if sampling.logprobs:
             # 0 is how vLLM is asked for the sampled token alone
             fields["logprobs"] = 0 if sampling.logprobs == 1 else sampling.logprobs

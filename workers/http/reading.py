@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plait.core.interfaces import Progress
 from plait.core.ops import Think
-from plait.core.result import Drawn, Finish, Result, Usage
+from plait.core.result import Drawn, Finish, Result, Token, Usage
 from plait.core.values import writable
 
 from .._shared.confidence import Trace, add_position
@@ -45,6 +45,7 @@ class Reading:
         self._logprobs = 0.0
         self._each: list[float] = []
         self._scored = 0
+        self._tokens: list[Token] = []
         self._trace = Trace.of(think.sampling)
         self._labels: dict[str, float] = {}
         self._usage: Usage | None = None
@@ -142,7 +143,8 @@ class Reading:
         text = writable(text)  # half a character no file can hold
         self._size += len(text)
         scores = _scores(choice.get("logprobs"))
-        if self._sampling.logprobs and text and not scores and not self._scored:
+        wanted = self._sampling.logprobs or self._sampling.top_logprobs is not None
+        if wanted and text and not scores and not self._scored:
             raise ServerError(
                 "the server gives no log-probabilities, and this step asks for them: use a server that does (vLLM, "
                 "SGLang), or a planner and policies that do without"
@@ -170,6 +172,8 @@ class Reading:
         if self._sampling.token_logprobs:
             self._each += scores
         self._scored += len(scores)
+        if self._sampling.top_logprobs is not None:
+            self._tokens += tokens_told(choice.get("logprobs"), self._sampling.top_logprobs)
         if calls or self._calls is not None:
             text += self._called(calls)
         if self.finish is not None and self._keeps and isinstance(self.stop, str):
@@ -286,10 +290,23 @@ class Reading:
             signals=self._trace.signals() if self._trace else None,
             reasoning="".join(self._thoughts),
             labels=labels,
+            tokens=self._told_tokens(),
             drawn=Drawn(logprobs=tuple(min(0.0, each) for each in self._each))
             if whole and self._each and len(self._each) == len(self.ids)
             else None,
         )
+
+    def _told_tokens(self) -> tuple[Token, ...]:
+        """Return the tokens of the text; none where some are not known, or stand apart from it, or spell a secret."""
+        text, at, kept = self.text, 0, list[Token]()
+        for each in self._tokens:
+            if at >= len(text):  # of what ended it
+                break
+            kept.append(each)
+            at += len(each.text)
+        said = "".join(each.text for each in self._tokens)
+        hidden = self._thoughts or self._calls is not None or any(secret in said for secret in self._secrets)
+        return () if self._past or hidden else tuple(kept)
 
 
 def reported(error: object) -> ServerError:
@@ -353,3 +370,25 @@ def likeliest(logprobs: object) -> list[list[float]]:
     if not isinstance(found, list):
         return [[] for each in logprobs.get("token_logprobs") or () if each is not None]
     return [[float(value) for value in (each or {}).values()] for each in found]
+
+
+def tokens_told(logprobs: object, most: int) -> list[Token]:
+    """Return the tokens of a completions or a chat choice, with at most so many of the likeliest beside each."""
+
+    def near(value: object) -> float:
+        return max(-9999.0, min(0.0, float(value))) if isinstance(value, int | float) else -9999.0
+
+    def token(text: object, score: object, tops: Iterable[tuple[object, object]]) -> Token:
+        top = sorted(((writable(str(word)), near(value)) for word, value in tops), key=lambda each: -each[1])
+        return Token(text=writable(str(text)), logprob=near(score), top=tuple(top[:most]))
+
+    if not isinstance(logprobs, Mapping):
+        return []
+    if isinstance(content := logprobs.get("content"), list):
+        return [
+            token(each["token"], each["logprob"], [(x["token"], x["logprob"]) for x in each.get("top_logprobs") or ()])
+            for each in content
+        ]
+    texts, scores = logprobs.get("tokens") or (), logprobs.get("token_logprobs") or ()
+    tops = logprobs.get("top_logprobs") or [None] * len(texts)
+    return [token(text, score, (top or {}).items()) for text, score, top in zip(texts, scores, tops, strict=False)]

@@ -106,6 +106,10 @@ def body(
         fields["stop"] = list(sampling.stop)
     wanted = max(sampling.logprobs, MOST_LIKELY) if sampling.labels else sampling.logprobs
     fields |= _logprob_fields(dialect, wanted, chat)
+    if sampling.top_logprobs is not None:
+        most = max(sampling.top_logprobs, sampling.logprobs)
+        fields |= {"logprobs": True, "top_logprobs": most} if chat else {"logprobs": most}
+        fields.pop("return_tokens_as_token_ids", None)  # the texts are wanted
     if sampling.labels:
         fields |= {"temperature": 0.0}
         fields.pop("return_tokens_as_token_ids", None)  # labels are known by their text

@@ -36,6 +36,8 @@ class Asked:
     """Whether the branches are told."""
     must_call: bool = False
     """Whether the answer has to call a function of the client's."""
+    likeliest: int | None = None
+    """Tell the answer's tokens, with so many of the likeliest beside each."""
     ignored: tuple[str, ...] = ()
     """Fields of the body that the planner has no option for."""
 
@@ -89,7 +91,8 @@ def asked(
     options |= {name: value for name, value in given.items() if value is not None}
     planner, ignored = _sampled(planner, body, wishes, orchestrator, said.plan is None)
     options["planner"] = planner
-    return Asked(cast("Options", options), body.model, planner, said.steps, wishes.must_call, ignored)
+    likeliest = options.get("top_logprobs")
+    return Asked(cast("Options", options), body.model, planner, said.steps, wishes.must_call, likeliest, ignored)
 
 
 def _sampled(

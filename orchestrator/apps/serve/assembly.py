@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...core.chat import ToolCall
@@ -11,7 +11,20 @@ from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from .errors import ApiError
 from .http import sse
-from .telling import Ended, Said, StepBegan, StepEnded, StepSaid, Thought, Told, step_of, turn_of, was_cut, written
+from .telling import (
+    Ended,
+    Said,
+    StepBegan,
+    StepEnded,
+    StepSaid,
+    Thought,
+    Told,
+    step_of,
+    tokens_of,
+    turn_of,
+    was_cut,
+    written,
+)
 
 __all__ = ["Assembly", "response_usage"]
 
@@ -22,8 +35,10 @@ _THINKING = ""
 class Assembly:
     """Fills `response` in and yields its events."""
 
-    def __init__(self, response: dict[str, Any], must_call: bool = False) -> None:
+    def __init__(self, response: dict[str, Any], must_call: bool = False, likeliest: int | None = None) -> None:
         self.response = response
+        self._likeliest = likeliest
+        self._logprobs: list[dict[str, Any]] = []
         self._must_call = must_call
         self._number = -1
         self._branches: dict[str, tuple[int, dict[str, Any]]] = {}
@@ -136,6 +151,7 @@ class Assembly:
                              "verified": answer.verified, "why": answer.why}  # fmt: skip
         try:
             news.check(self._must_call)
+            self._logprobs = [] if self._likeliest is None else tokens_of(answer)
         except ApiError as error:
             cancelled = answer.status == "cancelled"
             response["status"] = "cancelled" if cancelled else "failed"
@@ -164,9 +180,9 @@ class Assembly:
         place, item = self._message
         whole = not was_cut(answer)
         text = "".join(self._text)
-        item.update(status="completed" if whole else "incomplete", content=[_part(text)])
-        yield self._event("response.output_text.done", **self._in_message(), text=text, logprobs=[])
-        yield self._event("response.content_part.done", **self._in_message(), part=_part(text))
+        item.update(status="completed" if whole else "incomplete", content=[_part(text, self._logprobs)])
+        yield self._event("response.output_text.done", **self._in_message(), text=text, logprobs=self._logprobs)
+        yield self._event("response.content_part.done", **self._in_message(), part=_part(text, self._logprobs))
         yield self._event("response.output_item.done", output_index=place, item=item)
 
 
@@ -190,5 +206,5 @@ def _reasoning(step: str) -> dict[str, Any]:
     return {"type": "reasoning", "id": f"rs_{step}", "summary": [], "content": [], "status": "in_progress"}
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}

@@ -103,7 +103,7 @@ class ChatBody(Sampled):
     tool_choice: str | dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -129,8 +129,8 @@ class ChatBody(Sampled):
         """Raise `ApiError` for what cannot be honoured."""
         if self.n not in (None, 1) and self.stream:
             raise unsupported("n", "several choices are not streamed: leave `stream` out, or ask for one")
-        if self.logprobs or self.top_logprobs:
-            raise unsupported("logprobs", "log-probabilities of tokens are not told; leave `logprobs` out")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
         if self.modalities not in (None, ["text"]) or self.audio is not None:
             raise unsupported("modalities", "only text is answered: leave `modalities` and `audio` out")
         if self.functions or self.function_call:
@@ -144,6 +144,11 @@ class ChatBody(Sampled):
             if tool.type != "function" or tool.function is None:
                 raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
         _check_choice(self.tool_choice, [each.function.name for each in self.tools or () if each.function])
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens to tell beside each; `None`: no log-probabilities."""
+        return self.top_logprobs or 0 if self.logprobs else None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -189,6 +194,10 @@ class ResponseTool(BaseModel):
     parameters: dict[str, JsonValue] | None = None
 
 
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` says for them."""
+
+
 class ResponseBody(Sampled):
     """The body of `POST /v1/responses`."""
 
@@ -206,7 +215,7 @@ class ResponseBody(Sampled):
     max_tool_calls: int | None = None
     include: list[str] | None = None
     stream_options: JsonValue = None
-    top_logprobs: int | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     conversation: JsonValue = None
     prompt: JsonValue = None
     image: JsonValue = None
@@ -223,10 +232,14 @@ class ResponseBody(Sampled):
     background_options: JsonValue = None
     truncation: str | None = None
 
+    @property
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens to tell beside each; `None`: no log-probabilities."""
+        asked = self.top_logprobs is not None or LOGPROBS in (self.include or ())
+        return self.top_logprobs or 0 if asked else None
+
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        if self.top_logprobs:
-            raise unsupported("top_logprobs", "log-probabilities of tokens are not told; leave `top_logprobs` out")
         for name in ("conversation", "prompt", "image", "max_tool_calls"):
             if getattr(self, name) is not None:
                 raise unsupported(name, f"`{name}` is not supported: leave it out")

@@ -30,6 +30,7 @@ from .telling import (
     gave_nothing,
     step_of,
     tell,
+    tokens_of,
     turn_of,
     was_cut,
     written,
@@ -89,6 +90,7 @@ class ChatCompletions:
                 "frequency_penalty": body.frequency_penalty,
                 "logit_bias": body.logit_bias,
                 "reasoning_effort": body.reasoning_effort,
+                "top_logprobs": body.likeliest,
             },
         )
         await service.counted(user)
@@ -136,7 +138,8 @@ def _completion(live: Live, answer: Answer) -> dict[str, Any]:
         message["tool_calls"] = [each.model_dump(mode="json") for each in turn.tool_calls]
     if turn.reasoning:
         message["reasoning_content"] = turn.reasoning
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
+    told = None if live.asked.likeliest is None else {"content": tokens_of(answer), "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": told, "finish_reason": _finish(answer)}
     return {
         "id": _id(live),
         "object": "chat.completion",
@@ -177,8 +180,8 @@ async def _chunks(live: Live, body: ChatBody) -> AsyncGenerator[bytes, None]:
     }
     counted = {"usage": None} if body.stream_options is not None and body.stream_options.include_usage else {}
 
-    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    def chunk(delta: dict[str, Any], finish: str | None = None, logprobs: Any = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return sse({**head, "choices": [choice], **counted, **more})
 
     yield chunk({"role": "assistant", "content": "", "refusal": None})
@@ -188,12 +191,14 @@ async def _chunks(live: Live, body: ChatBody) -> AsyncGenerator[bytes, None]:
             continue
         try:
             news.check(live.asked.must_call)
+            content = None if live.asked.likeliest is None else tokens_of(news.answer)
         except ApiError as error:
             yield sse(error.body())
             return
         for place, call in enumerate(turn_of(news.answer).tool_calls):
             yield chunk({"tool_calls": [{"index": place, **call.model_dump(mode="json")}]})
-        yield chunk({}, _finish(news.answer), plait=_said_of(live, news.answer))
+        said = None if content is None else {"content": content, "refusal": None}
+        yield chunk({}, _finish(news.answer), said, plait=_said_of(live, news.answer))
         if counted:
             yield sse({**head, "choices": [], "usage": chat_usage(news.answer.usage)})
     yield b"data: [DONE]\n\n"

@@ -52,6 +52,7 @@ class Kept:
     steps: bool = False
     must_call: bool = False
     model: str = ""
+    likeliest: int | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -97,7 +98,7 @@ class Kept:
 
     def as_document(self) -> bytes:
         """Return what is written down of it."""
-        names = ("response", "conversation", "given", "background", "over", "steps", "must_call", "model")
+        names = ("response", "conversation", "given", "background", "over", "steps", "must_call", "model", "likeliest")
         return json.dumps({name: getattr(self, name) for name in names}).encode()
 
 

@@ -20,7 +20,7 @@ from .items import messages_of
 from .kept import Kept
 from .live import Live
 from .service import Service
-from .telling import gave_nothing, tell
+from .telling import gave_nothing, tell, tokens_of
 from .tenants import User
 
 __all__ = ["ResponsesApi"]
@@ -48,7 +48,7 @@ class ResponsesApi:
             max_tokens=body.max_output_tokens,
             schema=body.schema_of,
             **functions((each.model_dump() for each in body.tools or ()), body.tool_choice),
-            asking={"reasoning_effort": body.effort},
+            asking={"reasoning_effort": body.effort, "top_logprobs": body.likeliest},
         )
         first = [{"role": "system", "content": body.instructions}] if body.instructions else []
         await self._service.counted(user)
@@ -57,7 +57,7 @@ class ResponsesApi:
         live = await self._service.submit(made, body.plait, user, watch=told)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, made.ignored
         kept = Kept(_response(live, body), user, live, conversation, given, bool(body.background),
-                    steps=made.steps, must_call=made.must_call, model=made.model)  # fmt: skip
+                    steps=made.steps, must_call=made.must_call, model=made.model, likeliest=made.likeliest)  # fmt: skip
         stored = body.store is not False
         if stored:
             await self._kept.keep(kept)
@@ -122,7 +122,7 @@ class ResponsesApi:
                 kept.response.update(status="failed", error={"code": "server_error", "message": message})
             return kept
         answer = await self._service.orchestrator.resume(kept.run)
-        Assembly(kept.response, kept.must_call).end(answer, kept.steps)
+        Assembly(kept.response, kept.must_call, kept.likeliest).end(answer, kept.steps)
         await self._kept.keep(kept)
         self._over(kept)
         return kept
@@ -139,7 +139,8 @@ class ResponsesApi:
             return
         kept.live = live
         kept.response.update(output=[], status="in_progress")
-        live.asked = replace(live.asked, steps=kept.steps, must_call=kept.must_call, model=kept.model)
+        live.asked = replace(live.asked, steps=kept.steps, must_call=kept.must_call, model=kept.model,
+                             likeliest=kept.likeliest)  # fmt: skip
         await self._kept.keep(kept)
         self._begin(kept, live)
 
@@ -176,15 +177,17 @@ class ResponsesApi:
             if answer is None:
                 kept.response["status"] = "cancelled"
                 return Response(status_code=499)
-            Assembly(kept.response, kept.must_call).end(answer, kept.steps)
+            Assembly(kept.response, kept.must_call, kept.likeliest).end(answer, kept.steps)
             gave_nothing(answer, kept.must_call)
+            if kept.likeliest is not None:
+                tokens_of(answer)
             return JSONResponse(kept.response)
         finally:
             self._over(kept)
 
     async def _produce(self, kept: Kept, live: Live) -> None:
         """Follow a run to its end, whoever else does."""
-        assembly = Assembly(kept.response, kept.must_call)
+        assembly = Assembly(kept.response, kept.must_call, kept.likeliest)
         try:
             for event in assembly.begin():
                 kept.add(event)

@@ -14,7 +14,7 @@ from ...core.tools.calls import OPEN
 from ...core.values import as_text
 from ...runtime.client.answer import Answer, AnswerNews, StepNews, TextNews
 from ...runtime.client.handle import Handle
-from .errors import ApiError, of_failure
+from .errors import ApiError, of_failure, unsupported
 
 __all__ = ["Ended", "Parts", "Said", "StepBegan", "StepEnded", "StepSaid", "Thought", "Told", "chat_usage", "tell"]
 _THINK, _THOUGHT = "<think>", "</think>"
@@ -171,6 +171,22 @@ def gave_nothing(answer: Answer, must_call: bool = False) -> None:
         if answer.failure is not None:
             raise of_failure(answer.failure)
         raise ApiError(500, f"the run was {answer.status}: {answer.why or 'it has no value'}", retry=False)
+
+
+def tokens_of(answer: Answer) -> list[dict[str, Any]]:
+    """Return the answer's tokens with their log-probabilities. Raises `ApiError` where one model call's own tokens are
+    not what the client gets."""
+
+    def of(text: str, logprob: float) -> dict[str, Any]:
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+
+    said = "".join(each.text for each in answer.tokens)
+    text = turn_of(answer).text
+    same = "\ufffd" in said or said.strip() == text.strip()  # half a character is no text
+    if text and not (answer.tokens and same):
+        raise unsupported("logprobs", "the answer is not the text of one model call whose tokens are known: ask a "
+                          "planner such as plait/single over a server that tells them, or leave them out")  # fmt: skip
+    return [{**of(each.text, each.logprob), "top_logprobs": [of(*top) for top in each.top]} for each in answer.tokens]
 
 
 def was_cut(answer: Answer) -> bool:

@@ -12,7 +12,7 @@ from ...core.errors import OutcomeUnknown, RunFailed
 from ...core.events import Status
 from ...core.plan import Plan
 from ...core.record import StepRecord
-from ...core.result import Failure, Finish, Usage
+from ...core.result import Failure, Finish, Token, Usage
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text
 from .report import Report
@@ -48,6 +48,8 @@ class Answer(Frozen):
     """The answer as the type that the request asked for (`output_type`)."""
     reasoning: str = ""
     """What the model thought before the output: a block `<think>…</think>`, or what a server keeps apart."""
+    tokens: tuple[Token, ...] = ()
+    """The output's tokens with their log-probabilities, if `top_logprobs` asked for them and one call wrote it."""
     anew: tuple[str, ...] = ()
     """Why parts of a conversation were rendered anew, and not continued token for token."""
     report: Report = Report()

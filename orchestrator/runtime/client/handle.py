@@ -17,7 +17,7 @@ from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
 from ...core.plan import Plan
 from ...core.record import StepRecord
-from ...core.result import Result, as_failure
+from ...core.result import Result, Token, as_failure
 from ...core.task import Task
 from ...core.tools.context import Question
 from ...machine import Machine, Node, Run, moved, step_record, step_records
@@ -378,12 +378,21 @@ def read_answer(
         why=result.why if result is not None else "",
         finish=result.finish if result is not None else None,
         reasoning=_reasoning(result),
+        tokens=_tokens(result, run),
         anew=tuple(each.own.anew for each in run.nodes if each.own is not None and each.own.anew) if run else (),
         failure=failure,
         partial=finish.partial,
         report=report(finish, run, began, ended),
         plan=plan,
     )
+
+
+def _tokens(result: Result | None, run: Run | None) -> tuple[Token, ...]:
+    """Return the tokens of an output: its step's own, or those of the call whose text a join chose."""
+    if result is None or result.tokens or run is None:
+        return () if result is None else result.tokens
+    own, text = (node.own for node in run.nodes if node.own is not None), result.text.strip()
+    return next((each.tokens for each in own if each.tokens and each.text.strip() == text), ())
 
 
 def _reasoning(result: Result | None) -> str:

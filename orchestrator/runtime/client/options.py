@@ -76,6 +76,9 @@ class Options(TypedDict, total=False):
     frequency_penalty: float | None
     logit_bias: Mapping[str, float] | None
     """By token id, from -100 to 100."""
+    top_logprobs: int | None
+    """Tell the answer's tokens with their log-probabilities, and so many of the likeliest beside each
+    (`Answer.tokens`)."""
     reasoning_effort: str | None
     """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
     chat_template_kwargs: Mapping[str, JsonValue] | None

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ...core.errors import PlannerError, UsageError
 from ...core.interfaces import MOST_STEPS, Brief, Planner, Progress
 from ...core.plan import Plan, Step
-from ...core.result import NO_USAGE, NOTHING, Drawn, Failure, Finish, Result, Signals, Usage
+from ...core.result import NO_USAGE, NOTHING, Drawn, Failure, Finish, Result, Signals, Token, Usage
 from ...core.values import json_value, writable
 
 _FINISHES = get_args(Finish)
@@ -85,7 +85,17 @@ def _wrong_field(item: Result) -> str:
             Signals.model_validate(item.signals.__dict__)
         except (ValidationError, AttributeError):
             return "signals whose numbers are none"
+    try:
+        if item.tokens and any(writable(each.text) is not each.text for each in map(_token, item.tokens)):
+            raise TypeError
+    except (ValidationError, AttributeError, TypeError):
+        return "tokens that say no text and log-probability"
     return _wrong_labels(item) if item.labels or item.drawn is not None else ""
+
+
+def _token(given: Token) -> Token:
+    Token.model_validate(given.__dict__)
+    return given
 
 
 def _wrong_labels(item: Result) -> str:

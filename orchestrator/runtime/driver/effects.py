@@ -50,6 +50,8 @@ def _asked(op: Think, asks: Asking) -> dict[str, object]:
     for name in ("presence_penalty", "frequency_penalty", "logit_bias"):
         if (given := getattr(asks, name)) and not getattr(own, name):
             sampling[name] = given
+    if asks.top_logprobs is not None and own.top_logprobs is None:
+        sampling["top_logprobs"] = asks.top_logprobs
     update: dict[str, object] = {"sampling": own.model_copy(update=sampling)} if sampling else {}
     if asks.extra_body:
         update["extra_body"] = {**asks.extra_body, **op.extra_body}

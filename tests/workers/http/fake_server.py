@@ -317,12 +317,12 @@ class FakeServer:
             if asked is not None and asked is not False and self.logprobs:
                 score, tops = -0.25 * (1 + place), self.top_logprobs(place)[: body.get("top_logprobs") or int(asked)]
                 if chat:
-                    said: dict[str, Any] = {"logprob": score}
+                    said: dict[str, Any] = {"token": token, "logprob": score}
                     if self.tops:
                         said["top_logprobs"] = [{"token": f"t{n}", "logprob": top} for n, top in enumerate(tops)]
                     choice["logprobs"] = {"content": [said]}
                 else:
-                    scored: dict[str, Any] = {"token_logprobs": [score]}
+                    scored: dict[str, Any] = {"tokens": [token], "token_logprobs": [score]}
                     if self.tops:  # the sampled one, less likely than these, comes on top
                         listed = {token: -9.0} | {f"t{n}": top for n, top in enumerate(tops)}
                         scored["top_logprobs"] = [listed]
