@@ -27,7 +27,7 @@ from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
 from plait.planners._shared.functions import problem_of
 from plait.planners.code_search import CodeSearch, Searching
-from plait.planners.code_search.choose import Rule, chosen
+from plait.planners.code_search.choose import Evidence, Rule, chosen
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 
@@ -155,8 +155,11 @@ def row_of(world: str, error: float, n: int, repairs: int, fix: float, given: Se
         for rule in RULES:
             picked = marks[chosen([each for _, each in search.evidence], rule)] if len(pool) > 1 else marks[0]
             right[rule].append(float(picked))
-        trusted = [evidence.votes for _, evidence in search.evidence] if not search.trust else search.trust
-        right["mutual"].append(float(marks[max(range(len(pool)), key=trusted.__getitem__)]))
+        by_trust = [
+            Evidence(round(trust, 6), each.cluster, each.length)
+            for (_, each), trust in zip(search.evidence, search.trust or [1.0], strict=True)
+        ]
+        right["mutual"].append(float(marks[chosen(by_trust)]))
         weights = [each.weight for each in pool]
         right["random"].append(sum(w for w, mark in zip(weights, marks, strict=True) if mark) / sum(weights))
         found.append(float(any(function.is_right(each.program) for each in search.candidates)))

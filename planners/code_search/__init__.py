@@ -17,12 +17,19 @@ from plait.core.programs import Cell, harness, outputs, traced
 
 from .._shared.functions import problem_of, shown
 from .choose import Evidence, Rule, chosen, decided, mutual
-from .programs import Candidate, mutated, tests_in, trace_of
+from .programs import (
+    Candidate,
+    Test,
+    clusters_of,
+    mutated,
+    passed_by,
+    samples_in,
+    tests_in,
+    trace_of,
+    votes_of,
+)
 
 __all__ = ["CodeSearch", "Searching"]
-
-Test = tuple[list[JsonValue], JsonValue]
-"""Arguments, and the result that is wanted."""
 
 REPAIR = "\n\nThis program fails: {failure}\nWrite the whole corrected function in a ```python block.\n"
 _TRACED = 60
@@ -141,9 +148,9 @@ class Searching:
             tests += await self._told_apart(pool, inputs)
             await self._matrix(pool, [args for args, _ in tests])
         keys = list(dict.fromkeys(json.dumps(each) for each in inputs))
-        groups = _clusters(pool, keys)
-        size = {id(each): sum(one.weight for one in group) for group in groups.values() for each in group}
-        evidence = [Evidence(float(_votes(each, tests)), size[id(each)], len(each.program)) for each in pool]
+        groups = clusters_of(pool, keys)
+        size = {id(each): samples_in(group) for group in groups.values() for each in group}
+        evidence = [Evidence(float(votes_of(each, tests)), size[id(each)], len(each.program)) for each in pool]
         self.evidence = list(zip(pool, evidence, strict=True))
         winner = chosen(evidence, options.rule)
         why = (
@@ -161,7 +168,7 @@ class Searching:
         """Return what the mutual check of programs and tests says beside, which decides nothing."""
         if not tests:
             return ""
-        self.trust, trusts = mutual([_passes(each, tests) for each in pool])
+        self.trust, trusts = mutual([passed_by(each, tests) for each in pool])
         doubted = sum(trust < 0.5 for trust in trusts)
         other = "" if self.trust[winner] >= max(self.trust) - 1e-6 else " and would choose another program"
         return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"
@@ -276,13 +283,13 @@ class Searching:
         behaviours = [each.behaviour(keys) for each in pool]
         kinds = len(set(behaviours))
         outstanding = min(self._options.pairs, kinds * (kinds - 1) // 2)
-        votes = [float(_votes(each, tests)) for each in pool]
+        votes = [float(votes_of(each, tests)) for each in pool]
         return self._options.rule == "votes" and decided(votes, behaviours, outstanding)
 
     async def _told_apart(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> list[Test]:
         """Ask, for each pair of the largest behaviours, for a test on which they differ."""
         groups = sorted(
-            _clusters(pool, [json.dumps(each) for each in inputs]).values(), key=lambda group: -_size(group)
+            clusters_of(pool, [json.dumps(each) for each in inputs]).values(), key=lambda group: -samples_in(group)
         )
         pairs = list(islice(combinations([group[0] for group in groups], 2), self._options.pairs))
         lines = [
@@ -294,22 +301,3 @@ class Searching:
             for i, (a, b) in enumerate(pairs, 1)
         ]
         return [test for line in lines for test in (await self._written(line))[:1]]
-
-
-def _clusters(pool: Sequence[Candidate], inputs: Sequence[str]) -> dict[str, list[Candidate]]:
-    groups: dict[str, list[Candidate]] = {}
-    for each in pool:
-        groups.setdefault(each.behaviour(inputs), []).append(each)
-    return groups
-
-
-def _size(group: Sequence[Candidate]) -> int:
-    return sum(each.weight for each in group)
-
-
-def _passes(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
-    return [candidate.cells.get(json.dumps(args)) == ("value", want) for args, want in tests]
-
-
-def _votes(candidate: Candidate, tests: Sequence[Test]) -> int:
-    return sum(_passes(candidate, tests))

@@ -12,7 +12,20 @@ from pydantic import JsonValue
 from plait.core.flow import Line
 from plait.core.programs import Cell
 
-__all__ = ["Candidate", "mutated", "tests_in", "trace_of"]
+__all__ = [
+    "Candidate",
+    "Test",
+    "clusters_of",
+    "mutated",
+    "passed_by",
+    "samples_in",
+    "tests_in",
+    "trace_of",
+    "votes_of",
+]
+
+Test = tuple[list[JsonValue], JsonValue]
+"""Arguments, and the result that is wanted."""
 
 _MOST = 1600
 """Characters of a trace that a model is shown: about 400 tokens."""
@@ -43,6 +56,29 @@ def _kind(cell: Cell) -> object:
     return [kind, str(value).partition(":")[0]] if kind in ("error", "broken") else [kind, value]
 
 
+def clusters_of(pool: Sequence[Candidate], inputs: Sequence[str]) -> dict[str, list[Candidate]]:
+    """Return programs by their behaviour on inputs (as JSON)."""
+    groups: dict[str, list[Candidate]] = {}
+    for each in pool:
+        groups.setdefault(each.behaviour(inputs), []).append(each)
+    return groups
+
+
+def samples_in(group: Sequence[Candidate]) -> int:
+    """Return how many samples wrote the programs of a group."""
+    return sum(each.weight for each in group)
+
+
+def passed_by(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
+    """Return for each test whether a program passes it."""
+    return [candidate.cells.get(json.dumps(args)) == ("value", want) for args, want in tests]
+
+
+def votes_of(candidate: Candidate, tests: Sequence[Test]) -> int:
+    """Return how many tests a program passes."""
+    return sum(passed_by(candidate, tests))
+
+
 def mutated(args: Sequence[JsonValue]) -> list[list[JsonValue]]:
     """Return inputs like one that is known, each with one argument changed; they cost nothing."""
     found: list[list[JsonValue]] = []
@@ -68,10 +104,10 @@ def _others(value: JsonValue) -> list[JsonValue]:
             return []
 
 
-def tests_in(text: str, most: int) -> list[tuple[list[JsonValue], JsonValue]]:
+def tests_in(text: str, most: int) -> list[Test]:
     """Read the tests that a model wrote: lines `{"args": […], "want": …}`; other lines are passed over, equal inputs
     taken once, and those that want nothing (`null`), which an empty function passes, left out."""
-    found: dict[str, tuple[list[JsonValue], JsonValue]] = {}
+    found: dict[str, Test] = {}
     for line in text.splitlines():
         start = line.find("{")
         try:

@@ -92,10 +92,14 @@ def test_a_lead_decides_only_beyond_what_is_still_to_come() -> None:
 
 
 def test_a_mutual_check_doubts_tests_that_likely_programs_fail() -> None:
-    right, wrong = [True, True, True, True, False], [False, False, True, False, True]
-    programs, tests = mutual([right, right, right, wrong])
-    assert min(programs[:3]) > 0.9 > 0.1 > programs[3]
-    assert min(tests[:4]) > 0.9 > 0.5 > tests[4]
+    right = [[True] * 6 + [False], [True] * 5 + [False] * 2, [True] * 4 + [False, True, False]]
+    wrong = [False, False, True, False, False, False, True]
+    programs, tests = mutual([*right, wrong])
+    assert programs[0] > 0.9 and min(programs[:3]) > 0.5 > 0.1 > programs[3]
+    assert min(tests[:6]) > 0.9 > 0.5 > tests[6]
+    copies = [[False, True, True, False]] * 5
+    programs, _ = mutual([[True, True, False, True], *copies, [True, False, False, True]])
+    assert programs[0] > max(programs[1:6]), "copies of one bug vouch for nothing"
     assert mutual([]) == ([], [])
     programs, tests = mutual([[True] * 5, [False] * 5] * 400)
     assert all(0 <= each <= 1 for each in (*programs, *tests)), "sums far from 0 do not overflow"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,18 +11,20 @@ from typing import Any
 
 import pytest
 
-from plait import Orchestrator
+from plait import AsyncOrchestrator, Orchestrator
 from plait.core.events import Job
 from plait.core.ops import Plugin, Text, Think
 from plait.core.plan import Request
 from plait.core.programs import outputs, timed
 from plait.core.result import Result, Usage
+from plait.core.tools.tool import tool
 from plait.planners.evolve import Evolve
-from plait.planners.evolve.population import Grid, Member, better
+from plait.planners.evolve.population import Grid, Member, better, spread
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.sandbox import Sandbox
+from plait.workers.tools.environments.code import Code
+from plait.workers.tools.sandbox import Outcome, Program, Sandbox, shared
 
 CASES = [{"args": [[3, 1, 2]], "want": [1, 2, 3]}, {"args": [[]], "want": []}, {"args": [[2, 2]], "want": [2, 2]}]
 PROBLEM = json.dumps({"prompt": "Sort numbers.", "entry": "ordered", "public": CASES})
@@ -100,6 +103,71 @@ def test_a_grid_keeps_different_ways_to_fail_and_ranks_them() -> None:
     assert [each.share for each in ranked] == sorted((each.share for each in ranked), reverse=True)
 
 
+def test_a_cell_keeps_the_better_of_two_and_only_beyond_noise() -> None:
+    grid, slow, fast = Grid(), member(4, 2.0, 0.1, "slow"), member(4, 1.0, 0.1, "fast")
+    assert grid.add(slow) and grid.add(fast) and not grid.add(slow)
+    assert not grid.add(member(4, 0.9, 0.1, "luck")), "a difference within twice the deviation is none"
+    assert [each.program for each in grid.ranked()] == ["fast"]
+    assert grid.add(member(3, program="half")) and [each.program for each in grid.ranked()] == ["fast", "half"]
+
+
+def test_a_time_is_the_median_with_its_deviation_so_one_slow_run_counts_nothing() -> None:
+    assert spread([1.0, 1.1, 9.0, 1.2, 0.9]) == (1.1, pytest.approx(0.1))
+    assert better(Member("x", True, (), 4, "", *spread([1.0, 1.0, 50.0])), member(4, 2.0))
+
+
+def test_programs_are_timed_one_at_a_time() -> None:
+    timing = most = 0
+
+    @tool
+    async def run_python(code: str) -> dict[str, Any]:
+        """Run a program."""
+        nonlocal timing, most
+        timed_one = "_plait_timed" in code
+        timing += timed_one
+        most = max(most, timing)
+        done = await asyncio.create_subprocess_exec(sys.executable, "-I", "-c", code, stdout=subprocess.PIPE)
+        out, _ = await done.communicate()
+        timing -= timed_one
+        return {"status": "done", "stdout": out.decode()}
+
+    def program(i: int) -> Reply:
+        return Reply(text=f"```python\ndef ordered(items):\n    x = {i}\n    return sorted(items)\n```", times=1)
+
+    model = Scripted([program(i) for i in range(4)])
+    with Orchestrator(workers=[model], tools=[run_python], journal=None) as orchestrator:
+        answer = orchestrator.run(PROBLEM, task="code", planner=Evolve(islands=4, generations=1, repeats=1))
+    assert "4 different of 4 programs" in answer.why, answer.failure
+    assert most == 1
+
+
+@pytest.mark.parametrize("right", [True, False])
+async def test_hidden_cases_grade_once_and_are_never_seen(right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that knows the public cases by heart is the best of the search, and wrong."""
+    hidden: Any = [{"args": [[987654, 3]], "want": [3, 987654]}]
+    known = "    return {'[3, 1, 2]': [1, 2, 3], '[]': [], '[2, 2]': [2, 2]}.get(str(items))"
+    by_heart = f"```python\ndef ordered(items):\n{known}\n```"
+    seen: list[str] = []
+    place = Code(text=PROBLEM, sandbox="process")
+    run = shared("process").run
+
+    async def running(program: Program) -> Outcome:
+        seen.append(program.code)
+        return await run(program)
+
+    monkeypatch.setattr(shared("process"), "run", running)
+    model = Scripted([Reply(when="987654", text=""), Reply(text=FAST if right else by_heart)])
+    async with AsyncOrchestrator(workers=[model], journal=None) as orchestrator:
+        answer = await orchestrator.run(
+            PROBLEM, task="code", planner=Evolve(islands=2, generations=2, repeats=0), tools=list(place.tools())
+        )
+    assert "passes 3 of 3 public cases" in answer.why
+    assert seen and not any("987654" in each for each in seen)
+    searched = len(seen)
+    assert await place.grade(answer.answer, hidden) is right
+    assert len(seen) == searched + 1, "one run grades"
+
+
 def test_a_function_is_timed() -> None:
     code = timed("def add(n):\n    return sum(range(n))", "add", [[100_000], [200_000]], 3, "k")
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
@@ -123,7 +191,6 @@ def test_islands_work_side_by_side_and_exchange_their_best() -> None:
 
     request = Request(text=PROBLEM, task=Plugin(name="code"), seed=1)
     hosts = [Host("h", slots=8)]
-    from plait.core.tools.tool import tool
 
     @tool
     def run_python(code: str) -> str:
