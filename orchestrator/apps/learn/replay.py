@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
-from ...core.errors import PlaitError, UsageError
+from ...core.errors import PlaitError, PluginError, UsageError
 from ...core.events import Job
 from ...core.ops import Plugin, Text, Think
 from ...core.plan import Request
@@ -40,6 +40,9 @@ _POINTS = 5
 """Values of a number between its bounds."""
 _TICK = 1.0
 """Tokens a second of every line: one, so that virtual seconds are tokens."""
+
+_REFUSED = ("PluginError", "PlanError", "PlannerError", "PolicyError")
+"""Failures of a candidate that could never have run: no score, or it would look cheap."""
 
 Key = tuple[str, float, float, int]
 """Prompt, temperature, top_p and the most tokens of a line."""
@@ -130,6 +133,8 @@ class Replay:
         hosts = (Host("journal", slots=1 << 16, prefill_rate=math.inf, decode_rate=_TICK),)
         latency = LatencyModel(abort_latency=0.0)
         told = simulate(request, hosts=hosts, latency=latency, outcome=_again(question), plugins=self._plugins)
+        if told.failure is not None and told.failure.kind in _REFUSED:
+            raise PluginError(told.failure.message)
         task = self._plugins.task(question.task, question.text)
         answer: Any = None
         if told.result is not None:
@@ -239,6 +244,8 @@ def learn(
             usable.append(question)
         except NotDrawn as error:
             why = f"; of others: {error}"
+        except PlaitError as error:
+            raise UsageError(f"the values in force cannot be run: {error}") from None
     if len(usable) < 4:
         raise UsageError(
             f"the values in force can be replayed on {len(usable)} questions of the journals, and half decide, so 4 "
