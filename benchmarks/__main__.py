@@ -33,6 +33,7 @@ NAMES = (
     "prefix_reuse",
     "openai_server",
     "defaults",
+    "streamed",
     "faults",
     "hedge",
     "aborts",

@@ -23,12 +23,17 @@ what they offer; the last column says what a row lacks, so its rate is no measur
 
     python -m benchmarks.openai_server {words}
 
-on Python {python}, {cores} cores, in {rounds} rounds of {problems} puzzles.
+on Python {python}, {cores} cores, load {load:.0f} at the end, in {rounds} round(s) of {problems} puzzles.
+{server}
 Median (lowest–highest) over rounds. The ratio is to the faster client by hand, or to the one of the same gate, round by
 round. *Tokens*, *late* (generated after the puzzle's first right answer had left the server) and *requests* are a
 puzzle's, by the server's own count; *CPU* is the client's. A dash: inside an engine of ours, where the server sees
 nothing.
 """
+
+REAL = "The server was vLLM's own, with the bundled model."
+SCRIPTED = """The server had no model: it writes what the bundled one was taught to write, and takes for a step what one
+of continuous batching would (`benchmarks/scripted_server.py`). Our engines in process and in Ray have no row then."""
 
 
 def _cell(told: Sequence[Told], name: str, digits: int) -> str:
@@ -57,7 +62,13 @@ def page(words: str, problems: int, found: Mapping[str, list[Told]], lacks: Mapp
     from .openai_server import IN_FLIGHT, THREADS, goal_of, ratio_of
 
     rounds = max(map(len, found.values()))
-    facts = {"python": platform.python_version(), "cores": os.cpu_count(), "rounds": rounds, "problems": problems}
+    facts: dict[str, object] = {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "rounds": rounds,
+        "problems": problems,
+    }
+    facts |= {"load": os.getloadavg()[0], "server": SCRIPTED if "--scripted" in words else REAL}
     lines = [ABOUT.format(words=words, in_flight=IN_FLIGHT, **facts)]
     for title, threads in (("Eight samples, the first right one", False), ("Spawned threads", True)):
         lines += [f"## {title}", "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -40,6 +41,12 @@ class Server:
     """Of its API, with `/v1`."""
     group: int
     """Its group of processes, which is its own."""
+
+    def generated(self) -> int:
+        """Return how many tokens it has generated so far, by its own metrics."""
+        said = _get(f"{self.url.removesuffix('/v1')}/metrics")
+        found = re.findall(r"^vllm:generation_tokens_total(?:{.*})? (\S+)$", said, re.MULTILINE)
+        return int(sum(map(float, found)))
 
     def watched(self) -> dict[str, float]:
         """Return what it has seen of its clients since the last time (`watch`)."""

@@ -121,6 +121,7 @@ async def test_by_hand_on_the_server_without_a_model(tmp_path: Path) -> None:
         async with openai.AsyncOpenAI(base_url=server.url, api_key="none") as client:
             run = openai_server.each(openai_server.hand(client.completions.create, 64, by_hand.spawn_join))
             told = await openai_server.measured(server, run, problems, 0)
+            assert server.generated() == pytest.approx(3 * told.tokens, abs=60)
     assert told.solved == 1 and told.requests > 1 and told.tokens > 70 and 0 <= told.late < told.tokens
 
 
