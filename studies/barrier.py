@@ -1,6 +1,6 @@
 """What waiting for whole depths costs a search on a real engine: `stride` against `rebase`, on the bundled model.
 
-    python -m studies.barrier [--puzzles 16] [--rounds 5] [--seconds 500]
+    python -m studies.barrier [--puzzles 4] [--rounds 8] [--seconds 500]
 
 Both get the same children a depth, slots and scorer (of AUROC 0.9), and other seeds. Three kinds of steps on Countdown:
 
@@ -20,9 +20,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any
 
-from benchmarks.measure import interleave
+from benchmarks.measure import Contender, interleave
 from plait import AsyncOrchestrator
 from plait.apps.common.problems import Problem, draw
 from plait.core.flow import Answerable, Context
@@ -89,7 +88,6 @@ class Figures:
     tokens: int = 0
     steps: int = 0
     """Of the engine."""
-    seconds: float = 0.0
     lengths: list[int] = field(default_factory=list[int])
     """Tokens of each node."""
 
@@ -124,39 +122,38 @@ def planner(world: World, search: str) -> Tree:
     )
 
 
-async def measured(name: str, puzzles: int, rounds: int, seconds: float) -> list[str]:
+async def measured(
+    orchestrator: AsyncOrchestrator, engine: Engine, name: str, puzzles: int, rounds: int, seconds: float
+) -> list[str]:
     """Return the lines of one world's table."""
     world = WORLDS[name]
     drawn = iter(draw(puzzles * (rounds + 1) * len(SEARCHES), 3))
     found = {search: Figures() for search in SEARCHES}
-    engine = Engine(BUNDLED_MODEL, slots=64, threads=1)
-    async with AsyncOrchestrator(workers=[engine], journal=None) as orchestrator:
 
-        async def solved(search: str) -> float:
-            """Solve some puzzles; return the nodes a second."""
-            figures, room = found[search], asyncio.Semaphore(world.together)
-            before, began = engine.stats(), time.perf_counter()
-            _GROWN.clear()
+    async def solved(search: str) -> float:
+        """Solve some puzzles; return the nodes a second."""
+        figures, room = found[search], asyncio.Semaphore(world.together)
+        before, began = engine.stats(), time.perf_counter()
+        _GROWN.clear()
 
-            async def one(problem: Problem) -> None:
-                async with room:
-                    answer = await orchestrator.run(problem.text, task=world.task, planner=planner(world, search))
-                figures.right.append(problem.is_right(answer.answer))
+        async def one(problem: Problem) -> None:
+            async with room:
+                answer = await orchestrator.run(problem.text, task=world.task, planner=planner(world, search))
+            figures.right.append(problem.is_right(answer.answer))
 
-            await asyncio.gather(*(one(next(drawn)) for _ in range(puzzles)))
-            spent, after = time.perf_counter() - began, engine.stats()
-            nodes = [node for growth in _GROWN for node in growth.tree.nodes[1:]]
-            figures.seconds += spent
-            figures.nodes += len(nodes)
-            figures.lengths += [node.tokens for node in nodes]
-            figures.steps += after["steps"] - before["steps"]
-            figures.tokens += after["generated"] - before["generated"]
-            return len(nodes) / spent
+        await asyncio.gather(*(one(next(drawn)) for _ in range(puzzles)))
+        spent, after = time.perf_counter() - began, engine.stats()
+        nodes = [node for growth in _GROWN for node in growth.tree.nodes[1:]]
+        figures.nodes += len(nodes)
+        figures.lengths += [node.tokens for node in nodes]
+        figures.steps += after["steps"] - before["steps"]
+        figures.tokens += after["generated"] - before["generated"]
+        return len(nodes) / spent
 
-        def contender(search: str) -> Any:
-            return lambda: solved(search)
+    def contender(search: str) -> Contender:
+        return lambda: solved(search)
 
-        done = await interleave({search: contender(search) for search in SEARCHES}, rounds, 1, seconds)
+    done = await interleave({search: contender(search) for search in SEARCHES}, rounds, 1, seconds)
     ratio = done.ratio(*SEARCHES)
     told: list[str] = []
     for search, figures in found.items():
@@ -169,26 +166,26 @@ async def measured(name: str, puzzles: int, rounds: int, seconds: float) -> list
     return told
 
 
-async def page(puzzles: int, rounds: int, seconds: float, worlds: Sequence[str]) -> str:
-    """Return the table as Markdown."""
-    lines = [
-        "| steps | search | right | tokens a node | nodes a second | engine steps a node | requests a step | ratio |",
-        "|---" * 8 + "|",
-    ]
-    for name in worlds:
-        lines += await measured(name, puzzles, rounds, seconds / len(worlds))
-    return "\n".join(lines)
+async def measure(puzzles: int, rounds: int, seconds: float, worlds: Sequence[str]) -> None:
+    """Print the table as Markdown, world by world."""
+    print("| steps | search | right | tokens a node | nodes a second | engine steps a node | requests a step | ratio |")
+    print("|---" * 8 + "|", flush=True)
+    engine = Engine(BUNDLED_MODEL, slots=64, threads=1)
+    async with AsyncOrchestrator(workers=[engine], journal=None) as orchestrator:
+        for name in worlds:
+            told = await measured(orchestrator, engine, name, puzzles, rounds, seconds / len(worlds))
+            print("\n".join(told), flush=True)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m studies.barrier", description=__doc__)
-    parser.add_argument("--puzzles", type=int, default=16, help="in each turn of each search")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--puzzles", type=int, default=4, help="in each turn of each search")
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=500.0, help="in all, about")
     parser.add_argument("--worlds", nargs="*", default=list(WORLDS))
     given = parser.parse_args()
-    print(asyncio.run(page(given.puzzles, given.rounds, given.seconds, given.worlds)))
+    asyncio.run(measure(given.puzzles, given.rounds, given.seconds, given.worlds))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ def collect(kept: Path, count: int, seed: int) -> dict[str, list[Outcome]]:
         for line in kept.read_text().splitlines():
             row = json.loads(line)
             if row.pop("seed") == seed:
-                known[row.pop("cell"), row.pop("puzzle")] = Outcome(**row)
+                key = (row.pop("cell"), row.pop("puzzle"))
+                known[key] = Outcome(**row)
     with kept.open("a", encoding="utf-8") as file:
         texts = {size: puzzles(size, count, seed) for size in {cell.size for cell in CELLS.values()}}
         for number in range(count):

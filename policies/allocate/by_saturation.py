@@ -69,7 +69,7 @@ class BySaturation(Allocator):
         if count < wanted:
             why += f" ({wanted} wanted)"
         model = self.models[min(int((1.0 - p) * len(self.models)), len(self.models) - 1)] if self.models else None
-        shares = [
+        branches = [
             BranchSpec(
                 temperature=self.temperatures[i % len(self.temperatures)] if self.temperatures else None,
                 strategy=self.strategies[i % len(self.strategies)] if self.strategies else "",
@@ -78,7 +78,7 @@ class BySaturation(Allocator):
             for i in range(count)
         ]
         why = f"{why}, model {model}" if model and count else why
-        return Allocation(branches=tuple(shares), why=why, again=how == "agree" and count > 0)
+        return Allocation(branches=tuple(branches), why=why, again=how == "agree" and count > 0)
 
     def _evidence(self, probes: Sequence[Branch], task: Task) -> tuple[int, int, str]:
         """Return successes, failures and what they mean."""

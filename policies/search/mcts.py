@@ -28,7 +28,6 @@ class Mcts(Search):
     """Children at the first visit (k)."""
     alpha: float = Field(default=0.5, ge=0, le=1)
     """How children grow with visits."""
-
     rollout: int = Field(default=4, ge=0)
     """Further steps that a new node goes on for."""
 
