@@ -1,6 +1,6 @@
 """Searches on the same many puzzles, with intervals: what `ets` loses and what parallel `mcts` costs; virtual time.
 
-    python -m studies.search_pairs [--puzzles 500] [--seed 21] [--out results]
+    python -m studies.search_pairs [--puzzles 500] [--seed 21] [--out results] [--report]
 
 Proposer, scorer (AUROC 0.9) and limits are those of the study `search` at 96 nodes. The puzzles are others than those
 that any setting was chosen on. Differences are of the same puzzles; 95 % bootstrap intervals, puzzles drawn anew.
@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from statistics import fmean
 
@@ -20,7 +21,7 @@ from plait.core.ops import Plugin
 
 from .search import SLOTS, Outcome, options_of, outcome_of, puzzles
 
-__all__ = ["CELLS", "Cell", "collect", "page_of"]
+__all__ = ["CELLS", "Cell", "collect", "kept_in", "page_of"]
 
 NODES, AUROC = 96, 0.9
 
@@ -50,28 +51,26 @@ def _cells() -> dict[str, Cell]:
         base = f"rebase, {size} numbers"
         for search in ("rebase", "stride", "ets"):
             cells[f"{search}, {size} numbers"] = Cell(size, search, base)
+        double = ("budget", 2 * (NODES // (size - 1)))
+        cells[f"stride, {size} numbers, twice the children"] = Cell(size, "stride", base, options=(double,))
     cells["ets, 6 numbers, limit 144"] = Cell(6, "ets", "rebase, 6 numbers", options=(("limit", 144),))
     for width in (1, 2, 4, 8, 16):
         cells[f"mcts, {width} in flight"] = Cell(5, "mcts", "mcts, 1 in flight", width)
+    rollouts = (("rollout", 4), ("explore", 1.0), ("alpha", 0.5))
+    cells["mcts with rollouts of 4, 8 in flight"] = Cell(5, "mcts", "mcts, 1 in flight", 8, rollouts)
     return cells
 
 
 CELLS = _cells()
 
 
-def collect(kept: Path, count: int, seed: int) -> dict[str, list[Outcome]]:
+def collect(kept: Path, number_of: int, seed: int) -> dict[str, list[Outcome]]:
     """Run what is missing in a file of JSON lines, and return all outcomes, puzzle by puzzle."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    known: dict[tuple[str, int], Outcome] = {}
-    if kept.is_file():
-        for line in kept.read_text().splitlines():
-            row = json.loads(line)
-            if row.pop("seed") == seed:
-                key = (row.pop("cell"), row.pop("puzzle"))
-                known[key] = Outcome(**row)
+    known = {(name, i): one for name, done in kept_in(kept, seed).items() for i, one in enumerate(done)}
     with kept.open("a", encoding="utf-8") as file:
-        texts = {size: puzzles(size, count, seed) for size in {cell.size for cell in CELLS.values()}}
-        for number in range(count):
+        texts = {size: puzzles(size, number_of, seed) for size in {cell.size for cell in CELLS.values()}}
+        for number in range(number_of):
             for name, cell in CELLS.items():
                 if (name, number) not in known:
                     text = texts[cell.size][number]
@@ -80,28 +79,51 @@ def collect(kept: Path, count: int, seed: int) -> dict[str, list[Outcome]]:
                     told = {"cell": name, "puzzle": number, "seed": seed, **asdict(done)}
                     file.write(json.dumps(told) + "\n")
                     file.flush()
-    return {name: [known[name, number] for number in range(count)] for name in CELLS}
+    return {name: [known[name, number] for number in range(number_of)] for name in CELLS}
+
+
+def kept_in(kept: Path, seed: int) -> dict[str, list[Outcome]]:
+    """Return what is in such a file: of each cell the puzzles from the first on."""
+    known: dict[str, dict[int, Outcome]] = {name: {} for name in CELLS}
+    for line in kept.read_text().splitlines() if kept.is_file() else ():
+        row = json.loads(line)
+        name, number, drawn = row.pop("cell"), row.pop("puzzle"), row.pop("seed")
+        if drawn == seed and name in known:
+            known[name][number] = Outcome(**row)
+    return {name: [done[i] for i in takewhile(done.__contains__, count())] for name, done in known.items()}
 
 
 def page_of(found: Mapping[str, Sequence[Outcome]]) -> str:
     """Return the table as Markdown."""
     lines = [
-        "| search | right | difference in points | any right | KV ÷ | seconds | seconds ÷ | tokens | nodes |",
+        "| search | puzzles | right | difference in points | any right | KV ÷ | seconds | seconds ÷ | tokens |",
         "|---" * 9 + "|",
     ]
-    for name, done in found.items():
-        base = found[CELLS[name].against]
+    for name, every in found.items():
+        against = found[CELLS[name].against]
+        n = min(len(every), len(against))
+        if not n:
+            continue
+        done = every[:n]
+        base = done if against is every else against[:n]
         by, low, high = (100 * each for each in paired(_of(done, "right"), _of(base, "right")))
         difference = "" if done is base else f"{by:+.1f} ({low:+.1f} to {high:+.1f})"
         kv, seconds = (
             "" if done is base else f"{fmean(_of(done, each)) / fmean(_of(base, each)):.2f}"
             for each in ("kv", "seconds")
         )
-        lines.append(
-            f"| {name} | {fmean(_of(done, 'right')):.1%} | {difference} | {fmean(_of(done, 'covered')):.1%} | {kv} | "
-            f"{fmean(_of(done, 'seconds')):.2f} | {seconds} | {fmean(_of(done, 'tokens')):.0f} | "
-            f"{fmean(_of(done, 'nodes')):.0f} |"
+        shown = (
+            name,
+            len(done),
+            f"{fmean(_of(done, 'right')):.1%}",
+            difference,
+            f"{fmean(_of(done, 'covered')):.1%}",
+            kv,
+            f"{fmean(_of(done, 'seconds')):.2f}",
+            seconds,
+            f"{fmean(_of(done, 'tokens')):.0f}",
         )
+        lines.append(f"| {' | '.join(map(str, shown))} |")
     return "\n".join(lines)
 
 
@@ -115,8 +137,10 @@ def main() -> None:
     parser.add_argument("--puzzles", type=int, default=500)
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--report", action="store_true", help="run nothing: the table of what is there")
     given = parser.parse_args()
-    page = page_of(collect(given.out / "records" / "search-pairs.jsonl", given.puzzles, given.seed))
+    kept = given.out / "records" / "search-pairs.jsonl"
+    page = page_of(kept_in(kept, given.seed) if given.report else collect(kept, given.puzzles, given.seed))
     (given.out / "search-pairs.md").write_text(page + "\n", encoding="utf-8")
     print(page)
 

@@ -57,8 +57,6 @@ class Node:
     """For searches that count: values that came back through it."""
     value: float = 0.0
     """Their sum."""
-    final: bool = False
-    """Its step has had an effect outside: no search goes back behind it."""
 
     @property
     def text(self) -> str:
@@ -127,7 +125,6 @@ class SearchTree:
                 each.outcome = "pruned"
         for each in node.path()[:-1]:
             each.outcome = "expanded"
-        node.final = True
 
     def live(self) -> list[Node]:
         """Return the nodes whose text an engine still needs: those that are open or pending, and their ancestors."""

@@ -16,19 +16,20 @@ class Mcts(Search):
     """Goes down from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child where a node has fewer
     than `ceil(widen · N^alpha)` (progressive widening); a node's score is its value, and goes back up the path.
 
-    Each new child goes on for `rollout` steps at once; these nodes are kept.
+    With `rollout` each new child goes on for so many steps at once, as in LATS; these nodes are kept. Where every node
+    has a score it is better to choose anew after each step.
 
     Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several can be in flight.
     Equal states share their statistics, since they are merged. P is the node's score among its siblings'.
     """
 
-    explore: float = Field(default=1.0, ge=0)
+    explore: float = Field(default=0.3, ge=0)
     """Weight of what was visited little (c)."""
     widen: float = Field(default=2.0, gt=0)
     """Children at the first visit (k)."""
-    alpha: float = Field(default=0.5, ge=0, le=1)
+    alpha: float = Field(default=0.25, ge=0, le=1)
     """How children grow with visits."""
-    rollout: int = Field(default=4, ge=0)
+    rollout: int = Field(default=0, ge=0)
     """Further steps that a new node goes on for."""
 
     def frontier(self, tree: SearchTree) -> Frontier:

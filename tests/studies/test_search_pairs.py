@@ -25,9 +25,9 @@ def test_differences_are_of_the_same_puzzles(monkeypatch: pytest.MonkeyPatch) ->
     base = [outcome(i % 2 == 0, 2.0, 100.0) for i in range(40)]
     other = [outcome(i % 2 == 0 and i != 0, 1.0, 50.0) for i in range(40)]
     rows = page_of({"a": base, "b": other}).splitlines()
-    assert rows[2].startswith("| a | 50.0% |  |")
+    assert rows[2].startswith("| a | 40 | 50.0% |  |")
     # one puzzle of 40 fewer: of unpaired shares the interval would be ten times as wide
-    assert "| b | 47.5% | -2.5 (-7.5 to +0.0) |" in rows[3] and "| 0.50 | 1.00 | 0.50 |" in rows[3]
+    assert "| b | 40 | 47.5% | -2.5 (-7.5 to +0.0) |" in rows[3] and "| 0.50 | 1.00 | 0.50 |" in rows[3]
 
 
 def test_puzzles_that_were_done_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +41,7 @@ def test_puzzles_that_were_done_are_not_done_again(tmp_path: Path, monkeypatch: 
         return run(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(search_pairs, "outcome_of", counted)
+    assert search_pairs.kept_in(tmp_path / "kept.jsonl", 5) == first
     again = collect(tmp_path / "kept.jsonl", 2, 5)
     assert len(made) == 2 and all(again[name][0] == first[name][0] for name in first)
     rows = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
@@ -51,7 +52,7 @@ def test_puzzles_that_were_done_are_not_done_again(tmp_path: Path, monkeypatch: 
 def test_cells_have_the_options_that_they_are_named_by() -> None:
     given = CELLS["ets, 6 numbers, limit 144"].given()["search"]
     assert given.name == "ets" and given.options["limit"] == 144 and given.options["budget"] == 19  # type: ignore[attr-defined]
-    assert [cell.width for name, cell in CELLS.items() if name.startswith("mcts")] == [1, 2, 4, 8, 16]
+    assert [cell.width for name, cell in CELLS.items() if name.startswith("mcts, ")] == [1, 2, 4, 8, 16]
 
 
 def test_both_searches_of_the_barrier_get_the_same_children() -> None:

@@ -68,9 +68,8 @@ async def test_a_search_is_scored_beside_the_engine_that_writes(tmp_path: Path, 
         return asked[question + text]
 
     tool.fn = kept
-    planner = Tree(
-        search=Plugin(name="stride"), scorer=Plugin(name="reward-model"), nodes=12, depth=3, step_tokens=6, stop=()
-    )
+    beam = Plugin(name="beam", options={"keep": 2, "branch": 2})
+    planner = Tree(search=beam, scorer=Plugin(name="reward-model"), nodes=12, depth=3, step_tokens=6, stop=())
     async with AsyncOrchestrator(workers=[engine], tools=[tool], journal=None) as orchestrator:
         answer = await orchestrator.run("w1 w2 w3", planner=planner)
     assert answer.status == "done", answer.failure
