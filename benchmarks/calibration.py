@@ -1,77 +1,206 @@
-"""The calibrated simulator against the engine: held-out runs of the bundled model, twelve configurations.
+"""The calibrated simulator against the engine: held-out runs of the bundled model, twenty configurations.
 
-    python -m benchmarks.calibration [--folder FOLDER]
+    python -m benchmarks.calibration --folder FOLDER [--minutes 9] [--report] [--cpu]
 
-A probe is recorded and a profile fitted to it (`plait calibrate --probe`). Then puzzles are solved on the same engine
-by votes of 1, 2, 4 and 8 at 2, 6 and 18 puzzles at a time, none of which the fit has seen, and simulated with the
-lengths that they had. Figures: the error of the makespan and of the p99 of runs, and Kendall's τ between the measured
-and the simulated order of the configurations by answers a second. The machine should be quiet.
+A profile is fitted to single answers, 1 to 48 at a time. Held out are puzzles by votes of 2 and of 8, with short
+prompts and with long ones, and by threads, on engines of 8 and of 64 slots, 3 and 8 puzzles at a time. Both kinds come
+in turn, a lot of single answers before each configuration, since the speed of a shared machine drifts. Figures: the
+error of the makespan and of the p99 of runs, and Kendall's τ between the measured and the simulated order of the
+configurations.
+
+The work is done in pieces, of a minute or two each, that are kept in the folder: the same command goes on where it
+stopped. With each piece stands how much of a core the process had; with less than one core of its own an engine is
+slower, which no simulator can know, so the machine should be quiet. On a busy one `--cpu` counts in CPU seconds of the
+process.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
-import tempfile
+import random
+import time
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 from scipy.stats import kendalltau
 
 from plait import AsyncOrchestrator
-from plait.apps.commands.calibrate import compared, probe
-from plait.core import Plugin
+from plait.apps.commands.calibrate import compared
+from plait.apps.common.problems import draw
+from plait.core import Plan, Plugin, Request, Text, Think
+from plait.core.interfaces import Brief, Planner
+from plait.planners.sample import Sample
+from plait.planners.single import Single
+from plait.planners.threads import Threads
 from plait.runtime.client.config import Config
-from plait.runtime.simulation.calibrate import fit, recorded
+from plait.runtime.plugins.loader import Plugins
+from plait.runtime.simulation.calibrate import Recorded, fit, recorded
 
-WIDTHS, TOGETHER, PUZZLES = (1, 2, 4, 8), (2, 6, 18), 18
+SLOTS, TOGETHER, PUZZLES = (8, 64), (3, 8), 12
+KINDS = {
+    "votes of 2": (Sample(n=2, max_tokens=200), 0),
+    "votes of 2, long prompts": (Sample(n=2, max_tokens=200), 40),
+    "votes of 8": (Sample(n=8, max_tokens=200), 0),
+    "votes of 8, long prompts": (Sample(n=8, max_tokens=200), 40),
+    "threads": (Threads(), 0),
+}
+"""Planners, and how many other puzzles (of 8 tokens) stand before the prompt."""
+HEADERS = (0, 12, 40)
+"""Of single answers."""
+LOTS = (1, 2, 4, 8, 16, 32, 48)
+"""Single answers at a time, a lot before each configuration."""
+ROUNDS = 4
 
 
-async def measured(config: Config, journal: Path) -> dict[tuple[int, int], list[str]]:
-    """Solve the puzzles in every configuration; return the ids of the runs."""
-    runs: dict[tuple[int, int], list[str]] = {}
-    async with AsyncOrchestrator(config=config.model_copy(update={"journal": journal})) as orchestrator:
-        for width in WIDTHS:
-            for together in TOGETHER:
-                gate = asyncio.Semaphore(together)
+class Piece(NamedTuple):
+    """A round on an engine of so many slots."""
 
-                async def solve(i: int, width: int = width, gate: asyncio.Semaphore = gate) -> str:
-                    async with gate:
-                        planner = Plugin(name="sample", options={"n": width, "max_tokens": 200})
-                        numbers = f"{2 + i % 7} {3 + i % 5} {5 + i % 11} {7 + i % 3} -> {20 + i}"
-                        answer = await orchestrator.run(numbers, task="countdown", planner=planner, seed=i)
-                        return answer.run
+    round: int
+    slots: int
 
-                runs[width, together] = list(await asyncio.gather(*map(solve, range(PUZZLES))))
-    return runs
+    @property
+    def name(self) -> str:
+        return f"round-{self.round}-slots-{self.slots}"
+
+
+class Runs(NamedTuple):
+    """Runs of one configuration, or of a lot of single answers."""
+
+    what: str
+    runs: list[str]
+    cores: float
+    """CPU seconds of the process in a second."""
+
+
+def headed(plan: Plan, seed: int, puzzles: int) -> Plan:
+    """Return a plan with other puzzles before each prompt. Behind words of no meaning the model says nothing."""
+    task = Plugin(name="countdown")
+    others = (Plugins().task(task, each.text).render("serial", 8) for each in draw(puzzles, seed + 1))
+    header = Text(text=" ".join(others) + " ")
+    steps = [
+        step.model_copy(update={"op": step.op.model_copy(update={"prompt": (header, *step.op.parts)})})
+        if isinstance(step.op, Think)
+        else step
+        for step in plan.steps
+    ]
+    return plan.model_copy(update={"steps": tuple(steps)})
+
+
+async def solve(
+    orchestrator: AsyncOrchestrator, what: str, planner: Planner, headers: list[int], together: int, seed: int
+) -> Runs:
+    """Run some puzzles, so many at a time."""
+    gate, problems = asyncio.Semaphore(together), draw(len(headers), seed)
+
+    async def one(number: int, header: int) -> str:
+        text = problems[number].text
+        request = Request(text=text, task=Plugin(name="countdown"), seed=seed + number)
+        plan = planner.start(Brief(request, Plugins().task(request.task, text)))
+        given: dict[str, Any] = {"plan": headed(plan, seed + number, header)} if header else {"planner": planner}
+        async with gate:
+            return (await orchestrator.run(text, task="countdown", seed=seed + number, **given)).run
+
+    wall, cpu = time.perf_counter(), time.process_time()
+    runs = await asyncio.gather(*(one(i, header) for i, header in enumerate(headers)))
+    return Runs(what, list(runs), (time.process_time() - cpu) / (time.perf_counter() - wall))
+
+
+async def measured(folder: Path, piece: Piece) -> None:
+    """Run all configurations of a piece on a new engine, and write down which runs are whose."""
+    journal = folder / f"{piece.name}.jsonl"
+    journal.unlink(missing_ok=True)
+    rng = random.Random(piece.name)
+    kinds = [(name, together) for name in KINDS for together in TOGETHER]
+    rng.shuffle(kinds)
+    single = Single(max_tokens=120, temperature=1.0)
+    found: list[Runs] = []
+    async with AsyncOrchestrator(config=Config(worker="engine", slots=piece.slots, journal=journal)) as orchestrator:
+        await solve(orchestrator, "", single, [0] * 8, 8, 0)
+        for number, (name, together) in enumerate(kinds):
+            seed, lot = 1_000 * (100 * piece.round + number) + piece.slots, LOTS[(number + piece.round) % len(LOTS)]
+            alone = [HEADERS[i % len(HEADERS)] for i in range(lot)]
+            found.append(await solve(orchestrator, "", single, alone, lot, seed + 500))
+            planner, header = KINDS[name]
+            what = f"{piece.slots} slots, {name}, {together} at a time"
+            found.append(await solve(orchestrator, what, planner, [header] * PUZZLES, together, seed))
+    load = os.getloadavg()[0]
+    (folder / f"{piece.name}.json").write_text(json.dumps({"load": load, "runs": found}))
+
+
+def report(folder: Path, cpu: bool) -> None:
+    """Fit, simulate, and print the table; with `cpu` in CPU seconds of the process in place of seconds."""
+    pieces = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("round-*.json"))]
+    attempts: list[Recorded] = []
+    for at, (path, said) in enumerate(pieces):
+        for what, runs, had in said["runs"]:
+            share = had if cpu else 1.0
+            for each in recorded(path.with_suffix(".jsonl"), set(runs))[0] if not what else ():
+                times = {"began": each.began * share, "ended": each.ended * share}
+                attempts.append(replace(each, worker=f"{at} {runs[0]}", **times))
+    profile = fit(attempts, model="countdown")
+    print(profile.model_dump_json(exclude={"lengths"}))
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    cores: dict[str, list[float]] = defaultdict(list)
+    for path, said in pieces:
+        for what, runs, had in said["runs"]:
+            cores[what].append(had)
+            if what:
+                rows[what].append(compared(path.with_suffix(".jsonl"), profile, set(runs), share=had if cpu else 1.0))
+    alone = cores.pop("")
+    print(f"cores that single answers had: {min(alone):.2f} to {max(alone):.2f}, median {median(alone):.2f}")
+    _table(rows, cores)
+    print(f"load after each piece: {', '.join(format(said['load'], '.1f') for _, said in pieces)}")
+
+
+def _table(rows: dict[str, list[dict[str, Any]]], cores: dict[str, list[float]]) -> None:
+    print("| configuration | makespan, simulated | error | p99, simulated | error | cores |\n|---|---|---|---|---|---|")
+    names = "makespan_seconds", "simulated_makespan_seconds", "p99_seconds", "simulated_p99_seconds"
+    figures: list[tuple[float, ...]] = []
+    for what, found in sorted(rows.items()):
+        figures.append(tuple(fmean(each[name] for each in found) for name in names))
+        span, ours, p99, our_p99 = figures[-1]
+        print(
+            f"| {what} | {span:.2f} s, {ours:.2f} s | {ours / span - 1:+.1%} | {p99:.2f} s, {our_p99:.2f} s | "
+            f"{our_p99 / p99 - 1:+.1%} | {fmean(cores[what]):.2f} |"
+        )
+    makespan = fmean(abs(ours / span - 1) for span, ours, _, _ in figures)
+    p99 = fmean(abs(ours / real - 1) for _, _, real, ours in figures)
+    tau: Any = kendalltau([each[0] for each in figures], [each[1] for each in figures])
+    rounds = min(map(len, rows.values()))
+    print(
+        f"{len(figures)} configurations, {rounds} or more rounds each: mean error of the makespan {makespan:.1%} "
+        f"(goal 10 %), of the p99 {p99:.1%} (20 %), Kendall's τ {tau.statistic:.2f} (.80)"
+    )
 
 
 def main() -> None:
-    """Record, fit, simulate, and print the table."""
+    """Do what fits into the minutes, then say how far it is."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration", description=__doc__)
-    parser.add_argument("--folder", type=Path, help="keep the journals here")
+    parser.add_argument("--folder", type=Path, default=Path("build/calibration"), help="keep the pieces here")
+    parser.add_argument("--minutes", type=float, default=9.0, help="begin no piece that would probably end later")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--report", action="store_true", help="only fit and simulate what there is")
+    parser.add_argument("--cpu", action="store_true", help="report in CPU seconds of the process, on a busy machine")
     options = parser.parse_args()
-    folder = options.folder or Path(tempfile.mkdtemp())
-    folder.mkdir(parents=True, exist_ok=True)
-    config = Config(worker="engine")
-    print(f"load before: {os.getloadavg()[0]:.1f}")
-    asyncio.run(probe(config, folder / "probe.jsonl"))
-    runs = asyncio.run(measured(config, folder / "held-out.jsonl"))
-    print(f"load after: {os.getloadavg()[0]:.1f}")
-    profile = fit(*recorded(folder / "probe.jsonl"), model=config.model)
-    print(profile.model_dump_json(exclude={"lengths"}))
-    rows: list[dict[str, Any]] = []
-    for (width, together), names in runs.items():
-        row = compared(folder / "held-out.jsonl", profile, names)
-        rows.append(row)
-        print(f"votes of {width}, {together} at a time: {row}")
-    makespan = fmean(abs(row["makespan_error"]) for row in rows)
-    p99 = fmean(abs(row["p99_error"]) for row in rows)
-    both = [row["makespan_seconds"] for row in rows], [row["simulated_makespan_seconds"] for row in rows]
-    tau: Any = kendalltau(*both)
-    print(f"mean errors: makespan {makespan:.1%}, p99 {p99:.1%}; Kendall's τ {tau.statistic:.2f} over {len(rows)}")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    began, longest = time.perf_counter(), 0.0
+    pieces = [Piece(number, slots) for number in range(options.rounds) for slots in SLOTS]
+    for piece in [] if options.report else pieces:
+        if (options.folder / f"{piece.name}.json").exists():
+            continue
+        now = time.perf_counter()
+        if now - began + longest > 60 * options.minutes:
+            break
+        asyncio.run(measured(options.folder, piece))
+        longest = max(longest, time.perf_counter() - now)
+        print(f"{piece.name}: {time.perf_counter() - now:.0f} s", flush=True)
+    report(options.folder, options.cpu)
 
 
 if __name__ == "__main__":

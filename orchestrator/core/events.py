@@ -211,6 +211,20 @@ class WorkerDown(_Written):
 
 
 @dataclass(slots=True)
+class CacheChanged(_Written):
+    """A worker says what its prefix cache holds of contexts that it was sent. Its first such news says that from now on
+    it tells of every change."""
+
+    kind: Literal["cache-changed"] = field(default="cache-changed", kw_only=True)
+    at: float
+    worker: str
+    held: tuple[tuple[int, Annotated[int, Field(ge=0)]], ...] = ()
+    """Attempts, and how many tokens it holds of the prompt of each: these from the start, and none after them."""
+    cleared: bool = False
+    """Before that it has forgotten everything."""
+
+
+@dataclass(slots=True)
 class Counted(_Written):
     """A worker has counted the prompt of a ready step, as it was asked to (`Count`)."""
 
@@ -289,6 +303,7 @@ Event = (
     | Stopped
     | WorkerUp
     | WorkerDown
+    | CacheChanged
     | Counted
     | Tick
     | Cancelled

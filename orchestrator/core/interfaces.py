@@ -317,6 +317,16 @@ class Progress:
     """The lowest such mean so far."""
 
 
+@dataclass(frozen=True, slots=True)
+class CacheNews:
+    """What a worker's prefix cache holds of the prompts that it was sent, by its engine's own events."""
+
+    held: tuple[tuple[int, int], ...] = ()
+    """Attempts, and how many tokens it holds of the prompt of each: these from the start, and none after them."""
+    cleared: bool = False
+    """Before that it has forgotten everything."""
+
+
 @runtime_checkable
 class Worker(Protocol):
     """The only thing that touches the world. Its constructor is cheap; `start` does the work.
@@ -374,6 +384,12 @@ class Worker(Protocol):
         before a job is sent whose prompt a budget limits. A worker need not have this method."""
         return None
 
+    async def cache_news(self) -> AsyncIterator[CacheNews]:
+        """Yield what changes in the prefix cache, some of it at once, if the worker can tell: steps are placed by it.
+        The first news may be empty. The driver reads it as it does `health`. A worker need not have this method."""
+        return
+        yield
+
 
 Tell = Callable[["Progress | Result | Failure"], None]
 """Takes what a worker says of a job. Called on the event loop's thread."""
@@ -415,6 +431,12 @@ class Offer(NamedTuple):
     counts_tokens: bool
     """It has a method `count_tokens` of its own."""
     prices: Mapping[str, Price]
+
+
+def cache_news(worker: Worker) -> AsyncIterator[CacheNews] | None:
+    """Return a worker's news of its prefix cache; `None` for one that has none."""
+    own = getattr(type(worker), "cache_news", Worker.cache_news)
+    return None if own is Worker.cache_news else worker.cache_news()
 
 
 def offer(worker: Worker) -> Offer:

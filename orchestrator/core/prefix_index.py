@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 BYTES_A_TOKEN = 4
 """Of text, roughly; a token id takes as many."""
@@ -15,6 +16,8 @@ _MISS, _HIT = 0.8, 1.02
 """Factors by which the room of a worker changes that reports other hits than were expected."""
 _TELLING = 64
 """Tokens: a hit that was expected and is shorter says nothing about the room."""
+_CONTEXTS, _CONTEXT_BYTES = 4096, 8 << 20
+"""Contexts of attempts that are remembered for a worker that tells of them, and their bytes."""
 
 
 class _Node:
@@ -31,7 +34,10 @@ class _Node:
 class _Cache:
     """What one worker is believed to hold."""
 
-    __slots__ = ("bit", "bytes_a_token", "order", "read", "reports", "room", "told", "used")
+    __slots__ = (
+        "bit", "block", "bytes_a_token", "contexts", "order", "read", "remembered", "reports", "room", "tells", "told",
+        "used",
+    )  # fmt: skip
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
@@ -47,10 +53,19 @@ class _Cache:
         self.reports = False
         """Whether it has ever reported cached tokens: one that never does says nothing by reporting none."""
         self.read, self.bytes_a_token = (0, 0), float(BYTES_A_TOKEN)
+        self.tells = False
+        """Whether it says what it holds; then nothing is guessed from its size."""
+        self.block = 0
+        self.contexts: OrderedDict[int, tuple[Hashable, bytes, float]] = OrderedDict()
+        """By attempt: root, content, and bytes for each token (0: not known yet)."""
+        self.remembered = 0
+        """Bytes of these."""
 
     @property
     def most(self) -> float:
         """Bytes that it holds."""
+        if self.tells:
+            return math.inf
         return self.room * (UNKNOWN if self.told is None else self.told * self.bytes_a_token)
 
 
@@ -60,6 +75,9 @@ class PrefixIndex:
     It is told what was sent where (`sent`) and what became of it (`ended`, `evicted`). Each worker's part is bounded by
     the size of its cache; what was least recently used goes first, the end of a context before its beginning, as in
     vLLM. Contexts of different roots (model, salt) share nothing.
+
+    A worker that follows its engine's own events says what it holds of a context that it was sent (`holds`). From then
+    on it is believed, and its size is not: an engine may share its cache with others.
 
     >>> index = PrefixIndex()
     >>> index.sent("a", "model", b"header and question"), index.held("model", b"header and another")
@@ -74,18 +92,36 @@ class PrefixIndex:
     def __len__(self) -> int:
         return sum(cache.used for cache in self._caches.values())
 
-    def limit(self, worker: str, tokens: int | None) -> None:
-        """Say how many tokens a worker's cache holds, if it tells."""
+    def limit(self, worker: str, tokens: int | None, block: int | None = None) -> None:
+        """Say how many tokens a worker's cache holds, and how many a block of it, if it tells."""
         cache = self._cache(worker)
-        cache.told = tokens
+        cache.told, cache.block = tokens, block or 0
         self._trim(cache)
 
     def forget(self, worker: str) -> None:
-        """A worker went away, or has emptied its cache."""
+        """A worker went away with its cache."""
         cache = self._caches.get(worker)
         if cache is not None:
-            while cache.order:
-                self._drop(cache)
+            self._empty(cache)
+            cache.contexts.clear()
+            cache.tells, cache.remembered = False, 0
+
+    def told(self, worker: str, held: Iterable[tuple[int, int]], cleared: bool = False) -> None:
+        """A worker says, by its engine's events, what its cache holds: of the contexts of these attempts so many tokens
+        from the start, and none after them. `cleared`: it has forgotten everything before."""
+        cache = self._cache(worker)
+        cache.tells = True
+        if cleared:
+            self._empty(cache)
+        for attempt, tokens in held:
+            if (known := cache.contexts.get(attempt)) is not None:
+                root, content, scale = known
+                scale = scale or cache.bytes_a_token
+                upto = min(len(content), round(tokens * scale))
+                self._cut(cache, root, content, upto, max(upto, round((tokens + cache.block) * scale)))
+                if upto:
+                    self._enter(cache, root, content[:upto])
+        self._trim(cache)
 
     def held(self, root: Hashable, content: bytes) -> dict[str, int]:
         """Return how many bytes of a context, from its start, each worker holds; workers without any are left out."""
@@ -105,9 +141,28 @@ class PrefixIndex:
                 new ^= bit
         return held
 
-    def sent(self, worker: str, root: Hashable, content: bytes) -> int:
-        """A context was sent to a worker, which from now on holds it; return how many bytes it had of it."""
+    def sent(self, worker: str, root: Hashable, content: bytes, attempt: int = 0) -> int:
+        """A context was sent to a worker, which from now on holds it; return how many bytes it had of it. `attempt`:
+        by which the worker may tell of it later."""
         cache = self._cache(worker)
+        if attempt and cache.tells:
+            cache.contexts[attempt] = root, content, 0.0
+            cache.remembered += len(content)
+            while len(cache.contexts) > _CONTEXTS or cache.remembered > max(_CONTEXT_BYTES, len(content)):
+                _, (_, oldest, _) = cache.contexts.popitem(last=False)
+                cache.remembered -= len(oldest)
+        had = self._enter(cache, root, content)
+        self._trim(cache)
+        return had
+
+    def measured(self, worker: str, attempt: int, scale: float) -> None:
+        """The context of an attempt has so many bytes for each token."""
+        cache = self._cache(worker)
+        if (known := cache.contexts.get(attempt)) is not None:
+            cache.contexts[attempt] = *known[:2], scale
+
+    def _enter(self, cache: _Cache, root: Hashable, content: bytes) -> int:
+        """Enter a context as held and just used; return how many bytes of it were held before."""
         node, at, had = self._roots.get(root), 0, 0
         if node is None:
             node = self._roots[root] = _Node(b"", None)
@@ -131,7 +186,6 @@ class PrefixIndex:
         for node in reversed(path):
             cache.order[node] = None
             cache.order.move_to_end(node)
-        self._trim(cache)
         return had
 
     def ended(self, worker: str, sent: int, had: int, prompt: int, cached: int, generated: int) -> None:
@@ -148,6 +202,8 @@ class PrefixIndex:
             if cache.read[1] > 1 << 16:
                 cache.read = cache.read[0] >> 1, cache.read[1] >> 1
             cache.bytes_a_token = cache.read[0] / cache.read[1]
+        if cache.tells:
+            return
         expected = had / cache.bytes_a_token
         if cache.reports and expected >= _TELLING:
             if cached < expected / 2:
@@ -211,8 +267,37 @@ class PrefixIndex:
             self._drop(cache)
 
     def _drop(self, cache: _Cache) -> None:
-        """Let a worker hold its least recently used piece no longer. One that nobody holds goes."""
-        node, _ = cache.order.popitem(last=False)
+        """Let a worker hold its least recently used piece no longer."""
+        self._let_go(cache, next(iter(cache.order)))
+
+    def _empty(self, cache: _Cache) -> None:
+        while cache.order:
+            self._drop(cache)
+
+    def _cut(self, cache: _Cache, root: Hashable, content: bytes, upto: int, after: int) -> None:
+        """Let a worker hold nothing of a context from `upto` on, and nothing that continues it beyond `after`, where
+        the first block ends that it lacks. What leaves the context between the two is in another block, and stays."""
+        for place in (upto, after):
+            for node, end in self._walk(root, content):
+                if (start := end - len(node.edge)) < place < end:
+                    self._split(node, place - start)
+                    break
+        path = [(node, end) for node, end in self._walk(root, content) if end - len(node.edge) >= upto]
+        beyond = [node for node, end in path if end - len(node.edge) >= after][:1]
+        while beyond:
+            node = beyond.pop()
+            beyond += (node.children or {}).values()
+            if node.holders & cache.bit:
+                self._let_go(cache, node)
+        for node, _ in reversed(path):
+            if any(child.holders & cache.bit for child in (node.children or {}).values()):
+                break
+            if node.holders & cache.bit:
+                self._let_go(cache, node)
+
+    def _let_go(self, cache: _Cache, node: _Node) -> None:
+        """Let a worker hold a piece no longer. One that nobody holds goes."""
+        del cache.order[node]
         if node.holders < 0:  # not a context but room that others took
             cache.used += node.holders
             return

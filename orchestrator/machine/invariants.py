@@ -28,6 +28,12 @@ def check(machine: Machine, *, follows: bool = False) -> None:
             _check_needs(node)
             _check_accounts(node)
             _check_branches(node)
+    waiting = sum(not run.live and not run.paused for run in machine.runs.values())
+    _demand(machine.waiting_runs == waiting, "the machine", f"counts {machine.waiting_runs} waiting runs of {waiting}")
+    thinks = [node for node in machine.nodes.values() if node.step.op.kind == "think" and not node.run.paused]
+    steps = sum(node.state is State.READY for node in thinks)
+    steps += sum(attempt.node.step.op.kind == "think" for attempt in machine.attempts.values())
+    _demand(machine.model_steps == steps, "the machine", f"counts {machine.model_steps} model steps of {steps}")
     for node in machine.nodes.values():
         _demand(node.run.id in machine.runs, node.id, "outlives its run")
     for attempt in machine.attempts.values():

@@ -57,6 +57,7 @@ from typing import assert_never
 from ..core.errors import PlaitError, WorkerLost
 from ..core.events import (
     Action,
+    CacheChanged,
     Cancelled,
     Counted,
     Elsewhere,
@@ -153,6 +154,16 @@ class Machine:
         return self._records.last_attempt
 
     @property
+    def waiting_runs(self) -> int:
+        """Runs of which nothing is under way, those left out that are paused."""
+        return self._records.waiting
+
+    @property
+    def model_steps(self) -> int:
+        """Model steps that run, or could run if there were a slot."""
+        return self._records.ready + self._records.thinking
+
+    @property
     def refused(self) -> list[tuple[int, Refused]]:
         """Steps that were refused an attempt in the last `handle`, each with how many actions came before."""
         return self._dispatcher.refused
@@ -186,6 +197,8 @@ class Machine:
                 self._slots.worker_up(event)
             case WorkerDown():
                 self._on_worker_down(event)
+            case CacheChanged():
+                self._records.prefixes.told(event.worker, event.held, event.cleared)
             case Cancelled():
                 self._on_cancelled(event)
             case Pruned():
@@ -258,6 +271,9 @@ class Machine:
         self._open_answer(at)
         taken = other._records.runs.pop(run)
         taken.share = self.queue.enter(run, taken.request)
+        if not taken.paused:
+            self._records.waiting += 1
+            self._records.ready += taken.ready
         for node in take_over(self._records, self._slots.timers, other._records, other._slots.timers, taken, at):
             self._steps.enqueue(node)
         self._dispatcher.advance()
@@ -445,6 +461,7 @@ class Machine:
         if account is not None:
             self._plans.arm_deadline(account, run)
         self.runs[run.id] = run
+        self._records.waiting += 1
         run.share = self.queue.enter(run.id, request)
         self._plans.start(nodes)
         self._plans.close_scope(scope)
@@ -496,7 +513,11 @@ class Machine:
         if run is None:
             self.late += 1
             return
-        run.paused = event.on
+        if run.paused != event.on:
+            run.paused = event.on
+            change = -1 if event.on else 1
+            self._records.ready += change * run.ready
+            self._records.waiting += 0 if run.live else change
         if not event.on:
             self._dispatcher.resume(run)
 
@@ -560,6 +581,9 @@ class Machine:
         assert run.root is not None and run.root.output is not None
         self._remember(run.id)
         del self.runs[run.id]
+        if not run.paused:
+            self._records.waiting -= 1
+            self._records.ready -= run.ready
         self.queue.leave(run.share)
         self._dispatcher.holding.pop(run.id, None)
         for node in run.nodes:

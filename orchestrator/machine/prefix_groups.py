@@ -34,7 +34,7 @@ def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
         host.context += attempt.context
         root, content = context_of(node)
         if content:
-            attempt.expected = index.sent(worker, root, content)
+            attempt.expected = index.sent(worker, root, content, attempt.id)
     group.sent[worker] = group.sent.get(worker, 0) + 1
     group.live[worker] = group.live.get(worker, 0) + 1
 
@@ -44,6 +44,8 @@ def gone(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixIndex)
     host = attempt.worker
     if attempt.node.step.op.kind == "think":
         _, content = context_of(attempt.node)
+        if usage.prompt and content:
+            index.measured(host.name, attempt.id, BYTES_A_TOKEN * prompt_tokens(attempt.node) / usage.prompt)
         index.ended(host.name, len(content), attempt.expected, usage.prompt, usage.cached, usage.completion)
     host.context -= attempt.context
     group.live[host.name] -= 1

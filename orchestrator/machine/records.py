@@ -189,6 +189,11 @@ class Node:
         run = self.run
         if run.watched:
             run.note_move(self, start)
+        if (finish is READY or start is READY) and self.step.op.kind == "think":
+            change = 1 if finish is READY else -1
+            run.ready += change
+            if not run.paused:
+                records.ready += change
         name, at = NAMES[finish], records.now
         self._moves += (at, name, reason)
         records.moves.append((at, self.id, NAMES[start], name, reason))
@@ -355,6 +360,8 @@ class Run:
     """When it was submitted."""
     live: int = 0
     """Attempts that are not gone."""
+    ready: int = 0
+    """Model steps that are ready."""
     held: Backlog = field(default_factory=Backlog)
     """Ready steps that a policy holds back."""
     forced: Node | None = None
@@ -566,6 +573,12 @@ class Records:
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     """Who has what cached, of all runs that have policies."""
     last_attempt: int = 0
+    ready: int = 0
+    """Model steps that are ready, of runs that are not paused."""
+    thinking: int = 0
+    """Attempts at model steps."""
+    waiting: int = 0
+    """Runs of which nothing is under way, though they are not paused."""
     now: float = 0.0
     """Time of the event being handled."""
     actions: list[Action] = field(default_factory=list[Action])

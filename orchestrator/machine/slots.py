@@ -49,7 +49,10 @@ class Slots:
             op = resolve(node, tokens, 0 if checkpoint is None else len(checkpoint.ids))
         attempt = Attempt(number, node, worker, tokens, grant.short, records.now, priority)
         records.attempts[number] = attempt
+        if not run.live and not run.paused:
+            records.waiting -= 1
         run.live += 1
+        records.thinking += op.kind == "think"
         node.ran_on = worker.name
         if isinstance(op, Think):
             begin = (Text(text=op.begin),) if op.begin else ()
@@ -124,6 +127,9 @@ class Slots:
         elif node.hedge is attempt:
             node.hedge = None
         run.live -= 1
+        if not run.live and not run.paused:
+            self._records.waiting += 1
+        self._records.thinking -= node.step.op.kind == "think"
         if usage is not NO_USAGE:
             run.meter.add(usage, read)
         node.spent = usage if node.spent is None else node.spent + usage
@@ -172,7 +178,7 @@ class Slots:
     def worker_up(self, event: WorkerUp) -> None:
         """Enter a worker, bring one back, or change what one offers."""
         self._queue.worker_up(event)
-        self._records.prefixes.limit(event.worker, event.cache_tokens)
+        self._records.prefixes.limit(event.worker, event.cache_tokens, event.block)
         self._let_go(self._records.workers[event.worker])
 
     def worker_down(self, name: str, returning: bool) -> None:

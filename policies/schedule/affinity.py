@@ -35,8 +35,9 @@ class Affinity(Policy):
     overload: float = Field(default=2.0, ge=1.0)
     """The worker is overloaded when it runs more than this times as many attempts as the least loaded one …"""
     slack: int | None = Field(default=None, ge=0)
-    """… and this many more besides; by default 32, or three quarters of its slots if these are fewer. Then the step
-    goes to the least loaded one and its context is read again."""
+    """… and this many more besides; by default 32, or three quarters of its slots if these are fewer; for a
+    beginning that another run has left there a quarter of its slots, since all runs may want it. Then the step goes to
+    the least loaded one and its context is read again."""
     wait: bool = True
     """A step whose worker has no free slot and is not overloaded waits for it. Off: it goes to the least loaded one."""
     read: int = Field(default=150, ge=0)
@@ -53,7 +54,9 @@ class Affinity(Policy):
             return None
         idlest = view.idlest(step)
         least = idlest.running if idlest is not None else 0
-        slack = self.slack if self.slack is not None else min(32, 3 * wanted.slots // 4)
+        slack = self.slack
+        if slack is None:
+            slack = min(32, 3 * wanted.slots // 4 if of_run else -(-wanted.slots // 4))
         if wanted.running > self.overload * least + slack:
             return None
         if wanted.takes(step):

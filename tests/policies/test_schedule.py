@@ -159,6 +159,19 @@ def test_affinity_leaves_a_worker_that_is_overloaded_by_the_stated_factor() -> N
     assert len(counts) == 2
 
 
+def test_a_beginning_that_many_runs_want_is_replicated_before_its_worker_is_full() -> None:
+    """With three quarters of the slots, as for a run's own siblings, the p99 was 1.5 times that of load alone."""
+    request = Request(
+        text="h" * 8_000,
+        planner=Plugin(name="single", options={"max_tokens": 100}),
+        policies=(Plugin(name="affinity"),),
+    )
+    hosts = [Host(f"e{i}", 32, cache_tokens=16_000) for i in range(4)]
+    report = simulate_workload(request, [0.0, *(0.5 + 0.001 * i for i in range(48))], hosts=hosts)
+    assert 0 < report.idlest <= report.busiest
+    assert report.prompt_computed < 5 * 2_000
+
+
 def test_affinity_waits_for_a_full_worker_or_does_not_as_it_is_told() -> None:
     hosts = cluster(2, slots=4)
     plan = votes("aa", width=6)

@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import Progress, Worker
+from plait.core.interfaces import CacheNews, Progress, Worker
 from plait.core.ops import Kind, Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
+from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import made, takes
 from .._shared.streams import Checkpoint, Inbox
 from .options import EngineOptions
@@ -84,7 +85,7 @@ class Engine(Worker):
         self._thread: threading.Thread | None = None
         self._orders: dict[int, EngineRequest] = {}
         self._keys = itertools.count(1)
-        self._gone = asyncio.Event()
+        self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
         self._lost = ""
 
     async def start(self) -> None:
@@ -94,7 +95,7 @@ class Engine(Worker):
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[Core] = loop.create_future()
         self._inbox = Inbox(loop)
-        self._gone, self._lost = asyncio.Event(), ""
+        self._gone, self._lost, self._cache = asyncio.Event(), "", Mailbox(EMPTY)
         self._thread = threading.Thread(target=self._main, args=(ready,), name=f"plait-{self.name}", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
@@ -150,6 +151,12 @@ class Engine(Worker):
         """Return the tokens of a prompt."""
         return len(self._core.prompter.ids(op)) if self._core is not None else None
 
+    async def cache_news(self) -> AsyncIterator[CacheNews]:
+        """Yield what vLLM says of its prefix cache (`kv_events`)."""
+        if self._core is not None and self._core.cached is not None:
+            async for news in self._cache:
+                yield news
+
     async def health(self) -> AsyncIterator[bool]:
         """Yield `True` once; end when the engine has broken, hangs or is closed. It does not come back by itself."""
         if self._gone.is_set():
@@ -176,6 +183,7 @@ class Engine(Worker):
         self._core = None
         for order in list(self._orders.values()):  # orders that came after the last that the thread took
             order.stream.push(Result(prompt_ids=tuple(order.prompt), value="", finish="cancelled"))
+        self._cache.close()
         self._gone.set()
 
     def stats(self) -> dict[str, int]:
@@ -254,12 +262,19 @@ class Engine(Worker):
                     self._reload(core, order)
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
+        if core.cached is not None and (not core.running or core.counts["steps"] % REPORTS == 0):
+            self._tell_cache(core.cached)
         if checkpoint is not None and checkpoint.ids:
             if self.on_checkpoint is not None:
                 self.on_checkpoint(checkpoint)
             else:
                 self._inbox.call(lambda: self._tell(checkpoint))
         return True
+
+    def _tell_cache(self, cached: CachedBlocks) -> None:
+        if (news := cached.news()) is not None:
+            mailbox = self._cache
+            self._inbox.call(lambda: mailbox.put(news))
 
     def _reload(self, core: Core, order: Reload) -> None:
         done, error = order.done, None

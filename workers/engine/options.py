@@ -47,5 +47,8 @@ class EngineOptions(Frozen):
     checkpoint: int = Field(default=0, ge=0)
     """Every so many engine steps the new token ids of all requests are told, also of requests that do not stream, so
     that another engine can go on from there if this one dies; 0 for never."""
+    kv_events: bool = False
+    """Follow vLLM's own news of blocks that its prefix cache stores and evicts, so that steps are placed by what it
+    really holds. It pays with several engines."""
     silence: float = Field(default=600.0, gt=0)
     """Seconds in which an engine that has requests has to make a step; else it is taken for dead."""

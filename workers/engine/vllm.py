@@ -21,13 +21,14 @@ from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
+from .._shared.cached_blocks import CachedBlocks, read
 from .._shared.confidence import Trace, measure
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop
 from .._shared.streams import Checkpoint, Stream
 from .options import EngineOptions
 from .parameters import Abilities, engine_arguments, lora_rank
-from .private import Seen, pack_head, prefill_field, seen
+from .private import Seen, follow_blocks, pack_head, prefill_field, seen
 from .process import INSTALL, environment, explain, first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 
@@ -46,6 +47,8 @@ class Core:
     def __init__(self, spec: EngineOptions) -> None:
         """Load the model; raises `EngineError`, or whatever vLLM raises."""
         self.engine: Any = None
+        self.cached: CachedBlocks | None = None
+        """What vLLM's prefix cache holds, if that is followed."""
         self.running: dict[str, EngineRequest] = {}
         self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0, "queries": 0, "hits": 0}
         self._inner: dict[str, EngineRequest] = {}
@@ -88,6 +91,12 @@ class Core:
         self._tokens_input = tokens_input()
         self._salted = "cache_salt" in inspect.signature(self._tokens_input).parameters
         self._taps = self._tap()
+        if spec.kv_events:
+            blocks = CachedBlocks()
+            if follow_blocks(engine, lambda events: _take(blocks, events)):
+                self.cached = blocks
+            else:
+                log.warning("vLLM %s does not say what its prefix cache holds: it is guessed", vllm.__version__)
         self._scheduler: Any = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
         self._loras = self._load(spec.lora, adding) if spec.lora else {}
 
@@ -292,6 +301,9 @@ class Core:
         self._inner.pop(order.inner, None)
         self.counts["prompt"] += len(order.context)
         self.counts["cached"] += order.cached
+        if self.cached is not None:
+            model = order.lora.lora_name if order.lora is not None else ""
+            self.cached.ended(order.attempt, order.prompt, model, order.salt)
         if reason == "error":
             if self._without_form(order, news):
                 return
@@ -467,6 +479,8 @@ def load(args: dict[str, Any]) -> tuple[Any, Any]:
         raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
     known = inspect.signature(vllm.EngineArgs).parameters
     asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner"}
+    if args.get("kv_events_config"):
+        args = {**args, "kv_events_config": _events_config()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         taken = vllm.EngineArgs(**engine_arguments(args, known, asked, vllm.__version__))
@@ -503,7 +517,23 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         # together with some that have one.
         "max_loras": len(spec.lora) + 1 if rank else None,
         "max_lora_rank": rank,
+        "kv_events_config": True if spec.kv_events else None,
     }
+
+
+def _events_config() -> Any:
+    """Return the setting that makes vLLM tell of its prefix cache, to nobody yet; `None` where it has none."""
+    try:
+        from vllm.config import KVEventsConfig
+
+        return KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+    except (ImportError, TypeError, ValueError):
+        return None
+
+
+def _take(blocks: CachedBlocks, events: Sequence[Any]) -> None:
+    for event in events:
+        blocks.take(read(event))
 
 
 def _end_ids(engine: Any, prompter: Prompter) -> tuple[int, ...]:

@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import Progress, Worker
+from plait.core.interfaces import CacheNews, Progress, Worker
 from plait.core.ops import Kind, Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.options import made, takes
 from .._shared.streams import Stream
 from .connection import DEFAULT_KEY, Limits, Link
+from .kv_events import KvEvents
 from .limiter import Gate
 from .options import WIDE, HttpOptions, check
 from .probe import Server, probe, unchanged, unknown
@@ -74,6 +75,7 @@ class Http(Worker):
         self._live: dict[int, Live] = {}
         self._suspect = asyncio.Event()
         self._closed = False
+        self._events = KvEvents(given.kv_events, given.kv_replay) if given.kv_events else None
 
     @property
     def tenant(self) -> str:
@@ -104,6 +106,10 @@ class Http(Worker):
                 f"{self.base_url} did not answer within {seconds:g} s: check the address, and whether the server has "
                 "loaded its model"
             ) from None
+
+        finally:
+            if self._events is not None and self._sender is not None:
+                self._events.start()
 
     def _use(self, server: Server) -> None:
         self.models, self.identity = server.models, server.identity
@@ -146,6 +152,12 @@ class Http(Worker):
         says nothing."""
         return await self._sender.prompt_tokens(op) if self._sender is not None else None
 
+    async def cache_news(self) -> AsyncIterator[CacheNews]:
+        """Yield what the server says of its prefix cache (`kv_events`)."""
+        if self._events is not None:
+            async for news in self._events.mailbox:
+                yield news
+
     async def health(self) -> AsyncIterator[bool]:
         """Yield `True`, then `False` whenever the server cannot be reached and `True` when it can again."""
         up, every = True, self.options.ping_every
@@ -177,6 +189,8 @@ class Http(Worker):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._events is not None:
+            await self._events.close()
         for link in links:
             await link.close()
 
@@ -200,6 +214,10 @@ class Http(Worker):
             end = as_failure(EngineError(f"the request to {link.base_url} failed: {said}"))
         if isinstance(end, Failure):
             end = end.model_copy(update={"usage": live.used(sender.pace)})
+        elif self._events is not None and end.prompt_ids:
+            asked = live.think.model
+            model = asked if asked is not None and asked != sender.server.model else ""
+            self._events.ended(live.job.attempt, end, model, live.think.salt)
         sender.count(live)
         live.stream.push(end)
 

@@ -62,6 +62,12 @@ class HttpOptions(Frozen):
     data_parallel: int = Field(default=1, ge=1)
     """Replicas behind the address (`vllm serve --data-parallel-size`) with no router of prefixes before them: each line
     stays at one."""
+    kv_events: str | None = None
+    """Where vLLM publishes what its prefix cache stores and evicts (`vllm serve --kv-events-config '{"publisher":
+    "zmq", …}'`), such as `tcp://host:5557`: steps are placed by what it really holds. For a server of one replica that
+    takes token ids."""
+    kv_replay: str | None = None
+    """Where it repeats what was lost on the way (`replay_endpoint`)."""
     whole: int = Field(default=512, ge=0)
     """A step of at most so many tokens whose text nobody follows gets its answer in one piece, which costs both sides
     less; 0 for none. The server never says how long such an answer was that is given up: its tokens are estimated

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from plait.core.errors import EngineError, WorkerError, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import Progress, Worker
+from plait.core.interfaces import CacheNews, Progress, Worker
 from plait.core.ops import Kind, Think
 from plait.core.result import Failure, Result, as_failure
 
+from .._shared.cached_blocks import Mailbox
 from .._shared.resources import default_threads, local_model, usable_cores
 from .._shared.streams import Checkpoint, Stream
 from . import cluster
@@ -116,6 +117,7 @@ class RayWorker(Worker):
         self._sent = asyncio.Event()
         """Set when a call goes out."""
         self._health: asyncio.Queue[bool | None] = asyncio.Queue()
+        self._cache = Mailbox()
         self._follower: asyncio.Task[None] | None = None
         self._head: cluster.Head | None = None
         self._gone: asyncio.Task[str] | None = None
@@ -131,7 +133,7 @@ class RayWorker(Worker):
         it)."""
         if self._ray is not None:
             return
-        self._health = asyncio.Queue()
+        self._health, self._cache = asyncio.Queue(), Mailbox()
         self._ray = await cluster.join(self)
         self._head = cluster.Head(self._ray)
         self._gone = asyncio.create_task(self._head.gone())
@@ -191,6 +193,11 @@ class RayWorker(Worker):
         while (healthy := await self._health.get()) is not None:
             yield healthy
 
+    async def cache_news(self) -> AsyncIterator[CacheNews]:
+        """Yield what the hosted worker says of its prefix cache, if it says something."""
+        async for news in self._cache:
+            yield news
+
     async def count_tokens(self, op: Think) -> int | None:
         """Have the hosted worker count a prompt."""
         return await self._unless_gone(reply(self._actor.count_tokens, op)) if self._actor is not None else None
@@ -225,6 +232,7 @@ class RayWorker(Worker):
         for stream in list(self._streams.values()):
             stream.push(Result(value="", finish="cancelled"))
         self._health.put_nowait(None)
+        self._cache.close()
 
     async def stats(self) -> dict[str, int]:
         """Return the hosted worker's counters."""
@@ -357,6 +365,8 @@ class RayWorker(Worker):
                 for each in newest.result():
                     if isinstance(each, Checkpoint):
                         self._told.keep(each)
+                    elif isinstance(each, CacheNews):
+                        self._cache.put(each)
                     elif (stream := self._streams.get(each[0])) is not None:
                         stream.push(each[1])
         except Exception as error:

@@ -11,23 +11,25 @@ import contextlib
 import importlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
 from plait.core.errors import PlaitError, WorkerError
 from plait.core.events import Job
-from plait.core.interfaces import Progress, Worker
+from plait.core.interfaces import CacheNews, Progress, Worker, cache_news
 from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.streams import Checkpoint, together
 from .token_pipe import IdsOut
 
-EngineOutputs = tuple[int, Progress | Result | Failure] | Checkpoint
-"""An attempt and what is new of it, or the new ids of many."""
+EngineOutputs = tuple[int, Progress | Result | Failure] | Checkpoint | CacheNews
+"""An attempt and what is new of it, or the new ids of many, or news of the prefix cache."""
 
 FACTS = ("slots", "models", "cache_tokens", "block", "identity", "reports")
 """Attributes that a worker may know only when it has started."""
+CACHE_SECONDS = 0.1
+"""How long news of the prefix cache waits for other news to go out with."""
 GATHER_SECONDS = 0.004
 """How long progress waits for more before it goes out."""
 
@@ -74,6 +76,7 @@ class Host:
         self._due = math.inf
         """When the news has to go out, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
+        self._follower: asyncio.Task[None] | None = None
 
     async def start(self, ids: str | None = None) -> tuple[int, str | None, dict[str, Any]]:
         """Start the worker; return the process id, the error (raised through Ray it would hide its cause), and the
@@ -86,6 +89,8 @@ class Host:
             await self._worker.start()
         except Exception as error:
             return os.getpid(), str(error) or repr(error), {}
+        if (news := cache_news(worker)) is not None:
+            self._follower = asyncio.create_task(self._follow_cache(news))
         return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
 
     async def count_tokens(self, op: Think) -> int | None:
@@ -153,6 +158,8 @@ class Host:
     async def close(self) -> None:
         """Free the worker."""
         await self._worker.close()
+        if self._follower is not None:
+            self._follower.cancel()
         out, self._out = self._out, None
         if out is not None:
             out.close()
@@ -191,7 +198,12 @@ class Host:
 
     def _progress(self, place: int) -> Progress | Result | Failure | None:
         news = self._news[place]
-        return None if isinstance(news, Checkpoint) else news[1]
+        return None if isinstance(news, Checkpoint | CacheNews) else news[1]
+
+    async def _follow_cache(self, news: AsyncIterator[CacheNews]) -> None:
+        async for each in news:
+            self._news.append(each)
+            self._send_in(CACHE_SECONDS)
 
     def _way_out(self, path: str | None) -> Callable[[Checkpoint], None]:
         """Return the function that the worker's thread calls with checkpoints."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -108,10 +107,13 @@ async def probe(config: Config, journal: Path) -> None:
             await asyncio.gather(*runs)
 
 
-def compared(path: Path, profile: Profile, runs: Collection[str] | None = None) -> dict[str, Any]:
-    """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare."""
-    session = Session.read(path, runs)
-    report = _again(session, profile, path)
+def compared(
+    path: Path, profile: Profile, runs: Collection[str] | None = None, *, share: float = 1.0
+) -> dict[str, Any]:
+    """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare. `share`: what a
+    second of theirs is in seconds of the profile."""
+    session = Session.read(path, runs).slowed(share)
+    report = _again(session, profile)
     measured = Spread.of(session.latencies)
     return {
         "runs": len(session.latencies),
@@ -124,22 +126,26 @@ def compared(path: Path, profile: Profile, runs: Collection[str] | None = None) 
     }
 
 
-def _again(session: Session, profile: Profile, path: Path) -> WorkloadReport:
-    workers = Counter(each.worker for each in recorded(path)[0])
-    slots = max(profile.widest, 128)
-    hosts = [profile.host(name, slots) for name in sorted(workers)]
+def _again(session: Session, profile: Profile) -> WorkloadReport:
+    hosts = [profile.host(name, slots) for name, slots in sorted(session.slots.items())]
 
     def outcome(job: Job, rng: Any) -> Result | Failure:
         if isinstance(job.op, Call):
             return Result()
         known = session.lengths.get(job.step, job.op.sampling.max_tokens)
-        return Result(value="", usage=Usage(completion=max(1, known)))
+        prompt, cached = session.prompts.get(job.step, (0, 0))
+        value = session.values.get(job.step, "")
+        return Result(value=value, usage=Usage(prompt=prompt, cached=cached, completion=max(1, known)))
 
-    requests = [
-        request.model_copy(update={"planner": Plugin(name="fixed", options={"plan": plan.model_dump(mode="json")})})
-        for request, plan in zip(session.requests, session.plans, strict=True)
-    ]
-    return simulate_workload(requests, session.arrivals, hosts=hosts, latency=profile.latency(), outcome=outcome)
+    return simulate_workload(
+        session.requests,
+        session.arrivals,
+        planner=session.planners(),
+        after=session.follows(),
+        hosts=hosts,
+        latency=profile.latency(),
+        outcome=outcome,
+    )
 
 
 def _show(profile: Profile, path: Path, checks: dict[str, dict[str, Any]], output: Output) -> None:
@@ -147,7 +153,8 @@ def _show(profile: Profile, path: Path, checks: dict[str, dict[str, Any]], outpu
     say(f"{profile.model} on {profile.machine}, by {profile.attempts} recorded attempts", markup=False)
     say(
         f"a step: {profile.fixed * 1e3:.3g} ms and {profile.each * 1e3:.3g} ms for each sequence (up to "
-        f"{profile.widest} were seen); a prompt token: {profile.read * 1e6:.3g} µs; "
+        f"{profile.widest} were seen), {profile.context * 1e6:.3g} µs for each token of context; "
+        f"a prompt token: {profile.read * 1e6:.3g} µs; "
         f"dispatch {profile.dispatch * 1e3:.3g} ms, abort {profile.abort * 1e3:.3g} ms",
         markup=False,
     )

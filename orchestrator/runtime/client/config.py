@@ -137,6 +137,10 @@ class Config(BaseSettings):
     default `auto`, which looks at who owns the listed models."""
     data_parallel: int | None = Field(default=None, ge=1)
     """Replicas behind that address with no router of prefixes before them: each line stays at one."""
+    kv_events: str | None = None
+    """Where that server publishes what its prefix cache stores and evicts (`vllm serve --kv-events-config`), such as
+    `tcp://localhost:5557`; of several servers their addresses in the same order, with commas between them. Steps are
+    then placed by what caches really hold.."""
     api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
     """Name of the environment variable that holds that server's key, never the key itself; OPENAI_API_KEY by
     default."""
@@ -238,6 +242,11 @@ class Config(BaseSettings):
     `OTEL_EXPORTER_OTLP_ENDPOINT` says where to."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = "warning"
     """What is logged to standard error."""
+
+    @property
+    def event_addresses(self) -> tuple[str, ...]:
+        """The addresses in `kv_events`."""
+        return tuple(address for each in (self.kv_events or "").split(",") if (address := each.strip()))
 
     @property
     def base_urls(self) -> tuple[str, ...]:

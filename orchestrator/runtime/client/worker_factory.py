@@ -23,7 +23,9 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
 
     `ray` hosts one engine in each of `engines` Ray actors; any other name is a worker plugin that runs in this process.
     """
-    options = settings(config)
+    options, urls = settings(config), tuple(dict.fromkeys(config.base_urls))
+    if config.event_addresses and (config.worker != "http" or len(config.event_addresses) != len(urls)):
+        raise ConfigError("kv_events: give an address for each server in base_url (worker `http`), in the same order")
     if config.worker == "ray":
         pool = importlib.import_module("plait.workers.ray").pool
         engine = _accepted(plugins.worker_class("engine"), options)
@@ -39,8 +41,12 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
             )
     if config.engines != 1:
         raise ConfigError(f"{config.engines} engines need the worker `ray`; {config.worker!r} runs one in this process")
-    if config.worker == "http" and len(urls := config.base_urls) > 1:
-        named = ({**options, "base_url": url, "name": f"http-{i}"} for i, url in enumerate(dict.fromkeys(urls), 1))
+    if config.worker == "http" and len(urls) > 1:
+        addresses = config.event_addresses or (None,) * len(urls)
+        named = (
+            {**options, "base_url": url, "name": f"http-{i}", "kv_events": address}
+            for i, (url, address) in enumerate(zip(urls, addresses, strict=True), 1)
+        )
         return [plugins.worker("http", **_accepted(plugins.worker_class("http"), each)) for each in named]
     return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
 
@@ -105,6 +111,7 @@ def settings(config: Config) -> dict[str, Any]:
         "whole": config.whole,
         "hints": config.hints,
         "data_parallel": config.data_parallel,
+        "kv_events": config.kv_events,
     }
     if config.worker == "http":
         if config.base_url is None:

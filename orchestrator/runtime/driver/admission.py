@@ -53,7 +53,7 @@ class Admission:
         if self.most is None:
             return
         free = sum(max(0, each.free) for each in machine.workers.values() if each.up and "think" in each.serves)
-        waiting = max(0, coming - free) + sum(run.live == 0 and not run.paused for run in machine.runs.values())
+        waiting = max(0, coming - free) + machine.waiting_runs
         if not waiting:
             self._known, self._since = self._each(now), now
             self._ends.clear()

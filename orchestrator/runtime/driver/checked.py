@@ -14,7 +14,7 @@ from typing import cast, get_args
 from pydantic import ValidationError
 
 from ...core.errors import PlannerError, UsageError
-from ...core.interfaces import MOST_STEPS, Brief, Planner, Progress
+from ...core.interfaces import MOST_STEPS, Brief, CacheNews, Planner, Progress
 from ...core.plan import Plan, Step
 from ...core.result import NO_USAGE, NOTHING, Drawn, Failure, Finish, Result, Signals, Token, Usage
 from ...core.values import json_value, writable
@@ -35,6 +35,16 @@ def news(item: Progress) -> Progress:
     if said is item.text and tokens is item.tokens and ids is item.ids and not numbers:
         return item
     return replace(item, text=said, tokens=tokens, ids=ids, **numbers)
+
+
+def cache(said: CacheNews) -> CacheNews:
+    """Return a worker's news of its cache without what cannot be true."""
+    held = tuple(
+        pair
+        for pair in said.held
+        if isinstance(pair, tuple) and len(pair) == 2 and all(type(each) is int and 0 <= each < MOST for each in pair)  # pyright: ignore[reportUnnecessaryIsInstance]
+    )
+    return said if held == said.held else CacheNews(held, bool(said.cleared))
 
 
 def end(item: Result | Failure, worker: str) -> Result | Failure:

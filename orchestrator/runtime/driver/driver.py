@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Literal, NamedTuple, assert_never
@@ -19,6 +19,7 @@ from ...core.budget import Budget
 from ...core.errors import RAISED, ConfigError, UsageError, WorkerError
 from ...core.events import (
     Action,
+    CacheChanged,
     Cancel,
     Cancelled,
     Count,
@@ -42,10 +43,11 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...core.interfaces import Worker, offer
+from ...core.interfaces import CacheNews, Worker, cache_news, offer
 from ...core.result import as_failure
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
+from . import checked
 from .admission import Admission
 from .collector import Collector, uncollected
 from .elastic import Elastic
@@ -68,6 +70,8 @@ FAR = 5_000
 """Steps that the end of one starts, or branches of a join that it closes, from which on the same is done."""
 KEEP = 0.02
 """Seconds that events may wait to be written together."""
+LOOK = 0.1
+"""Seconds between two pieces of news of a worker's prefix cache."""
 
 
 class _Adoption(NamedTuple):
@@ -171,6 +175,8 @@ class Driver:
         """Take a worker in that has started, for the first time or again."""
         self._up(worker)
         self.jobs.spawn(self._follow(worker))
+        if (news := cache_news(worker)) is not None:
+            self.jobs.spawn(self._follow_cache(worker.name, news))
 
     def admit(self) -> None:
         """Raise `Overloaded` if so many runs wait that no other is taken."""
@@ -531,6 +537,16 @@ class Driver:
         except RAISED as error:
             log.warning("%s lost: %s", worker.name, error)
         self._post(WorkerDown(at=self.now(), worker=worker.name))
+
+    async def _follow_cache(self, worker: str, news: AsyncIterator[CacheNews]) -> None:
+        """Report what a worker says of its prefix cache, a few times a second at most."""
+        try:
+            async for each in news:
+                said = checked.cache(each)
+                self._post(CacheChanged(self.now(), worker, said.held, said.cleared))
+                await asyncio.sleep(LOOK)
+        except RAISED as error:
+            log.warning("%s tells nothing more of its cache: %s", worker, error)
 
     def _up(self, worker: Worker) -> None:
         self._post(replace(arrival(worker, self.now()), slots=self.resize(worker.name)))

@@ -22,11 +22,10 @@ from pydantic import Field
 from ...core.errors import RAISED
 from ...core.events import Event, WorkerUp
 from ...core.interfaces import Worker, offer
-from ...core.states import State
 from ...core.values import Frozen
 from ...machine import Machine
 
-__all__ = ["Bounds", "Elastic", "Scaler", "demand"]
+__all__ = ["Bounds", "Elastic", "Scaler"]
 
 log = logging.getLogger("plait.elastic")
 
@@ -75,15 +74,6 @@ class Scaler:
         if self._wanted[0][0] > now - span:
             return []
         return [number for at, number in self._wanted if at > now - span] or [self._wanted[-1][1]]
-
-
-def demand(machine: Machine) -> int:
-    """Return how many model steps run or could run if there were a slot."""
-    waiting = sum(
-        node.state is State.READY and node.step.op.kind == "think" and not node.run.paused
-        for node in machine.nodes.values()
-    )
-    return waiting + sum(attempt.node.step.op.kind == "think" for attempt in machine.attempts.values())
 
 
 class Host(Protocol):
@@ -158,7 +148,7 @@ class Elastic:
         absent = [each for each in self._pool if each not in here and each.name not in self._going]
         starting = [each for each in absent if each.name in self._work]
         slots = max(each.slots for each in self._pool)
-        wanted = self._scaler.wanted(now, demand(machine), slots, len(here) + len(starting))
+        wanted = self._scaler.wanted(now, machine.model_steps, slots, len(here) + len(starting))
         ready = [each for each in absent if each not in starting and self._again.get(each.name, now) <= now]
         for worker in ready[: max(0, wanted - len(here) - len(starting))]:
             self._begin(worker, self._start(worker))

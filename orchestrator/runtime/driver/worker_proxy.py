@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ...core.events import Job
-from ...core.interfaces import Progress, Worker, offer
+from ...core.interfaces import CacheNews, Progress, Worker, cache_news, offer
 from ...core.ops import Kind, Think
 from ...core.result import Failure, Result
 
@@ -50,6 +50,12 @@ class WorkerProxy(Worker):
         """Have the inner worker count a prompt, if it can."""
         count = getattr(self.inner, "count_tokens", None)
         return None if count is None else await count(op)
+
+    async def cache_news(self) -> AsyncIterator[CacheNews]:
+        """Yield what the inner worker says, if it says something."""
+        if (news := cache_news(self.inner)) is not None:
+            async for each in news:
+                yield each
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield what the inner worker says."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.events import WorkerUp
-from ..driver.elastic import Bounds, Scaler, demand
+from ..driver.elastic import Bounds, Scaler
 from .cluster import Cluster
 from .latency import Fault
 
@@ -52,7 +52,7 @@ class ElasticHosts:
                 self._gone(name)
         here = [name for name in self._names if name in self._since and name not in self._going]
         slots = cluster.batches[self._names[0]].host.slots
-        wanted = self._scaler.wanted(now, demand(cluster.machine), slots, len(here))
+        wanted = self._scaler.wanted(now, cluster.machine.model_steps, slots, len(here))
         for name in self._names:
             if len(here) < wanted and name not in self._since:
                 here.append(name)

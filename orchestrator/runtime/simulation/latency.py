@@ -58,12 +58,15 @@ class Host:
     """Tokens between two reports of a job that a budget counts; 0: it reports none before the end."""
     price: Price | None = None
     """Of its tokens and its time."""
+    context: float = 0.0
+    """Seconds by which a step of decoding takes longer for each token of context of all its sequences."""
     blocking: bool = False
     """Reading a prompt holds decoding up, as in an engine that does both in the same steps."""
 
-    def rate(self, batch: int) -> float:
-        """Return the tokens per second of each of `batch` sequences."""
-        return self.decode_rate(batch) if callable(self.decode_rate) else self.decode_rate
+    def rate(self, batch: int, context: float = 0.0) -> float:
+        """Return the tokens per second of each of `batch` sequences, which have so many tokens of context together."""
+        rate = self.decode_rate(batch) if callable(self.decode_rate) else self.decode_rate
+        return rate if not self.context else 1.0 / (1.0 / rate + self.context * context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,11 @@ class Running:
     """How sure it is of its tokens, where that is known."""
 
     @property
+    def context(self) -> float:
+        """Tokens before the one that is being generated, in the mean over its time."""
+        return (self.outcome.usage.prompt if isinstance(self.outcome, Result) else 0) + self.tokens / 2
+
+    @property
     def tokens(self) -> int:
         """How many it will generate."""
         return self.outcome.usage.completion if isinstance(self.outcome, Result) else 0
@@ -221,6 +229,8 @@ class Batch:
     mark: float = 0.0
     at: float = 0.0
     size: int = 0
+    context: float = 0.0
+    """Tokens of context of all sequences."""
     version: int = 0
     """Counts changes, to tell plans made before one."""
     read_until: float = 0.0
@@ -254,6 +264,7 @@ class Batch:
         """Begin to decode a sequence."""
         self.advance(now)
         self.size += 1
+        self.context += running.context
         running.joined = self.mark
         self._aim(running)
 
@@ -262,6 +273,7 @@ class Batch:
         if running.joined is not None:
             self.advance(now)
             self.size -= 1
+            self.context -= running.context
 
     def generated(self, running: Running, now: float) -> int:
         """Return how many tokens a sequence has."""
@@ -295,7 +307,7 @@ class Batch:
         """Drop everything."""
         self.advance(now)
         self._goals.clear()
-        self.size, self.read_until, self.debt = 0, now, 0.0
+        self.size, self.context, self.read_until, self.debt = 0, 0.0, now, 0.0
 
     def throttle(self, share: float, now: float) -> None:
         """Change the speed of all that is decoded, and of the prompts that are read from now on."""
@@ -303,7 +315,7 @@ class Batch:
         self.share = share
 
     def _rate(self) -> float:
-        return self.host.rate(self.size) * self.share
+        return self.host.rate(self.size, self.context) * self.share
 
     def _aim(self, running: Running) -> None:
         assert running.joined is not None

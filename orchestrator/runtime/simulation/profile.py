@@ -29,6 +29,10 @@ class Profile(Frozen):
     """Of a step of decoding, however many sequences."""
     each: float = Field(ge=0)
     """More for each sequence."""
+    context: float = Field(default=0.0, ge=0)
+    """More for each token of context of all sequences."""
+    typical: float = Field(default=0.0, ge=0)
+    """Tokens of context that a sequence had, in the mean."""
     read: float = Field(ge=0)
     """To read one token of a prompt."""
     dispatch: float = Field(default=0.0, ge=0)
@@ -45,13 +49,21 @@ class Profile(Frozen):
     """Tokens of steps that came to their end, by the step's name without its number; in order of size."""
 
     def step(self, sequences: float) -> float:
-        """Return the seconds of a step of decoding."""
-        return self.fixed + self.each * sequences
+        """Return the seconds of a step of decoding, with contexts as long as those that it was fitted to."""
+        return self.fixed + (self.each + self.context * self.typical) * sequences
 
     def host(self, name: str, slots: int, **options: Any) -> Host:
         """Return an engine of this model on this machine."""
         read = 1.0 / max(self.read, 1e-9)
-        return Host(name, slots, prefill_rate=read, decode_rate=lambda n: 1.0 / self.step(n), blocking=True, **options)
+        return Host(
+            name,
+            slots,
+            prefill_rate=read,
+            decode_rate=lambda n: 1.0 / (self.fixed + self.each * n),
+            context=self.context,
+            blocking=True,
+            **options,
+        )
 
     def latency(self, **options: Any) -> LatencyModel:
         """Return the times that are not the model's."""

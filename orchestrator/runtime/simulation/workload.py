@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
 from statistics import fmean, quantiles
+from types import MappingProxyType
 
 from ...core.errors import ConfigError, Overloaded
 from ...core.events import Finish
@@ -99,11 +100,12 @@ def simulate_workload(
     requests: Request | Sequence[Request],
     arrivals: Sequence[float],
     *,
-    planner: Planner | None = None,
+    planner: Planner | Sequence[Planner] | None = None,
     hosts: Sequence[Host] = (Host("host"),),
     latency: LatencyModel | None = None,
     outcome: Outcome = whole,
     confidence: Confidence | None = None,
+    after: Mapping[int, tuple[int, float]] = MappingProxyType({}),
     faults: Iterable[Fault | Throttle] = (),
     tools: Sequence[ToolSpec] = (),
     plugins: Plugins | None = None,
@@ -118,8 +120,10 @@ def simulate_workload(
 ) -> WorkloadReport:
     """Let a run arrive at each of `arrivals` (seconds), all on one machine and one cluster, until the last has ended.
 
-    Several `requests` are taken in turn. Each run has a seed of its own, made of its request's and its number, and so
-    have the random numbers of `outcome`: the same arguments give the same report. `max_waiting`: as in the settings.
+    Several `requests` are taken in turn, each with its `planner` if there are as many. Each run has a seed of its own,
+    made of its request's and its number, and so have the random numbers of `outcome`: the same arguments give the same
+    report. `after`: runs, by their numbers, that arrive so many seconds after the end of an earlier one
+    whenever that is (`{5: (2, 0.1)}`), as where a client has so many under way. `max_waiting`: as in the settings.
     `within`: the seconds of `WorkloadReport.in_time`. `elastic`: hosts come and go with the load, each `start` seconds
     after it is wanted. Other arguments, and what is raised, as for `simulate`.
     """
@@ -133,7 +137,11 @@ def simulate_workload(
     workload.admission, workload.within = Admission(max_waiting), within
     workload.elastic = None if elastic is None else ElasticHosts(workload, elastic, start)
     briefs = [Brief(each, source.task(each.task, each.text), tuple(tools)) for each in given]
-    planners = [planner or Registry().planner(each.planner) for each in given]
+    if planner is None:
+        planners = [Registry().planner(each.planner) for each in given]
+    else:
+        planners = [planner] * len(given) if isinstance(planner, Planner) else list(planner)
+    workload.after = after
     return workload.run(list(zip(briefs, planners, strict=True)), sorted(arrivals), faults)
 
 
@@ -142,6 +150,7 @@ class _Workload(Cluster):
 
     admission: Admission
     within = math.inf
+    after: Mapping[int, tuple[int, float]]
     elastic: ElasticHosts | None = None
 
     def run(
@@ -157,11 +166,17 @@ class _Workload(Cluster):
         self._steps = self._refused = self._in_time = 0
         self._failure: Failure | None = None
         self._plans: list[Plan | None] = [None] * len(kinds)
+        self._next = iter([number for number in range(len(arrivals)) if number not in self.after])
+        self._followers: dict[int, list[int]] = {}
+        for number, (before, _) in self.after.items():
+            if not 0 <= before < number < len(arrivals):
+                raise ConfigError(f"run {number} cannot arrive after the end of run {before}")
+            self._followers.setdefault(before, []).append(number)
         self.start(faults)
         self.left = len(arrivals)
         if self.elastic is not None:
             self.elastic.begin()
-        self.later(arrivals[0], lambda: self._arrive(0))
+        self._expect_next()
         self.play()
         return self._report()
 
@@ -170,6 +185,7 @@ class _Workload(Cluster):
         self._waits.append(running.start - running.ready)
 
     def run_over(self, finish: Finish, run: Run | None) -> None:
+        self._follow(int(finish.run.rpartition("-")[2]))
         self.admission.ended(self.now)
         self._latencies.append(self.now - self._came.pop(finish.run))
         self._in_time += finish.status == "done" and self._latencies[-1] <= self.within
@@ -178,15 +194,26 @@ class _Workload(Cluster):
         self._steps += finish.steps
         self._failure = self._failure or finish.failure
 
-    def _arrive(self, number: int) -> None:
-        following = number + 1
-        if following < len(self._arrivals):
-            self.later(self._arrivals[following], lambda: self._arrive(following))
+    def _expect_next(self) -> None:
+        """Let the next run come that follows no other."""
+        number = next(self._next, None)
+        if number is not None:
+            self.later(self._arrivals[number], lambda: self._arrive(number, self._expect_next))
+
+    def _follow(self, number: int) -> None:
+        """A run is over: let those come that follow it."""
+        for each in self._followers.get(number, ()):
+            self.later(self.now + self.after[each][1], lambda each=each: self._arrive(each))
+
+    def _arrive(self, number: int, then: Callable[[], None] | None = None) -> None:
+        if then is not None:
+            then()
         try:
             self.admission.check(self.machine, self.now)
         except Overloaded:
             self._refused += 1
             self.left -= 1
+            self._follow(number)
             return
         kind = number % len(self._kinds)
         brief, planner = self._kinds[kind]

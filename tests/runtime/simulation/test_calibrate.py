@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from plait import AsyncOrchestrator
 from plait.apps import main
+from plait.apps.commands.calibrate import compared
 from plait.core import Join, Plan, Sampling, Step, Text, Think
 from plait.core.errors import ConfigError
-from plait.runtime.simulation.calibrate import Recorded, Session, fit, recorded
+from plait.runtime.client.config import Config
+from plait.runtime.simulation.calibrate import SOON, Recorded, Session, fit, recorded
 from plait.runtime.simulation.latency import varied
 from plait.runtime.simulation.profile import Profile, load, profile_file
 from plait.runtime.simulation.simulator import SimReport, simulate
+from plait.runtime.simulation.workload import simulate_workload
+from plait.workers.scripted import Reply, Scripted
 
 pytest.importorskip("scipy")
 
@@ -61,6 +68,18 @@ def test_a_known_engine_is_found_again_and_other_runs_of_it_are_predicted() -> N
 def test_reading_prompts_holds_decoding_up() -> None:
     quick, slow = TRUTH, TRUTH.model_copy(update={"read": 0.002})
     assert play(slow, (8,)).makespan > 1.3 * play(quick, (8,)).makespan
+
+
+def test_long_contexts_make_steps_longer() -> None:
+    truth = TRUTH.model_copy(update={"context": 0.000004})
+    assert play(truth, (8,), prompt=400).makespan > 1.5 * play(TRUTH, (8,), prompt=400).makespan
+    lots = [play(truth, (1, 8, 24, 4), prompt) for prompt in (10, 150, 500)]
+    seen = [replace(each, worker=f"{i}") for i, report in enumerate(lots) for each in attempts(report)]
+    found = fit(seen, model="m")
+    assert found.context == pytest.approx(truth.context, rel=0.15)
+    for prompt in (5, 300):
+        real, ours = (play(each, (6, 18), prompt, seed=7).makespan for each in (truth, found))
+        assert ours == pytest.approx(real, rel=0.1)
 
 
 def test_too_few_attempts_are_refused_in_words() -> None:
@@ -120,4 +139,49 @@ def test_a_journal_is_read_as_attempts_and_as_a_session(tmp_path: Path, monkeypa
     session = Session.read(tmp_path / "runs.jsonl")
     assert session.arrivals == (0.0,)
     assert set(session.lengths) == {f"run-0:sample-{i}" for i in (1, 2, 3)}
+    assert session.values["run-0:sample-1"] == "one two three"
+    assert set(session.slots.values()) != {1} and len(session.slots) == 1
     assert session.makespan == session.latencies[0] > 0
+
+
+def test_recorded_runs_are_simulated_with_what_they_expanded_into_and_when_they_were_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that grew while it ran, from a client that had two requests under way."""
+    monkeypatch.chdir(tmp_path)
+
+    async def ask() -> None:
+        gate = asyncio.Semaphore(2)
+
+        async def one(number: int) -> None:
+            async with gate:
+                await orchestrator.run(f"{number}", planner="refine:rounds=2", seed=number)
+
+        replies = [Reply(text="a b c d", delay=0.02)] * 60
+        config = Config(journal=tmp_path / "runs.jsonl")
+        async with AsyncOrchestrator(workers=[Scripted(replies, slots=3)], config=config) as orchestrator:
+            await asyncio.gather(*map(one, range(6)))
+
+    asyncio.run(ask())
+    session = Session.read(tmp_path / "runs.jsonl")
+    assert all(before < number and 0 <= gap <= SOON for number, (before, gap) in session.follows().items())
+    times = {"arrivals": (0.0, 0.0, 1.0, 1.2, 5.0), "latencies": (1.0, 1.19, 1.5, 1.3, 1.0)}
+    follows = session.model_copy(update=times).follows()
+    assert follows == {2: (0, 0.0), 3: (1, pytest.approx(0.01))}, "number 4 came by itself"
+    assert set(session.slots.values()) == {3}
+    assert len(session.lengths) > len(session.plans[0].steps) and any(session.patches)
+    slow = Profile(model="m", machine="x", fixed=0.05, each=0.0, read=0.0)
+    quick = slow.model_copy(update={"fixed": 0.0005})
+    both = [compared(tmp_path / "runs.jsonl", each)["simulated_makespan_seconds"] for each in (slow, quick)]
+    assert both[0] > 5 * both[1]
+    report = simulate_workload(
+        session.requests,
+        (0.0, 0.0, 0.1, 0.1, 0.1, 0.1),
+        planner=session.planners(),
+        after={number: (number - 2, 0.0) for number in (2, 3, 4, 5)},
+        hosts=[slow.host("e", 3)],
+    )
+    assert report.done == 6
+    assert report.latency.max < 0.45 * report.makespan, "two at a time, however slow the engine is"
+    with pytest.raises(ConfigError, match="cannot arrive after the end of run 1"):
+        simulate_workload(session.requests, (0.0, 1.0), after={1: (1, 0.0)})

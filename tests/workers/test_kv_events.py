@@ -1,0 +1,215 @@
+"""News of an engine's prefix cache: read, put in order, and turned into what is held of which prompt.
+
+The messages were made with vLLM 0.32's own classes and encoder: blocks of four tokens; hashes are a number four times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from plait import AsyncOrchestrator, Plan, Step, Think
+from plait.core.events import CacheChanged, event_adapter
+from plait.core.interfaces import CacheNews
+from plait.core.ops import Plugin
+from plait.core.result import Result
+from plait.runtime.client.config import Config
+from plait.workers._shared.cached_blocks import CachedBlocks, Mailbox, Removed, Stored, read
+from plait.workers.http.kv_events import Batches, KvEvents
+from plait.workers.scripted import Reply, Scripted
+
+msgspec = pytest.importorskip("msgspec")
+
+STORED = bytes.fromhex(
+    "93cb3ff00000000000009288a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392c40401010101c40402020202b1"
+    "706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473980102030405060708aa626c6f636b5f73697a6504a76c6f72615f69"
+    "64c0a66d656469756da3475055a96c6f72615f6e616d65c088a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391"
+    "c40403030303b1706172656e745f626c6f636b5f68617368c40402020202a9746f6b656e5f69647394090a0b0caa626c6f636b5f73697a65"
+    "04a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c000"
+)
+"""1–8 in two blocks, then 9–12 behind them."""
+FORKED = bytes.fromhex(
+    "93cb40000000000000009288a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391c40404040404b1706172656e74"
+    "5f626c6f636b5f68617368c40401010101a9746f6b656e5f6964739405060909aa626c6f636b5f73697a6504a76c6f72615f6964c0a66d65"
+    "6469756da3475055a96c6f72615f6e616d65c083a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391c4040303"
+    "0303a66d656469756da347505500"
+)
+"""5, 6, 9, 9 behind the first block; 9–12 evicted."""
+SALTED = bytes.fromhex(
+    "93cb40080000000000009289a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391c40405050505b1706172656e74"
+    "5f626c6f636b5f68617368c0a9746f6b656e5f6964739401020304aa626c6f636b5f73697a6504a76c6f72615f6964c0a66d656469756da3"
+    "475055a96c6f72615f6e616d65c0aa65787472615f6b6579739191a674656e616e7488a474797065ab426c6f636b53746f726564ac626c6f"
+    "636b5f68617368657391c40407070707b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739401020304aa626c6f636b"
+    "5f73697a6504a76c6f72615f6964c0a66d656469756da3435055a96c6f72615f6e616d65c000"
+)
+"""1–4 of the tenant `tenant`; 1–4 in the memory of the CPU, which is not the engine's own."""
+CLEARED = bytes.fromhex("93cb40100000000000009181a474797065b0416c6c426c6f636b73436c656172656400")
+LONG = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
+
+
+def message(number: int, batch: bytes) -> list[bytes]:
+    return [b"", number.to_bytes(8, "big"), batch]
+
+
+def follow(*batches: bytes) -> CachedBlocks:
+    blocks = CachedBlocks()
+    order = Batches(blocks)
+    for number, batch in enumerate(batches):
+        assert order.take(message(number, batch)) is None
+    return blocks
+
+
+def test_blocks_are_found_by_what_stands_before_them() -> None:
+    blocks = follow(STORED)
+    assert blocks.held(LONG) == 12
+    assert blocks.held((1, 2, 3, 4, 5, 6, 9, 9)) == 4
+    assert blocks.held((5, 6, 7, 8)) == 0
+    blocks = follow(STORED, FORKED)
+    assert blocks.held(LONG) == 8
+    assert blocks.held((1, 2, 3, 4, 5, 6, 9, 9)) == 8
+
+
+def test_salts_and_other_memories_are_kept_apart() -> None:
+    blocks = follow(STORED, FORKED, SALTED)
+    assert len(blocks) == 4
+    assert blocks.held(LONG, salt="tenant") == 4
+    assert blocks.held(LONG, salt="other") == 0
+    assert blocks.held(LONG, model="adapter") == 0
+    assert len(follow(STORED, CLEARED)) == 0
+
+
+def test_news_says_what_is_held_of_the_newest_prompt_through_a_block() -> None:
+    blocks = follow(STORED)
+    assert blocks.news() is None
+    blocks.ended(1, LONG)
+    assert blocks.news() is None, "nothing was evicted: it is held, as it was taken to be"
+    blocks.ended(2, (*LONG, 99, 98, 97, 96, 95))
+    assert blocks.news() == CacheNews(((2, 12),)), "the rest was never read"
+    blocks.take([Removed([b"\3" * 4])])
+    assert blocks.news() == CacheNews(((2, 8),))
+    blocks.take([Removed([b"\1" * 4]), Removed([b"\2" * 4])])
+    assert blocks.news() == CacheNews(((2, 0),)), "behind a block that is gone nothing is held, and that is told"
+    blocks.ended(3, LONG)
+    assert blocks.news() == CacheNews(((3, 0),))
+    blocks.take([Stored([b"\1" * 4, b"\2" * 4], None, LONG[:8], 4)])
+    assert blocks.news() == CacheNews(((2, 8),)), "another client had them stored again"
+    blocks.lose()
+    assert blocks.news() == CacheNews((), cleared=True)
+
+
+def test_lost_messages_are_asked_for_again_or_all_is_forgotten() -> None:
+    blocks = CachedBlocks()
+    order = Batches(blocks)
+    assert order.take(message(1, FORKED), again=True) == 0
+    assert order.take(message(0, STORED)) is None
+    assert order.take(message(1, FORKED), again=True) is None
+    assert blocks.held(LONG) == 8
+    assert order.take(message(0, STORED)) is None, "it came twice"
+    assert blocks.held(LONG) == 8
+    assert order.take(message(3, SALTED)) is None, "number 2 is lost for good"
+    assert len(blocks) == 1
+    news = blocks.news()
+    assert news is not None and news.cleared
+    assert order.take(message(0, CLEARED)) is None, "made later, with an old number: another server"
+    assert order.take(message(1, b"no msgpack")) is None
+    assert order.take([b"x"]) is None
+
+
+def test_events_of_older_releases_are_lists() -> None:
+    assert [*read(["BlockStored", [7], None, [1, 2], 2, None])] == [Stored([7], None, [1, 2], 2, [])]
+    assert [*read(["BlockRemoved", [7]])] == [Removed([7])]
+    assert [*read(["AllBlocksCleared"])] == [None]
+    assert [*read(["Another", 1])] == [*read([])] == [*read({"type": 5})] == []
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([STORED, FORKED, SALTED, CLEARED])), st.data())
+def test_no_message_breaks_the_reading(batches: list[bytes], data: Any) -> None:
+    blocks = CachedBlocks()
+    order = Batches(blocks)
+    for batch in batches:
+        order.take(message(data.draw(st.integers(0, 6)), batch), again=data.draw(st.booleans()))
+        blocks.ended(1, LONG)
+        assert blocks.held(LONG) in (0, 4, 8, 12)
+
+
+async def test_a_server_is_followed_and_asked_again_over_sockets() -> None:
+    zmq = pytest.importorskip("zmq")
+    zmq_asyncio = pytest.importorskip("zmq.asyncio")
+    context = zmq_asyncio.Context()
+    publisher, router = context.socket(zmq.PUB), context.socket(zmq.ROUTER)
+    ports = [each.bind_to_random_port("tcp://127.0.0.1") for each in (publisher, router)]
+
+    async def repeat() -> None:
+        who, _, first = await router.recv_multipart()
+        assert int.from_bytes(first, "big") == 0
+        await router.send_multipart([who, b"", *message(0, STORED)])
+        await router.send_multipart([who, b"", b"", (-1).to_bytes(8, "big", signed=True), b""])
+
+    events = KvEvents(*(f"tcp://127.0.0.1:{port}" for port in ports))
+    asked = asyncio.create_task(repeat())
+    events.start()
+    try:
+        async with asyncio.timeout(10):
+            reader = aiter(events.mailbox)
+            assert await anext(reader) == CacheNews(cleared=True)
+            events.ended(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
+            while not asked.done():
+                await publisher.send_multipart(message(1, FORKED))
+                await asyncio.sleep(0.02)
+            assert await anext(reader) == CacheNews(((5, 8),))
+    finally:
+        await events.close()
+        publisher.close(linger=0)
+        router.close(linger=0)
+        context.destroy(linger=0)
+    assert [each async for each in events.mailbox] == []
+
+
+async def test_unread_news_is_joined() -> None:
+    mailbox = Mailbox(CacheNews(cleared=True))
+    mailbox.put(CacheNews(((1, 4), (2, 8))))
+    mailbox.put(CacheNews(((1, 0),)))
+    reader = aiter(mailbox)
+    assert await anext(reader) == CacheNews(((1, 0), (2, 8)), cleared=True)
+    mailbox.put(CacheNews(((3, 4),)))
+    mailbox.put(CacheNews(((4, 4),), cleared=True))
+    assert await anext(reader) == CacheNews(((4, 4),), cleared=True)
+
+
+class Telling(Scripted):
+    """A worker that tells of its cache: of each prompt nothing is kept."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__([Reply(text="x")] * 9, name=name)
+        self.mailbox = Mailbox(CacheNews(cleared=True))
+
+    async def run(self, job: Any) -> Any:
+        self.mailbox.put(CacheNews(((job.attempt, 0), (-1, 5), ("a", 0))))  # type: ignore[arg-type]
+        async for item in super().run(job):
+            yield item
+
+    async def cache_news(self) -> Any:
+        async for news in self.mailbox:
+            yield news
+
+
+async def test_the_scheduler_believes_what_a_worker_tells() -> None:
+    plan = Plan(steps=(Step(name="a", op=Think(prompt="a long header " * 200)),), output="a")
+    config = Config(journal="off", policies=(Plugin(name="affinity"),))
+    workers = [Telling("one"), Scripted([Reply(text="x")] * 9, name="two")]
+    async with AsyncOrchestrator(workers=workers, config=config) as orchestrator:
+        driver = orchestrator._driver
+        assert driver is not None
+        heard: list[CacheChanged] = []
+        driver.watchers.append(lambda event, *_: heard.append(event) if isinstance(event, CacheChanged) else None)
+        index = driver.machine._records.prefixes
+        for _ in range(2):
+            await orchestrator.run("q", plan=plan)
+            await asyncio.sleep(0.25)
+        assert not index._roots, "it keeps nothing, whatever it was sent"
+    assert all(event_adapter.validate_json(event_adapter.dump_json(each)) == each for each in heard)
+    assert ((1, 0),) in [each.held for each in heard]

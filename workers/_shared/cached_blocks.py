@@ -1,0 +1,238 @@
+"""Which blocks an engine's prefix cache holds, by the engine's own events, and what that says of prompts it was sent.
+
+vLLM tells of each block that it stores or evicts by a hash, which stands for the block and all before it (vLLM:
+`KVEventsConfig`). Here the hashes are a tree: a prompt that has ended is walked down it, and each block remembers the
+newest attempt whose prompt passes through it. When a block goes, that attempt's prompt is held up to there only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from plait.core.interfaces import CacheNews
+
+__all__ = ["EMPTY", "CachedBlocks", "Mailbox", "Removed", "Stored", "read"]
+
+EMPTY = CacheNews(cleared=True)
+"""The first news of a worker that tells of its cache."""
+
+
+GONE = 65_536
+"""Evicted blocks that are remembered."""
+
+
+class Stored(NamedTuple):
+    """Consecutive blocks are in the cache."""
+
+    hashes: Sequence[Hashable]
+    parent: Hashable
+    """Of the block before the first; `None` at the start of a context."""
+    ids: Sequence[int]
+    """Of all the blocks, `block` each."""
+    block: int
+    keys: Sequence[Any] = ()
+    """What else a block's hash depends on (adapter, salt), one entry a block; empty: nothing."""
+
+
+class Removed(NamedTuple):
+    """Blocks are no longer in the cache."""
+
+    hashes: Sequence[Hashable]
+
+
+BlockEvent = Stored | Removed | None
+"""`None`: the whole cache was emptied."""
+
+
+class _Block(NamedTuple):
+    before: Hashable
+    """The block before it."""
+    place: Hashable
+    """Of it in `CachedBlocks._places`."""
+    upto: int
+    """Tokens from the start of the context to its end."""
+
+
+def read(event: Any) -> Iterator[BlockEvent]:
+    """Yield an event of vLLM's, as an object or as it is decoded from msgpack (a map with its `type`, or in older
+    releases a list that begins with it), as one of the above. Nothing for blocks that are not in the engine's own
+    memory, and for events of unknown kinds."""
+    said: dict[str, Any]
+    if isinstance(event, list):
+        kind, *rest = event or [""]
+        names = _STORED if kind == "BlockStored" else _REMOVED
+        said = dict(zip(names, rest, strict=False))
+    elif isinstance(event, dict):
+        kind, said = event.get("type", ""), event
+    else:
+        kind = type(event).__name__
+        said = {name: getattr(event, name, None) for name in (*_STORED, "group_idx")}
+    if kind == "AllBlocksCleared":
+        yield None
+        return
+    if said.get("medium") not in (None, "GPU") or said.get("group_idx") not in (None, 0):
+        return
+    if kind == "BlockRemoved":
+        yield Removed(said["block_hashes"])
+    if kind != "BlockStored":
+        return
+    keys = [tuple(each) if each else None for each in said.get("extra_keys") or ()]
+    if not keys and said.get("lora_name"):
+        keys = [(said["lora_name"],)] * len(said["block_hashes"])
+    yield Stored(said["block_hashes"], said["parent_block_hash"], said["token_ids"], said["block_size"], keys)
+
+
+_STORED = (
+    "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys",
+)  # fmt: skip
+_REMOVED = ("block_hashes", "medium")
+
+
+class CachedBlocks:
+    """The blocks of one engine. Pure, and for one thread."""
+
+    def __init__(self) -> None:
+        self.block = 0
+        """Tokens in a block, once it is known."""
+        self._blocks: dict[Hashable, _Block] = {}
+        self._places: dict[Hashable, Hashable] = {}
+        """Hashes by what the block stands for: the block before it, its ids and its keys."""
+        self._newest: dict[Hashable, int] = {}
+        """Attempts by blocks' hashes."""
+        self._gone: dict[Hashable, int] = {}
+        """The same of blocks that were evicted: another client may have them stored again."""
+        self._evicts = False
+        """Something was evicted; before that every prompt that was read is held."""
+        self._held: dict[int, int] = {}
+        """News: tokens held by attempt."""
+        self._cleared = False
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def take(self, events: Iterable[BlockEvent]) -> None:
+        """Take in what has changed, in order."""
+        for event in events:
+            match event:
+                case Stored():
+                    self._stored(event)
+                case Removed(hashes=hashes):
+                    for each in hashes:
+                        self._removed(each)
+                case None:
+                    self.lose()
+
+    def lose(self) -> None:
+        """Forget everything: the cache was emptied, or events were lost."""
+        for each in (self._blocks, self._places, self._newest, self._gone, self._held):
+            each.clear()
+        self._cleared = self._evicts = True
+
+    def held(self, ids: Sequence[int], model: str = "", salt: str = "", attempt: int = 0) -> int:
+        """Return how many tokens of a prompt are held, from its start: whole blocks. `model`: the adapter's name.
+        `attempt`: remember that this prompt passed through the blocks."""
+        before: Hashable = None
+        upto, own = 0, (model,) if model else ()
+        first = (*own, salt) if salt else own
+        for end in range(self.block, len(ids) + 1, self.block) if self.block else ():
+            keys = own if upto else first
+            before = self._places.get((before, tuple(ids[upto:end]), keys or None))
+            if before is None:
+                break
+            upto = end
+            if attempt:
+                self._newest[before] = attempt
+        return upto
+
+    def ended(self, attempt: int, ids: Sequence[int], model: str = "", salt: str = "") -> None:
+        """An attempt with this prompt is over."""
+        held = self.held(ids, model, salt, attempt)
+        if self._evicts or held + self.block <= len(ids):
+            self._held[attempt] = held
+
+    def news(self) -> CacheNews | None:
+        """Return what has changed since the last news, if something has."""
+        if not self._held and not self._cleared:
+            return None
+        news = CacheNews(tuple(self._held.items()), self._cleared)
+        self._held, self._cleared = {}, False
+        return news
+
+    def _stored(self, event: Stored) -> None:
+        before, block = event.parent, event.block
+        known = self._blocks.get(before)
+        if before is not None and known is None:
+            return  # what stands before it is not known, as events were lost: no prompt can be found there
+        upto = known.upto if known is not None else 0
+        self.block = block
+        for number, name in enumerate(event.hashes):
+            ids = tuple(event.ids[number * block : (number + 1) * block])
+            place = before, ids, event.keys[number] if number < len(event.keys) else None
+            upto += block
+            if name not in self._blocks:
+                self._blocks[name], self._places[place] = _Block(before, place, upto), name
+                if (attempt := self._gone.pop(name, None)) is not None:
+                    self._newest[name] = attempt
+                    if self._reached(before):
+                        self._held[attempt] = upto
+            before = name
+
+    def _removed(self, name: Hashable) -> None:
+        found = self._blocks.pop(name, None)
+        if found is None:
+            return
+        self._evicts = True
+        if self._places.get(found.place) == name:
+            del self._places[found.place]
+        if (attempt := self._newest.pop(name, None)) is None:
+            return
+        self._gone[name] = attempt
+        if len(self._gone) > GONE:
+            del self._gone[next(iter(self._gone))]
+        if self._reached(found.before):
+            self._held[attempt] = found.upto - self.block
+
+    def _reached(self, name: Hashable) -> bool:
+        """Whether a block is in the cache with all before it. Else more of its context is gone, which was told then."""
+        while name is not None:
+            found = self._blocks.get(name)
+            if found is None:
+                return False
+            name = found.before
+        return True
+
+
+class Mailbox:
+    """News on its way to who reads it, on the event loop. What is not read yet is joined to one piece."""
+
+    def __init__(self, first: CacheNews | None = None) -> None:
+        self._news = first
+        self._there = asyncio.Event()
+        if first is not None:
+            self._there.set()
+        self._closed = False
+
+    def put(self, news: CacheNews) -> None:
+        """Add news."""
+        before = self._news
+        if before is not None and not news.cleared:
+            news = CacheNews(tuple({**dict(before.held), **dict(news.held)}.items()), before.cleared)
+        self._news = news
+        self._there.set()
+
+    def close(self) -> None:
+        """Say that nothing more will come."""
+        self._closed = True
+        self._there.set()
+
+    async def __aiter__(self) -> AsyncIterator[CacheNews]:
+        while True:
+            await self._there.wait()
+            self._there.clear()
+            news, self._news = self._news, None
+            if news is not None:
+                yield news
+            if self._closed:
+                return
