@@ -16,7 +16,9 @@ import argparse
 import asyncio
 import contextlib
 import os
+import re
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -66,12 +68,19 @@ async def routed(program: str, policy: str, servers: Sequence[Server], log: Path
         process.wait(20)
 
 
+def generated(server: Server) -> int:
+    """Return how many tokens a server has generated so far, by its own metrics."""
+    with urllib.request.urlopen(f"{server.url.removesuffix('/v1')}/metrics", timeout=10) as answer:
+        said = answer.read().decode()
+    return int(sum(map(float, re.findall(r"^vllm:generation_tokens_total{.*} (\S+)$", said, re.MULTILINE))))
+
+
 async def contender(
     name: str, url: str, policies: list[str], hints: str, servers: Sequence[Server], rounds: int, runs: int
 ) -> None:
     """Measure one way and print its row."""
     found: dict[str, list[float]] = {each: [] for each in WORKLOADS}
-    before = [server.generated() for server in servers]
+    before = [generated(server) for server in servers]
     given: Any = {"hints": hints, "policies": tuple(Plugin(name=each) for each in policies)}
     config = Config(journal="off", worker="http", base_url=url, **given)
     async with AsyncOrchestrator(config=config) as orchestrator:
@@ -81,7 +90,7 @@ async def contender(
                 seed = SEED + sum(map(ord, name)) * 7919 + number * 1009 + len(workload) * 131_071
                 plans = [make(seed + place) for place in range(runs)]
                 found[workload].append(await measured(orchestrator, plans))
-    made = [server.generated() - was for server, was in zip(servers, before, strict=True)]
+    made = [generated(server) - was for server, was in zip(servers, before, strict=True)]
     cells = [f"{statistics.median(each):.2f} ({min(each):.2f}–{max(each):.2f})" for each in found.values()]
     print(f"| {name} | {' | '.join(cells)} | {min(made) / max(1, sum(made)):.2f} |", flush=True)
 
@@ -91,7 +100,13 @@ async def main() -> None:
     parser.add_argument("--router", default=shutil.which("vllm-router"), help="the program; that of PATH by default")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=12, help="plans of each workload in a round")
+    parser.add_argument(
+        "--policies", nargs="*", default=POLICIES, metavar="POLICY", help="of the router; all by default"
+    )
     given = parser.parse_args()
+    working = asyncio.current_task()
+    assert working is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)  # so that the servers end too
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with served(folder / "a") as first, served(folder / "b") as second:
@@ -104,7 +119,7 @@ async def main() -> None:
             if given.router is None:
                 print("vLLM's router is not here (`vllm-router` of PyPI), so its rows are left out")
                 return
-            for policy in POLICIES:
+            for policy in given.policies:
                 for hints in ("none", "auto"):
                     async with routed(given.router, policy, servers, folder / "router") as url:
                         await contender(f"router `{policy}`, hints={hints}", url, [], hints, servers, *counts)
