@@ -137,8 +137,6 @@ def _take(result: Result, live: _Live, start: int, version: int) -> None:
     live.usage = live.usage + result.usage
     new = tuple(result.token_ids[start:])
     told = () if result.drawn is None else result.drawn.logprobs
-    if len(told) < len(new) and result.drawn is None:
-        told = ()
     live.logprobs += told[len(told) - len(new) :] if len(told) >= len(new) else ()
     if new and (not live.policies or live.policies[-1][1] != version):
         live.policies.append((start, version))
