@@ -10,7 +10,7 @@ from plait.core.interfaces import Brief, Planner
 from plait.core.ops import Join, Plugin, Sampling, Text, Think
 from plait.core.plan import Plan, Step
 
-from ._shared.seeds import derive
+from ._shared.seeds import derive, line_code
 from ._shared.steps import OnePlugin, begun
 
 __all__ = ["Sample"]
@@ -50,6 +50,11 @@ class Sample(Planner):
     confidence need 2 or more."""
     window: int = Field(default=0, ge=0)
     """`Sampling.window` of the samples."""
+    arithmetic: bool = False
+    """Arithmetic sampling (Vilnis et al., arXiv 2210.15458): in place of random numbers each sample follows a code, and
+    the codes of all are spread evenly, so that the samples repeat one another less and their votes scatter less. Each
+    by itself is an ordinary sample. Stop rules that count votes assume independent ones. Needs the worker `engine` or
+    `ray`, or a vLLM server with `--logits-processors plait.workers.engine.arithmetic:Arithmetic`."""
     begin: str = ""
     """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks before
     it answers (NoThinking, arXiv 2504.09858); where the chat template opens the block itself, give the text that ends
@@ -85,4 +90,5 @@ class Sample(Planner):
             seed=derive(seed, "sample", index) if self.temperature else None,
             logprobs=self.logprobs,
             window=self.window,
+            arithmetic=line_code(seed, index, self.n) if self.arithmetic and self.temperature else None,
         )

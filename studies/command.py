@@ -82,22 +82,13 @@ def study(
             output.people.print(run(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
         return
     if name == "erring-votes":
-        from .votes.erring import page_of, replay_all
-        from .votes.sums import collect as draw_sums, read
+        from .votes.erring import run as erring_votes
 
         kept = (records or out / "records") / "erring-votes.jsonl"
-        config = common.load()
         with opened(False) as output:
-            if not report:
-                asyncio.run(draw_sums(config, problems, kept))
-            drawn = read(kept, problems, config.seed)
-            if not collect and drawn:
-                outcomes = replay_all(drawn, processes or len(os.sched_getaffinity(0)))
-                command = f"python -m studies erring-votes --problems {problems} --seed {config.seed}"
-                page = page_of(drawn, outcomes, command)
-                out.mkdir(parents=True, exist_ok=True)
-                (out / "erring-votes.md").write_text(page, encoding="utf-8")
-                output.people.print(page, markup=False, soft_wrap=True)
+            workers = processes or len(os.sched_getaffinity(0))
+            page = erring_votes(common.load(), problems, kept, out, workers, report=report, collect=collect)
+            output.people.print(page, markup=False, soft_wrap=True)
         return
     if name == "takeover":
         run = importlib.import_module(f".{name}", __package__).run

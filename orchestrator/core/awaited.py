@@ -42,6 +42,7 @@ class Asked(TypedDict, total=False):
     top_p: float
     top_k: int
     min_p: float
+    arithmetic: float | None
     seed: int | None
     """By default made of the request's seed and the step's name, where the temperature is not 0."""
     stop: str | Sequence[str]

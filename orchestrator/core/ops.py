@@ -164,6 +164,10 @@ class Sampling(Frozen):
     seed: int | None = None
     """Of the random numbers of a sampled answer. An attempt that goes on from tokens of another gets one made of this
     seed and the number of those tokens."""
+    arithmetic: float | None = Field(default=None, ge=0.0, lt=1.0, exclude_if=lambda each: each is None)
+    """The code of this line of arithmetic sampling (arXiv 2210.15458), from which all its tokens follow: a number in
+    [0, 1) in place of random ones. Lines of one prompt whose codes are far apart say different things; one whose code
+    is uniform is an ordinary sample. Without effect at temperature 0."""
     stop: tuple[str, ...] = ()
     """Texts that end the generation."""
     stop_ids: tuple[int, ...] = ()

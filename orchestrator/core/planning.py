@@ -13,7 +13,7 @@ from .plan import Plan, Step
 from .result import Result
 from .view import Branch
 
-__all__ = ["CallOptions", "OnBranches", "OnResult", "call_model", "derive", "pass_through"]
+__all__ = ["CallOptions", "OnBranches", "OnResult", "call_model", "derive", "fraction", "pass_through"]
 
 
 def derive(seed: int, *place: int | str) -> int:
@@ -23,6 +23,11 @@ def derive(seed: int, *place: int | str) -> int:
     """
     text = "/".join(map(str, (seed, *place)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 12
+
+
+def fraction(seed: int, *place: int | str) -> float:
+    """Return a number in [0, 1) made of a seed and a place in the same way."""
+    return derive(seed, *place) / (1 << 52)
 
 
 class CallOptions(TypedDict, total=False):

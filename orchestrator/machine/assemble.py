@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from ..core.chat import Message, TextPart, ValuePart, spoken, with_prompt
 from ..core.ops import Call, Part, Ref, Text, Think, Tokens
-from ..core.planning import derive
+from ..core.planning import derive, fraction
 from ..core.values import as_text, substitute
 from .records import Node
 
@@ -20,13 +20,17 @@ def resolve(node: Node, tokens: int, known: int = 0) -> Think | Call:
     most `tokens` more.
 
     A sampled one that goes on has a seed of its own, made of its step's seed and `known`: a seed starts afresh with
-    each attempt, so the same one would give the first new token the random number of the first token of all.
+    each attempt, so the same one would give the first new token the random number of the first token of all. The same
+    is true of the code of arithmetic sampling.
     """
     op = node.step.op
     if op.kind == "think":
         sampling = op.sampling
         if known and sampling.seed is not None and sampling.temperature:
-            sampling = sampling.model_copy(update={"seed": derive(sampling.seed, "after", known)})
+            changed: dict[str, object] = {"seed": derive(sampling.seed, "after", known)}
+            if sampling.arithmetic is not None:
+                changed["arithmetic"] = fraction(sampling.seed, "code", known)
+            sampling = sampling.model_copy(update=changed)
             op = op.model_copy(update={"sampling": sampling})
         return _think(node, op, tokens + known)
     assert op.kind == "call"

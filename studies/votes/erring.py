@@ -6,166 +6,38 @@ other, both ways round. Every replay goes through the machine, under virtual tim
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from typing import Any, NamedTuple
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plait.core.ops import Plugin
-from plait.core.plan import Request
-from plait.core.result import Result, Signals, Usage
+from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.plugins.spec import parse_plugin
-from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
 
 from ..statistics import Estimate, difference, mean, saving
-from .sums import LEVELS, SAMPLES, TOP, WINDOW, Drawn
+from .bounds import bounds
+from .recorded import Rows, replay_all
+from .settings import BY_CONFIDENCE, FULL, RULES, WAVES, Setting
+from .sums import LEVELS, SAMPLES, Drawn, collect as draw_sums, read
+from .traces import trace_all
 
-__all__ = ["LIMIT", "RULES", "Rule", "Setting", "choose", "page_of", "replay", "replay_all"]
+__all__ = ["LIMIT", "choose", "page_of", "run", "wanted"]
 
 LIMIT = -0.01
 """Accuracy that a rule may cost, against the full vote."""
 LOSSES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Of the curve."""
-BY_CONFIDENCE = ("cges", "confident", "deepconf")
-"""Rules that read how sure the model was."""
-WAVES = 4
-"""Branches in flight, for the rules that stop a vote."""
-
-
-class Setting(NamedTuple):
-    """A rule with its options."""
-
-    merge: str = "majority"
-    policies: tuple[str, ...] = ()
-    early: bool = False
-    allocate: str = ""
-
-
-class Rule(NamedTuple):
-    """A way to vote."""
-
-    label: str
-    default: Setting
-    """With the options that it has by default."""
-    others: tuple[Setting, ...] = ()
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        """All of them, the default first."""
-        return (self.default, *self.others)
-
-
-def _merge(label: str, default: str, *others: str) -> Rule:
-    return Rule(label, Setting(default), tuple(map(Setting, others)))
-
-
-def _stop(label: str, default: str, *others: str, width: int = WAVES) -> Rule:
-    made = [Setting(policies=(each, f"waves:width={width}")) for each in (default, *others)]
-    return Rule(label, made[0], tuple(made[1:]))
-
-
-FULL = Rule("majority, all samples", Setting())
-RULES: tuple[Rule, ...] = (
-    FULL,
-    Rule("majority, lossless stop", Setting(early=True, policies=(f"waves:width={WAVES}",))),
-    _merge("weighted by confidence", "weighted", "weighted:by=mean", "weighted:by=bottom", "weighted:by=lowest"),
-    _merge("DeepConf offline (kept share)", "weighted:eta=90", "weighted:eta=50", "weighted:eta=10"),
-    _merge("inverse entropy", "inverse-entropy"),
-    _merge("shortest majority", "shortest-majority"),
-    _merge("best single sample, by log-probability", "best-scored"),
-    _stop("Adaptive-Consistency", "adaptive-consistency", "adaptive-consistency:confidence=0.8",
-          "adaptive-consistency:confidence=0.99"),
-    _stop("ESC", "esc", width=5),
-    _stop("ESC, windows of 8", "esc:window=8", width=8),
-    _stop("SPRT (ConSol)", "sprt", "sprt:share=0.7", "sprt:share=0.8"),
-    _stop("CGES", "cges", "cges:temperature=0.5", "cges:threshold=0.99", "cges:temperature=0.5,threshold=0.99"),
-    _stop("one sure vote", "confident", "confident:votes=2", "confident:floor=-0.05,votes=2"),
-    _stop("semantic entropy", "semantic-entropy", "semantic-entropy:threshold=0.2", "semantic-entropy:least=8"),
-    Rule("DeepConf consensus", Setting("weighted:by=lowest", ("deepconf-consensus", "waves:width=8")),
-         (Setting("majority", ("deepconf-consensus", "waves:width=8")),)),
-    Rule("allocation after 4 probes (`adaptive`)", Setting(allocate="by-saturation:confidence=0.95")),
-)  # fmt: skip
-MISSING = (
-    ("DeepConf online, DeepPrune", "they judge branches while these are written; what is kept is how each ended"),
-    ("MARS", "its formulas were not at hand"),
-    ("rounds of SEAT", "they read one another: other samples than these"),
-)
-
-
-class Row(NamedTuple):
-    """What a setting came to on one sum."""
-
-    right: float
-    total: float
-    """Tokens generated."""
-    serial: float
-    """Ticks until the answer, where each branch in flight writes a token a tick: the sequence that is waited for."""
-
-
-_PLUGINS: dict[str, Plugins] = {}
-
-
-def replay(setting: Setting, drawn: Drawn) -> Row:
-    """Run one setting over the recorded samples of a sum."""
-    plugins = _PLUGINS.setdefault("", Plugins())
-    options: dict[str, Any] = {"merge": parse_plugin(setting.merge).model_dump(), "early": setting.early}
-    if setting.allocate:
-        options |= {"most": SAMPLES, "allocate": parse_plugin(setting.allocate).model_dump()}
-    else:
-        options |= {"n": SAMPLES}
-    request = Request(
-        text=drawn["text"],
-        task=Plugin(name="sums", options={"level": drawn["level"]}),
-        planner=Plugin(name="adaptive" if setting.allocate else "sample", options=options),
-        policies=tuple(map(parse_plugin, setting.policies)),
-    )
-    hosts = (Host("engine", slots=SAMPLES, prefill_rate=1e12, decode_rate=1.0),)
-    told = simulate(
-        request, hosts=hosts, latency=LatencyModel(abort_latency=0.0), outcome=_recorded(drawn), plugins=plugins
-    )
-    task = plugins.task(request.task, request.text)
-    value = told.result.value if told.result is not None else None
-    answer = task.extract(value) if isinstance(value, str) else value
-    right = answer is not None and task.verify(answer) is True
-    return Row(float(right), float(told.usage.completion), float(round(told.makespan)))
-
-
-def _recorded(drawn: Drawn) -> Any:
-    def outcome(job: Any, rng: Any) -> Result:
-        sample = drawn["samples"][int(job.step.rpartition("sample-")[2]) - 1]
-        text = "<none> <end>" if sample["answer"] is None else f"<hit> {sample['answer']} <end>"
-        signals = None
-        if sample["signals"] is not None:
-            names = ("confidence", "tail", "bottom", "lowest", "entropy")
-            values: dict[str, Any] = dict(zip(names, sample["signals"], strict=True))
-            signals = Signals(k=TOP, window=WINDOW, **values)
-        usage = Usage(prompt=8, completion=sample["tokens"])
-        return Result(value=text, usage=usage, logprob=sample["logprob"], signals=signals)
-
-    return outcome
-
-
-Rows = NDArray[np.float64]
-"""Of shape (sums, 3): the fields of `Row`."""
 Places = NDArray[np.intp]
 """Of sums."""
 
 
-def replay_all(drawn: Sequence[Drawn], processes: int = 1) -> dict[Setting, Rows]:
-    """Return what every setting comes to on every sum."""
-    wanted = list(dict.fromkeys(setting for rule in RULES for setting in rule.settings))
-    if processes < 2:
-        return {setting: _rows((setting, drawn)) for setting in wanted}
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        return dict(zip(wanted, pool.map(_rows, [(setting, drawn) for setting in wanted]), strict=True))
-
-
-def _rows(pair: tuple[Setting, Sequence[Drawn]]) -> Rows:
-    return np.array([replay(pair[0], each) for each in pair[1]], dtype=np.float64).reshape(-1, len(Row._fields))
+def wanted() -> list[Setting]:
+    """Return all settings, those by default first."""
+    defaults = [rule.default for rule in RULES]
+    return list(dict.fromkeys([*defaults, *(setting for rule in RULES for setting in rule.settings)]))
 
 
 def choose(
@@ -181,6 +53,24 @@ def choose(
 
     fit = [each for each in settings if cost(each) >= limit - 1e-9]
     return min(fit, key=tokens) if fit else max(settings, key=cost)
+
+
+def run(
+    config: Config, problems: int, kept: Path, out: Path, processes: int, *, report: bool = False, collect: bool = False
+) -> str:
+    """Draw what is missing in `kept`, replay it, write the page and return it; empty if there is none. Traces and
+    replays are kept beside the samples. `report`: draw nothing; `collect`: draw alone."""
+    if not report:
+        asyncio.run(draw_sums(config, problems, kept))
+    drawn = read(kept, problems, config.seed)
+    if collect or not drawn:
+        return ""
+    traces = trace_all(drawn, kept.with_suffix(".traces.jsonl"))
+    outcomes = replay_all(wanted(), drawn, traces, processes, kept.with_suffix(".replays.jsonl"))
+    page = page_of(drawn, outcomes, f"python -m studies erring-votes --problems {problems} --seed {config.seed}")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "erring-votes.md").write_text(page, encoding="utf-8")
+    return page
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -207,8 +97,7 @@ def page_of(drawn: Sequence[Drawn], outcomes: Mapping[Setting, Rows], command: s
     lines += _chosen(outcomes, full, by_level)
     lines += _defaults(outcomes, full, by_level)
     lines += _curve(outcomes, full, by_level)
-    lines += ["## What is not in the tables", "", "| rule | because |", "|---|---|"]
-    lines += [f"| {name} | {why} |" for name, why in MISSING]
+    lines += _bounds(drawn, full, by_level)
     return "\n".join(lines) + "\n"
 
 
@@ -273,12 +162,29 @@ def _curve(outcomes: Mapping[Setting, Rows], full: Rows, by_level: Mapping[int, 
              "| loss allowed | rules | solved, all levels | change | worst level | saved | tokens | in sequence | "
              "within a point |", "|---" * 9 + "|"]  # fmt: skip
     whole = {level: full[at] for level, at in by_level.items()}
-    stopping = [each for rule in RULES for each in rule.settings if each.early or each.policies or each.allocate]
-    answers = [each for each in stopping if not any(word in " ".join(each.policies) for word in BY_CONFIDENCE)]
+    stopping = [each for rule in RULES for each in rule.settings if each.stops]
+    answers = [each for each in stopping if not any(word in str(each) for word in BY_CONFIDENCE)]
     for label, settings in (("all", stopping), ("by answers alone", answers)):
         for limit in LOSSES:
             row = _line(label, _measured(settings, -limit, outcomes, full, by_level), whole)
             lines.append(f"| {100 * limit:g} points {row}")
+    return [*lines, ""]
+
+
+def _bounds(drawn: Sequence[Drawn], full: Rows, by_level: Mapping[int, Places]) -> list[str]:
+    """What could be had: hindsight, and rules that learnt from the other half when the vote is over."""
+    lines = ["## What could be saved at most", "",
+             "*Hindsight* knows the full vote's answer and stops at the first moment at which the first answer is that "
+             "one; *for good*: and stays so. No rule that keeps to the full vote's answer saves more than the first. "
+             "*Learnt*: a logistic regression, fitted on the other half for the level, of the chance that the present "
+             "answer is as good as the full vote's, from the counts alone or with the votes' log-probabilities; it "
+             "stops at the level that saves most for a point on that half. It is about what a rule can get out of "
+             "them.", "",
+             "| rule | solved, all levels | change | worst level | saved | tokens | in sequence | within a point |",
+             "|---" * 8 + "|"]  # fmt: skip
+    whole = {level: full[at] for level, at in by_level.items()}
+    for label, rows in bounds(drawn, full, by_level, LIMIT):
+        lines.append(_line(label, {level: rows[at] for level, at in by_level.items()}, whole))
     return [*lines, ""]
 
 

@@ -29,6 +29,7 @@ TOKENS = 64
 class Sample(TypedDict):
     """One sample of a sum."""
 
+    text: str
     answer: int | None
     tokens: int
     logprob: float | None
@@ -103,4 +104,4 @@ def _sample(answer: object, row: StepRecord) -> Sample:
     if said is not None:
         signals = [said.confidence, said.tail, said.bottom, said.lowest, said.entropy]
     number = answer if isinstance(answer, int) else None
-    return Sample(answer=number, tokens=row.usage.completion, logprob=row.logprob, signals=signals)
+    return Sample(text=str(row.value), answer=number, tokens=row.usage.completion, logprob=row.logprob, signals=signals)

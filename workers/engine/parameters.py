@@ -14,6 +14,7 @@ from typing import Any
 from plait.core.errors import EngineError
 from plait.core.ops import Sampling
 
+from .._shared.codes import CODE
 from .._shared.prompt import Stops
 from .._shared.structured import specified
 
@@ -30,6 +31,8 @@ class Abilities:
         """Look at `SamplingParams`, `StructuredOutputsParams` (`None` where there is none) and
         `RequestOutputKind`."""
         self.version = version
+        self.arithmetic = False
+        """Whether the engine has the logits processor of arithmetic sampling."""
         self._sampling, self._forms, self._kinds = sampling, forms, kinds
         self._fields = _parameters(sampling)
         self.mutes = "detokenize" in self._fields
@@ -82,6 +85,9 @@ class Abilities:
         if sampling.logprobs:
             # 0 is how vLLM is asked for the sampled token alone
             fields["logprobs"] = 0 if sampling.logprobs == 1 else sampling.logprobs
+        if sampling.arithmetic is not None and sampling.temperature and not labels:
+            self.need("logits_processors", self.arithmetic)
+            fields["extra_args"] = {CODE: sampling.arithmetic}
         if labels:
             # The whole vocabulary's: vLLM's own `logprob_token_ids` blanks those of all other requests of its step.
             fields |= {"logprobs": -1, "allowed_token_ids": list(labels), "temperature": 0.0}

@@ -22,6 +22,7 @@ from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
 from .._shared.cached_blocks import CachedBlocks, read
+from .._shared.codes import PROCESSOR
 from .._shared.confidence import Trace, measure
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop
@@ -74,6 +75,7 @@ class Core:
         forms = getattr(settings, "StructuredOutputsParams", None)
         self.able = Abilities(vllm.__version__, settings.SamplingParams, forms, settings.RequestOutputKind)
         config = engine.vllm_config
+        self.able.arithmetic = bool(getattr(config.model_config, "logits_processors", None))
         self.max_model_len = int(config.model_config.max_model_len)
         self.block: int = config.cache_config.block_size
         self.blocks: int = (getattr(config.cache_config, "num_gpu_blocks", None) or 1) - 1  # one holds nothing
@@ -501,6 +503,7 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "scheduling_policy": "priority",
         "enable_prefix_caching": True,
         "disable_log_stats": True,
+        "logits_processors": [PROCESSOR],
         "use_tqdm_on_load": False,
         # -1: as many as a step asks for, up to the whole vocabulary
         "max_logprobs": -1,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from plait.core.errors import EngineError
 from plait.core.ops import Sampling, Text, Think
 
+from .._shared.codes import CODE
 from .connection import Link
 from .reading import Reading
 from .wire import Dialect, ServerError, body
@@ -129,6 +130,24 @@ async def unchanged(server: Server) -> bool:
         if trouble.unreachable:
             raise
         return True  # it does not say
+
+
+async def by_arithmetic(server: Server) -> bool:
+    """Whether a server samples by the codes of requests: it then refuses what is no code, and says why; a server that
+    does not generates a token. Raises `ServerError` for any other trouble."""
+    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
+    chat = server.dialect.endpoint == "chat/completions"
+    prompt = await tokenise(server.link, server.model, "a", True) if server.dialect.ids else "a"
+    fields = body(server.dialect, server.model, think, prompt, chat) | {"vllm_xargs": {CODE: "?"}}
+    try:
+        async with contextlib.aclosing(server.link.stream(server.dialect.endpoint, fields)) as chunks:
+            async for _ in chunks:
+                pass
+    except ServerError as trouble:
+        if trouble.status not in (400, 422, 500):
+            raise
+        return f"{CODE} of arithmetic sampling" in trouble.message
+    return False
 
 
 async def tokenise(link: Link, model: str, text: str, opening: bool) -> list[int]:

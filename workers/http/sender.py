@@ -22,11 +22,12 @@ from plait.core.interfaces import Progress
 from plait.core.ops import Think, Tokens
 from plait.core.result import Failure, Result, Usage
 
+from .._shared.codes import PROCESSOR
 from .._shared.streams import Stream, together
 from .hints import Kind, kind_of, said as told
 from .limiter import Gate, Pace, Verdict
 from .options import HttpOptions
-from .probe import Server, unknown
+from .probe import Server, by_arithmetic, unknown
 from .prompts import Prompts
 from .reading import Reading
 from .tools import Offers
@@ -101,6 +102,9 @@ class Sender:
         self._options, self._gate, self._counts = options, gate, counts
         self._prompts, self._offers = Prompts(), Offers()
         self._template = True
+        self._arithmetic: bool | None = None
+        """Whether the server samples by codes; `None` until a step has asked for it."""
+        self._asking = asyncio.Lock()
         self._limits = server.dialect.limits
         self._warned = False
         self._kind: Kind = kind_of(options.hints, server.owners)
@@ -109,6 +113,8 @@ class Sender:
         """Do one job. Raises `ServerError` or `EngineError`."""
         server = self._serving(live.think)
         live.began = asyncio.get_running_loop().time()
+        if live.think.sampling.arithmetic is not None and live.think.sampling.temperature:
+            await self._by_arithmetic()
         chat = server.dialect.endpoint == "chat/completions"
         while True:
             try:
@@ -130,6 +136,17 @@ class Sender:
             live.tries += 1
             self._counts["retries"] += 1
             await asyncio.sleep(wait)
+
+    async def _by_arithmetic(self) -> None:
+        """Raise `EngineError` unless the server samples by codes: other servers leave the code unread."""
+        async with self._asking:
+            if self._arithmetic is None:
+                self._arithmetic = await by_arithmetic(self.server)
+        if not self._arithmetic:
+            raise EngineError(
+                f"{self.server.link.base_url} does not sample by arithmetic: start it with `vllm serve … "
+                f"--logits-processors {PROCESSOR}`, or leave the option `arithmetic` off"
+            )
 
     def _cannot_form(self, live: Live, trouble: ServerError) -> bool:
         """Whether to ask again without the form, which the step can do without and the server may not be able to keep

@@ -9,6 +9,9 @@ from typing import Any, Literal
 from plait.core.chat import with_prompt
 from plait.core.errors import EngineError
 from plait.core.ops import Think
+from plait.core.planning import fraction
+
+from .._shared.codes import CODE
 
 Endpoint = Literal["completions", "chat/completions"]
 
@@ -129,6 +132,9 @@ def body(
         fields["presence_penalty"] = sampling.presence_penalty
     if sampling.frequency_penalty:
         fields["frequency_penalty"] = sampling.frequency_penalty
+    if sampling.arithmetic is not None and sampling.temperature:
+        code = fraction(sampling.seed or 0, "code", past) if past else sampling.arithmetic
+        fields["vllm_xargs"] = {CODE: code}
     if sampling.logit_bias:
         fields["logit_bias"] = sampling.logit_bias
     if think.reasoning_effort is not None:

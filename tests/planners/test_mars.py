@@ -1,0 +1,111 @@
+"""The planner `mars`: its rule against the formulas written out, and whole runs in the machine."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from plait.core.events import Job
+from plait.core.plan import Request
+from plait.core.result import Failure
+from plait.planners.mars import Mars
+from plait.planners.mars.rule import Look, Seen, Switching, calibrated, safe
+from tests.planners.driving import Outcome, drive
+
+
+def cost(key: str | None, first: str, other: str, gamma: float) -> float:
+    return -1.0 if key == other else 2 * gamma if key == first else gamma
+
+
+def test_safe_is_the_margin_over_the_expected_damage_to_each_challenger() -> None:
+    rng = random.Random(5)
+    for _ in range(2000):
+        active = [(rng.choice(["A", "B", "C", None]), rng.random() * rng.random()) for _ in range(rng.randint(0, 8))]
+        votes = Counter([key for key, _ in active if key] + [rng.choice("AAAB") for _ in range(rng.randint(0, 12))])
+        gamma = rng.choice([0.5, 0.8, 1.0])
+        if not votes:
+            assert not safe(votes, active, gamma)
+            continue
+        first = max(votes, key=lambda key: votes[key])
+        others = [key for key in votes if key != first] + ["nobody's"]
+        wanted = all(
+            votes[first] - votes[other] - sum(q * cost(key, first, other, gamma) for key, q in active) > 1e-12
+            for other in others
+        )
+        assert safe(votes, active, gamma) == wanted
+
+
+def test_what_surely_does_not_switch_is_safe_and_what_may_switch_is_not() -> None:
+    votes = Counter("AAAB")
+    assert safe(votes, [])
+    assert safe(votes, [("A", 0.01)] * 3)
+    assert not safe(votes, [("A", 0.5)] * 3)
+    assert not safe(Counter("AB"), [])
+    assert not safe(Counter("A"), [(None, 0.6)] * 2), "answers that nobody has given yet count as well"
+
+
+def test_the_chances_of_switching_are_learnt() -> None:
+    rng = random.Random(2)
+    lines: list[Seen] = []
+    for _ in range(200):  # an unsure look is a wrong one, and the last looks are sure
+        final = rng.choice("AB")
+        looks = [
+            Look(final if (sure := rng.random() < 0.2 + 0.2 * at) else "Z", -0.1 if sure else -2.0) for at in range(4)
+        ]
+        lines.append(Seen(looks, final))
+    model = Switching(lines)
+    assert model.of(Seen([Look("A", -2.0)])) > 0.9 > 0.1 > model.of(Seen([Look("A", -0.1)]))
+    assert Switching([Seen([Look("A", 0.0)] * 3, "A")] * 4).of(Seen([Look("B", -5.0)])) == pytest.approx(1 / 14)
+    assert Switching([]).of(Seen([])) == 0.5
+    assert np.isfinite(model.of(Seen([Look(None, -1e9), Look("A", 1e9)])))
+
+
+def test_gamma_is_between_a_half_and_one() -> None:
+    sure = [Seen([Look("A", 0.0)] * 3, "A")] * 9 + [Seen([Look("B", 0.0)] * 3, "B")]
+    assert 0.5 <= calibrated(sure, Switching(sure)) <= 1.0
+    fickle = [Seen([Look("B", 0.0)], "A")] * 5 + [Seen([Look("B", 0.0)], "B")] * 4
+    assert calibrated(fickle, Switching(fickle)) == 1.0
+    assert calibrated([], Switching([])) == 1.0
+
+
+def solve(says: list[list[str]], finals: list[str], **options: object) -> Outcome:
+    """Samples of as many parts as they are asked for their answer, and one more; `fail` is a part that fails."""
+
+    def model(prompt: list[str], job: Job) -> str | Failure:
+        kind, number, *part = job.step.rpartition("/")[2].split("-")
+        i, k = int(number) - 1, int(part[0]) if part else 1
+        if kind == "probe":
+            return f"so answer: {says[i][k - 1]}"
+        if k > len(says[i]):
+            return Failure(kind="WorkerError", message="no") if finals[i] == "fail" else f"so answer: {finals[i]}"
+        return "thoughts that go on and on and on"
+
+    fields = {"n": len(finals), "every": 3, "max_tokens": 60, "probe": " so far", **options}
+    return drive(Mars.model_validate(fields), Request(text="q"), model)
+
+
+def parts(outcome: Outcome) -> int:
+    return sum("sample-" in step for step in outcome.prompts)
+
+
+def test_lines_that_do_not_change_their_answers_end_early() -> None:
+    says, finals = [["a"] * 6] * 20, ["a"] * 20
+    outcome = solve(says, finals, warmup=4)
+    assert outcome.finish.result is not None and outcome.finish.result.value == "a"
+    assert parts(outcome) == 4 * 7 + 16, "the warm-up to its ends, one part of the others"
+
+
+def test_lines_that_may_change_run_to_their_ends() -> None:
+    says, finals = [["b", "b", "b"]] * 12, ["a"] * 12
+    outcome = solve(says, finals, warmup=4)
+    assert outcome.finish.result is not None and outcome.finish.result.value == "a"
+    assert parts(outcome) == 12 * 4
+
+
+def test_a_sample_that_fails_votes_with_what_it_said_before_or_not_at_all() -> None:
+    outcome = solve([["a"], ["a"], ["a"], []], ["a", "a", "fail", "fail"], warmup=2)
+    assert outcome.finish.result is not None and outcome.finish.result.value == "a"
+    assert outcome.finish.status == "done"
