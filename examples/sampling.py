@@ -1,5 +1,6 @@
 """One call, a vote, a vote whose size the first samples decide, beginnings of which only those go on that differ, a
-plan of one's own, and what did best before: six planners put the same question. Needs no model and no network:
+vote over samples that are still being written, a plan of one's own, and what did best before: seven planners put the
+same question. Needs no model and no network:
 
     python examples/sampling.py
 """
@@ -43,6 +44,7 @@ def main() -> None:
         Plugin(name="sample", options={"n": 5}),
         Plugin(name="adaptive", options={"probes": 3, "most": 16}),
         Plugin(name="deepprune", options={"n": 4, "prefix": 3}),
+        Plugin(name="mars", options={"n": 6, "warmup": 3, "every": 6}),
         Plugin(name="fixed", options={"plan": STEPS}),
         Plugin(name="portfolio", options={"arms": KNOWN}),
     ]

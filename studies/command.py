@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["study"]
 
 NAMES = {"apr": "Apr", "backtrack-or-not": "BacktrackOrNot", "effort": "Effort", "votes": "Votes", "width": "Width"}
-_OTHERS = ("search", "takeover", "tools", "tools-at-scale")
+_OTHERS = ("search", "takeover", "tools", "tools-at-scale", "erring-votes", "arithmetic")
 """Studies without the countdown models."""
 _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study", "tools-at-scale": "tools_at_scale.study"}
 
@@ -46,7 +46,7 @@ _MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study", "tools-at-s
 def study(
     name: Annotated[
         str,
-        typer.Argument(help=f"Which one: {', '.join((*NAMES, *_OTHERS, 'code', 'erring-votes'))}."),
+        typer.Argument(help=f"Which one: {', '.join((*NAMES, 'code', *_OTHERS))}."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where tables, plots and numbers go.")] = Path("results"),
     records: Annotated[
@@ -94,6 +94,20 @@ def study(
         run = importlib.import_module(f".{name}", __package__).run
         with opened(False) as output:
             page = run(common.load(), problems, records or out / "records", out, report)
+            output.people.print(page, markup=False, soft_wrap=True)
+        return
+    if name == "arithmetic":
+        from .votes.arithmetic import collect as draw_votes, page_of as arithmetic_page, read as read_votes
+
+        kept = (records or out / "records") / "arithmetic.jsonl"
+        config = common.load()
+        with opened(False) as output:
+            if not report:
+                asyncio.run(draw_votes(config, problems, kept))
+            command = f"python -m studies arithmetic --problems {problems} --seed {config.seed}"
+            page = arithmetic_page(read_votes(kept), command)
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "arithmetic.md").write_text(page, encoding="utf-8")
             output.people.print(page, markup=False, soft_wrap=True)
         return
     if name == "tools":

@@ -31,7 +31,9 @@ class Pooler:
 
     def __init__(self, spec: EngineOptions) -> None:
         """Load the model. Raises `EngineError`, or whatever vLLM raises."""
-        self._vllm, self._engine = load(prepare(spec) | {"runner": "pooling", "max_logprobs": None, "logits_processors": None})
+        self._vllm, self._engine = load(
+            prepare(spec) | {"runner": "pooling", "max_logprobs": None, "logits_processors": None}
+        )
         self._input = tokens_input()
         self._tokenizer: Any = self._engine.get_tokenizer()
         self._config: Any = self._engine.vllm_config.model_config
