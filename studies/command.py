@@ -103,7 +103,7 @@ def study(
         config = common.load()
         with opened(False) as output:
             if not report:
-                asyncio.run(draw_votes(config, problems, kept))
+                draw_votes(problems, config.seed, kept)
             command = f"python -m studies arithmetic --problems {problems} --seed {config.seed}"
             page = arithmetic_page(read_votes(kept), command)
             out.mkdir(parents=True, exist_ok=True)

@@ -1,22 +1,24 @@
-"""Study `arithmetic`: samples by spread codes (`sample:arithmetic=true`) against independent ones, on the engine."""
+"""Study `arithmetic`: samples by spread codes (`sample:arithmetic=true`) against independent ones."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from plait.core.ops import Plugin
-from plait.core.record import StepRecord
-from plait.runtime.client.answer import StepNews
-from plait.runtime.client.client import AsyncOrchestrator
-from plait.runtime.client.config import BUNDLED_MODEL, Config
+from plait.planners._shared.seeds import derive, line_code
+from plait.runtime.client.config import BUNDLED_MODEL
 from plait.runtime.plugins.loader import Plugins
+from plait.workers._shared.codes import Code
 
 from ..statistics import difference, mean
 from .sums import LEVELS, TOKENS, sums
@@ -26,6 +28,17 @@ __all__ = ["REPEATS", "SIZES", "Drawn", "collect", "page_of", "read"]
 SIZES = (4, 8, 16, 32)
 REPEATS = 4
 """Votes of each size for each sum, with seeds of their own: their spread is what the codes are to make smaller."""
+
+
+ROWS = 256
+
+
+class Vote(NamedTuple):
+    """A vote to draw."""
+
+    size: int
+    codes: bool
+    repeat: int
 
 
 class Drawn(TypedDict):
@@ -52,43 +65,87 @@ def read(kept: Path) -> list[Drawn]:
     return [json.loads(line) for line in lines]
 
 
-async def collect(config: Config, count: int, kept: Path, at_once: int = 12) -> None:
-    """Draw what is missing. Every vote is on disk when it is done."""
-    have = {(each["level"], each["text"], each["size"], each["codes"], each["repeat"]) for each in read(kept)}
-    todo = [each for each in _votes(count, config.seed) if each not in have]
-    if not todo:
-        return
+def collect(count: int, seed: int, kept: Path) -> None:
+    """Draw what is missing, in plain torch with the functions that sample in the engine. Every sum is on disk when it
+    is done."""
+    have = {(each["level"], each["text"]) for each in read(kept)}
+    votes: dict[tuple[int, str], list[Vote]] = {}
+    for level, text, *vote in _votes(count, seed):
+        votes.setdefault((level, text), []).append(Vote(*vote))
     kept.parent.mkdir(parents=True, exist_ok=True)
-    model = str(Path(BUNDLED_MODEL).with_name("arithmetic"))
-    config = config.model_copy(update={"model": model, "journal": "off", "cache": None})
-    gate = asyncio.Semaphore(at_once)
     with kept.open("a", encoding="utf-8") as file:
-        async with AsyncOrchestrator(config=config) as orchestrator:
+        for level, text in votes:
+            if (level, text) not in have:
+                found = _drawn(level, text, votes[level, text], seed)
+                file.write("".join(json.dumps(each) + "\n" for each in found))
+                file.flush()
 
-            async def draw(level: int, text: str, size: int, codes: bool, repeat: int) -> None:
-                async with gate:
-                    task = Plugin(name="sums", options={"level": level})
-                    planner = (
-                        f"sample:n={size},temperature=1,max_tokens={TOKENS},merge=collect,arithmetic={codes}".lower()
-                    )
-                    seed = config.seed * 1_000_003 + 101 * repeat + size
-                    handle = await orchestrator.submit(text, watch=True, task=task, planner=planner, seed=seed)
-                    rows: dict[int, StepRecord] = {}
-                    async for news in handle.news():
-                        if isinstance(news, StepNews) and news.record.state == "done":
-                            name, _, number = news.record.name.rpartition("-")
-                            if name == "sample":
-                                rows[int(number)] = news.record
-                    await handle
-                    bound = orchestrator.plugins.task(task, text)
-                    said = [bound.extract(str(rows[i].value)) for i in sorted(rows)]
-                    if len(said) == size:
-                        answers = [each if isinstance(each, int) else None for each in said]
-                        drawn = Drawn(level=level, text=text, size=size, codes=codes, repeat=repeat, answers=answers)
-                        file.write(json.dumps(drawn) + "\n")
-                        file.flush()
 
-            await asyncio.gather(*(draw(*each) for each in todo))
+def _drawn(level: int, text: str, votes: Sequence[Vote], seed: int) -> list[Drawn]:
+    import torch
+
+    from plait.workers.engine.distribution import chosen
+    from training.arithmetic.vocab import END, ID, WORDS
+
+    task = Plugins().task(Plugin(name="sums", options={"level": level}), text)
+    prompt = [ID[word] for word in task.render().split()]
+    lines = [_Line.of(vote, i, level, text, seed) for vote in votes for i in range(1, vote.size + 1)]
+    model, known = _model(), dict[tuple[int, ...], Any]()
+    with torch.inference_mode():
+        for position in range(TOKENS):
+            live = [line for line in lines if not line.done]
+            missing = list({tuple(line.words) for line in live} - known.keys())
+            for at in range(0, len(missing), ROWS):
+                part = missing[at : at + ROWS]
+                told = model.hidden(torch.tensor([[*prompt, *words] for words in part]), torch.float32)[:, -1:]
+                known.update(zip(part, model.logits(told, torch.float32)[:, 0].double(), strict=True))
+            if not live:
+                break
+            codes = [line.next(position) for line in live]
+            rows = torch.stack([known[tuple(line.words)] for line in live])
+            for line, token in zip(live, chosen(rows, codes).tolist(), strict=True):
+                line.done = token == END
+                line.words += [] if line.done else [token]
+    said = [task.extract(" ".join(WORDS[word] for word in line.words)) for line in lines]
+    answers = iter([each if isinstance(each, int) else None for each in said])
+    return [
+        Drawn(level=level, text=text, size=vote.size, codes=vote.codes, repeat=vote.repeat,
+              answers=list(islice(answers, vote.size)))
+        for vote in votes
+    ]  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Line:
+    """A sample under way: one code for all its tokens, or a new one for each."""
+
+    code: Code | None
+    rng: random.Random
+    words: list[int] = field(default_factory=list[int])
+    done: bool = False
+
+    @classmethod
+    def of(cls, vote: Vote, index: int, level: int, text: str, seed: int) -> _Line:
+        run = seed * 1_000_003 + 101 * vote.repeat + vote.size
+        own = derive(run, "sample", index)
+        code = Code(line_code(run, index, vote.size), own) if vote.codes else None
+        return cls(code, random.Random(f"{level}{text}{own}"))
+
+    def next(self, position: int) -> Code:
+        if self.code is None:
+            return Code(self.rng.random(), position)
+        self.code = self.code.at(position)
+        return self.code
+
+
+@lru_cache(maxsize=1)
+def _model() -> Any:
+    import torch
+
+    from training.export import load
+
+    torch.set_num_threads(1)
+    return load(Path(BUNDLED_MODEL).with_name("arithmetic"))
 
 
 def page_of(drawn: Sequence[Drawn], command: str) -> str:
@@ -104,7 +161,8 @@ def page_of(drawn: Sequence[Drawn], command: str) -> str:
         "Do samples whose codes are spread evenly (`sample:arithmetic=true`) make a vote better, or steadier, than as "
         "many independent ones?", "",
         f"`{command}`", "",
-        f"{len(whole)} sums and levels of the bundled model `arithmetic` (temperature 1, on the engine), {REPEATS} "
+        f"{len(whole)} sums and levels of the bundled model `arithmetic` (temperature 1; in plain torch with "
+        f"the functions that sample in the engine, which tests hold to the engine's own distribution), {REPEATS} "
         "votes of each size with seeds of their own. *Spread*: standard deviation of the share of right samples over "
         "the votes of one sum, of which independent samples have sqrt(p (1 - p) / n); mean over sums. *Distinct*: "
         "different answers in a vote. *Solved*: by the majority, the earliest of equals; *any*: at least one right. "
