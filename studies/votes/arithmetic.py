@@ -52,11 +52,12 @@ class Drawn(TypedDict):
     answers: list[int | None]
 
 
-def _votes(count: int, seed: int) -> list[tuple[int, str, int, bool, int]]:
-    """Return the votes to draw. Of independent samples the largest vote is drawn, and its beginnings are the others."""
+def _votes(texts: Sequence[str]) -> dict[tuple[int, str], list[Vote]]:
+    """Return the votes to draw, by level and sum. Of independent samples the largest vote is drawn, and its beginnings
+    are the others."""
     kinds = [*((size, True) for size in SIZES), (SIZES[-1], False)]
-    places = [(level, text) for text in sums(count, seed) for level in LEVELS]
-    return [(*place, *kind, repeat) for place in places for kind in kinds for repeat in range(REPEATS)]
+    votes = [Vote(*kind, repeat) for kind in kinds for repeat in range(REPEATS)]
+    return {(level, text): votes for text in texts for level in LEVELS}
 
 
 def read(kept: Path) -> list[Drawn]:
@@ -69,9 +70,7 @@ def collect(count: int, seed: int, kept: Path) -> None:
     """Draw what is missing, in plain torch with the functions that sample in the engine. Every sum is on disk when it
     is done."""
     have = {(each["level"], each["text"]) for each in read(kept)}
-    votes: dict[tuple[int, str], list[Vote]] = {}
-    for level, text, *vote in _votes(count, seed):
-        votes.setdefault((level, text), []).append(Vote(*vote))
+    votes = _votes(sums(count, seed))
     kept.parent.mkdir(parents=True, exist_ok=True)
     with kept.open("a", encoding="utf-8") as file:
         for level, text in votes:
