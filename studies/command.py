@@ -37,9 +37,14 @@ if TYPE_CHECKING:
 __all__ = ["study"]
 
 NAMES = {"apr": "Apr", "backtrack-or-not": "BacktrackOrNot", "effort": "Effort", "votes": "Votes", "width": "Width"}
-_OTHERS = ("search", "takeover", "tools", "tools-at-scale", "erring-votes", "arithmetic")
+_OTHERS = ("effort-limit", "scale", "search", "takeover", "tools", "tools-at-scale", "erring-votes", "arithmetic")
 """Studies without the countdown models."""
-_MODULES = {"backtrack-or-not": "backtrack", "votes": "votes.study", "tools-at-scale": "tools_at_scale.study"}
+_MODULES = {
+    "backtrack-or-not": "backtrack",
+    "votes": "votes.study",
+    "tools-at-scale": "tools_at_scale.study",
+    "effort-limit": "effort_limit",
+}
 
 
 @common_options
@@ -76,7 +81,12 @@ def study(
     from .base import Keeper
     from .store import Store
 
-    if name in ("search", "code", "tools-at-scale"):  # in virtual time, or the model is a rule: no engine, no session
+    if name in (
+        "search",
+        "code",
+        "effort-limit",
+        "tools-at-scale",
+    ):  # in virtual time, or the model is a rule: no engine, no session
         run = importlib.import_module(f".{_MODULES.get(name, name)}", __package__).run
         with opened(False) as output:
             output.people.print(run(out, problems, common.load().seed or 0, report), markup=False, soft_wrap=True)
@@ -90,7 +100,7 @@ def study(
             page = erring_votes(common.load(), problems, kept, out, workers, report=report, collect=collect)
             output.people.print(page, markup=False, soft_wrap=True)
         return
-    if name == "takeover":
+    if name in ("takeover", "scale"):
         run = importlib.import_module(f".{name}", __package__).run
         with opened(False) as output:
             page = run(common.load(), problems, records or out / "records", out, report)

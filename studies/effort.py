@@ -17,7 +17,7 @@ from .base import Condition, Findings, Records, Table, circumstances
 from .plots import Series, lines
 from .statistics import Estimate, difference, mean, saving, share
 
-__all__ = ["Effort"]
+__all__ = ["Effort", "choices"]
 
 TIERS = {
     "direct": ("the answer at once", "single:style=direct"),
@@ -72,7 +72,7 @@ class Effort:
             if not count:
                 continue
             for checked in (True, False):
-                _choices(found, name, words, rows, checked)
+                choices(found, name, words, rows, checked)
         return found
 
 
@@ -108,7 +108,7 @@ def _rows(keys: Sequence[str], records: Records, problems: Sequence[Problem]) ->
     return rows, count
 
 
-def _choices(found: Findings, name: str, words: str, rows: Sequence[Row], checked: bool) -> None:
+def choices(found: Findings, name: str, words: str, rows: Sequence[Row], checked: bool) -> None:
     """Add what choosing comes to among some tiers, each half of the problems routed by numbers of the other."""
     texts = list(dict.fromkeys(row.text for row in rows))
     halves = set(texts[::2]), set(texts[1::2])

@@ -1,8 +1,8 @@
 """Study `takeover`: a small draft and its target write plans of tool calls together, piece by piece.
 
-Draft and target are the two sizes of the bundled planner of tools. Beside `takeover` and `ssr` at several thresholds
-stand the draft alone, the target alone, take-overs at random, a mix of the two by question, and an oracle. What a
-segment's score is worth is told by calibration on questions that are not asked.
+Draft and target are the smallest and the largest of the bundled planners of tools. Beside `takeover` and `ssr` at
+several thresholds stand the draft alone, the target alone, take-overs at random, a mix of the two by question, and an
+oracle. What a segment's score is worth is told by calibration on questions that are not asked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from pydantic import JsonValue, PrivateAttr
@@ -31,14 +32,15 @@ from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.tasks.tables.asking import held_out
 from plait.workers.engine import Engine
 from plait.workers.http import Http
-from training.tables import check
+from training.tables import check, vocab
 from training.tables.generate import Case
 
+from .plain import Plain, command_of
 from .statistics import Estimate, difference, mean, share
 
 __all__ = ["Chance", "PlanText", "Row", "ask_all", "page_of", "rows_of"]
 
-DRAFT, TARGET = "tables-draft", "tables"
+DRAFT, TARGET = "tables-tiny", "tables"
 CALIBRATION = 80
 """Questions of the scores' calibration; they are never asked."""
 ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -140,8 +142,14 @@ def planner_of(condition: str, calibration: Sequence[Sequence[float]]) -> Planne
 
 @asynccontextmanager
 async def both_models(config: Config, log: Path) -> AsyncIterator[AsyncOrchestrator]:
-    """Yield a client of both models: the draft in this process, the target in a server's."""
+    """Yield a client of both models: in plain torch, or with the worker `engine` the draft on an engine of this process
+    and the target on a server's."""
     draft, target = (Path(BUNDLED_MODEL).with_name(name) for name in (DRAFT, TARGET))
+    if config.worker != "engine":
+        plain = Plain({DRAFT: draft, TARGET: target}, vocab)
+        async with AsyncOrchestrator(config=config, workers=[plain]) as orchestrator:
+            yield orchestrator
+        return
     memory = str(64 << 20)
     settings = {"model": str(target), "served_model_name": TARGET, "kv_cache_memory_bytes": memory}
     async with served(log, **settings) as server:
@@ -150,7 +158,7 @@ async def both_models(config: Config, log: Path) -> AsyncIterator[AsyncOrchestra
             yield orchestrator
 
 
-async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 8) -> None:
+async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 64) -> None:
     """Answer what has not been answered yet; each row is written when it is there. The calibration comes first."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     asked = held_out(questions, SEED)
@@ -169,7 +177,8 @@ async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 8) 
                 async with gate:
                     planner = planner_of(condition, calibration)
                     task = "studies.takeover:PlanText"
-                    answer = await orchestrator.run(text, task=task, planner=planner, policies=[])
+                    seed = crc32(text.encode())  # so that take-overs at random fall elsewhere in each question
+                    answer = await orchestrator.run(text, task=task, planner=planner, policies=[], seed=seed)
                     out.write(json.dumps(asdict(_row(text, condition, answer))) + "\n")
                     out.flush()
 
@@ -223,7 +232,8 @@ def page_of(rows: Sequence[Row], command: str, price: float) -> str:
         "",
         f"`{command}`",
         "",
-        f"The two sizes of the bundled planner of tools on engines, {len(texts)} held-out questions of 1 to 8 calls in "
+        f"The bundled planners of tools `{DRAFT}` (0.12 million parameters) and `{TARGET}` (1.0), "
+        f"{len(texts)} held-out questions of 1 to 8 calls in "
         f"equal shares, temperature 0, one chain. A plan is right when it gives the right answer on eight random "
         f"tables. `takeover` scores segments of {TOKENS} tokens by the draft's own mean probability, against scores of "
         f"{CALIBRATION} other questions (its calibration); `ssr` whole lines, four ahead, marks from 0 to 9. *Cost*: "
@@ -307,7 +317,7 @@ def run(config: Config, questions: int, folder: Path, out: Path, report: bool) -
     kept = folder / "takeover.jsonl"
     if not report:
         asyncio.run(ask_all(config, questions, kept))
-    page = page_of(rows_of(kept), f"python -m studies takeover --problems {questions} --worker engine", weights())
+    page = page_of(rows_of(kept), command_of("takeover", config, questions), weights())
     out.mkdir(parents=True, exist_ok=True)
     (out / "takeover.md").write_text(page, encoding="utf-8")
     return page

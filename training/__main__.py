@@ -16,7 +16,7 @@ import torch
 
 from .trades import TRADES
 
-COMMANDS = ("all", "train", "export", "evaluate", "check", "compare", "reproduce", "agree")
+COMMANDS = ("all", "train", "export", "evaluate", "check", "cards", "compare", "reproduce", "agree")
 
 
 def device_of(name: str) -> torch.device:
@@ -88,6 +88,19 @@ def check_traces(path: Path | None, seed: int, count: int = 10_000) -> int:
     return modes["wrong"]
 
 
+def check_cards(count: int, seed: int) -> int:
+    """Measure the figures of all model cards anew, on other questions, and say which differ; returns 1 if any does."""
+    from . import cards
+
+    worse = 0
+    for trade, size in cards.shipped():
+        print(f"{TRADES[trade].folders[size].name}:", flush=True)
+        for each in cards.compare(trade, size, count, 90_211 + seed):
+            print(f"  {each}", flush=True)
+            worse += not each.agrees
+    return int(worse > 0)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; 0 when all went well."""
     options = parse(arguments)
@@ -98,6 +111,8 @@ def main(arguments: list[str] | None = None) -> int:
         small, large = (export.load(TRADES["countdown"].folders[size]) for size in ("small", "large"))
         print(agreement.report(small, large, options.problems))
         return 0
+    if options.command == "cards":
+        return check_cards(options.problems, options.seed)
     if options.command == "check":
         return int(check_traces(options.text, options.seed) > 0)
     from . import evaluate, export, train

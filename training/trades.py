@@ -95,7 +95,7 @@ TRADES: dict[str, Trade] = {
         draw=tables.draw_trace, words=table_words.WORDS,
         tokenizer=lambda: by_pieces(table_words.ID, table_words.RULES, table_words.PATTERN), sizes=_TABLES,
         folders={
-            "tiny": Path("build/training/tables-tiny/model"), "draft": MODELS / "tables-draft",
+            "tiny": MODELS / "tables-tiny", "draft": MODELS / "tables-draft",
             "small": MODELS / "tables", "large": MODELS / "tables-large",
         },
         steps={"tiny": 1_000, "draft": 2_300, "small": 6_000, "large": 8_500}, report="training.tables.evaluate",

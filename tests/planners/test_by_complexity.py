@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from plait import tool
 from plait.core.errors import FieldError, PluginError
+from plait.core.flow import Answerable, Flow
 from plait.planners.by_complexity import ByComplexity
+from plait.planners.react import React
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, labels
 
@@ -94,3 +97,27 @@ async def test_a_file_that_is_no_route_is_refused(tmp_path: Path, text: str) -> 
 def test_a_route_without_tiers_is_refused() -> None:
     with pytest.raises(FieldError):
         ByComplexity(tiers=())
+
+
+class Teller(Flow):
+    """A flow that lets another work for it."""
+
+    async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+        return await ctx.delegate(React(), question, name="inner")
+
+
+CALL = '<tool_call>{"name": "double", "arguments": {"of": 21}}</tool_call>'
+
+
+@pytest.mark.parametrize("tier", ["react", "tests.planners.test_by_complexity:Teller"])
+async def test_a_tier_may_be_a_flow_whose_steps_are_read_while_they_are_written(tier: str) -> None:
+    @tool
+    def double(of: int) -> int:
+        """Double a number."""
+        return 2 * of
+
+    replies = [Reply(text=CALL, times=1), Reply(text="42")]
+    options = {**tiers({"planner": tier, "cost": 10}, VOTE), "cascade": "off"}
+    answer, worker = await ask("by-complexity", "Twice 21?", *replies, options=options, tools=[double])
+    assert (answer.status, answer.answer) == ("done", "42"), answer.failure
+    assert len(worker.prompts) == 2

@@ -171,7 +171,7 @@ class Expander:
             return []
         try:
             if reading is None or reading.attempt != action.attempt:
-                reading = _Reading(action.attempt, _reader(opened, step.plan))
+                reading = _Reading(action.attempt, _reader(opened, action.step, machine))
                 opened.readers[action.step] = reading
             said: list[Event] = [*self._read(reading, opened.brief, action, step, at)]
         except RAISED as error:
@@ -208,9 +208,18 @@ class Expander:
             self.flows.pop(root).close()
 
 
-def _reader(opened: _Open, step: Step) -> Reader:
+def _reader(opened: _Open, name: str, machine: Machine) -> Reader:
+    """Return the reader of a step: that of the flow within which it was made, or else that of the run's planner."""
+    step = machine.nodes[name].step
     if forms.reads(step, opened.brief):
         return forms.Reading(step, opened.brief)
+    above = name.rpartition("/")[0]
+    while above:
+        node = machine.nodes.get(above)
+        within = None if node is None else flow_within(node.step, opened.brief)
+        if within is not None:
+            return within[0].reader(step, within[1])
+        above = above.rpartition("/")[0]
     return opened.planner.reader(step, opened.brief)
 
 
