@@ -221,8 +221,8 @@ def report(count: int, seed: int) -> str:
         f"{count:,} four-number puzzles with the exact lengths of greedy search and of threads, as a model without "
         f"faults would write them. Solved and tokens in the mean: {said}. Always threads of 8: "
         f"{orders.dear.mean():.0f}; the oracle: {orders.oracle.mean():.0f} (the bundled model's recorded runs: 757 and "
-        "499). Wrong answers are noticed, no order loses one. Greedy runs have no noise: **the oracle is a function of the puzzle, but one "
-        "that has to know which first step leads to the target**, which is to have solved it.", "",
+        "499). Wrong answers are noticed, no order loses one. Greedy runs have no noise: **the oracle is a function of "
+        "the puzzle, but one that has to know which first step leads to the target**, which is to have solved it.", "",
         "| what the choice is made by | of the oracle's saving |", "|---|---|",
         *(f"| {name} | {100 * share:.0f} % |" for name, share in rows), "",
         f"Measured on a quarter of the puzzles ({len(test):,}) that nothing was fitted to.", "",

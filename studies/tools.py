@@ -187,12 +187,28 @@ def page_of(rows: Sequence[Row]) -> str:
                 *(("", "") if way == "turns" else (_faster(by_way["turns"], mine, least) for least in (1, DEEP))),
             ]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
-    lines += [
+    lines += ["", "Last columns: geometric means over questions that both ways answer rightly, and how many.", ""]
+    return "\n".join([*lines, *_by_calls(rows), ""])
+
+
+def _by_calls(rows: Sequence[Row]) -> list[str]:
+    """Return how many times as fast each way is by the number of a question's calls, under the first condition."""
+    failing, latency = CONDITIONS[0]
+    chosen = [row for row in rows if (row.failing, row.latency) == (failing, latency)]
+    turns = {row.text: row for row in chosen if row.way == "turns"}
+    sizes = {row.text: len(calls(read(row.text))) for row in chosen}
+    lines = [
+        f"Times as fast as `turns` by the number of calls ({1000 * latency:.0f} ms, none failing): a question of one call "
+        "takes two calls of the model in turns, two as a plan with its joiner, one as a plan without.",
         "",
-        "Last columns: geometric means over questions that both ways answer rightly, and how many.",
-        "",
+        f"| way | {' | '.join(map(str, range(1, 9)))} |",
+        "|---" * 9 + "|",
     ]
-    return "\n".join(lines)
+    for way in WAYS[1:]:
+        mine = {row.text: row for row in chosen if row.way == way}
+        cells = [_faster(turns, {text: row for text, row in mine.items() if sizes[text] == n}, 1) for n in range(1, 9)]
+        lines.append(f"| `{way}` | {' | '.join(cells)} |")
+    return lines
 
 
 def _faster(turns: Mapping[str, Row], mine: Mapping[str, Row], least: int) -> str:
