@@ -198,8 +198,8 @@ def _by_calls(rows: Sequence[Row]) -> list[str]:
     turns = {row.text: row for row in chosen if row.way == "turns"}
     sizes = {row.text: len(calls(read(row.text))) for row in chosen}
     lines = [
-        f"Times as fast as `turns` by the number of calls ({1000 * latency:.0f} ms, none failing): a question of one call "
-        "takes two calls of the model in turns, two as a plan with its joiner, one as a plan without.",
+        f"Times as fast as `turns` by the number of calls ({1000 * latency:.0f} ms, none failing): a question of one "
+        "call takes two calls of the model in turns, two as a plan with its joiner, one as a plan without.",
         "",
         f"| way | {' | '.join(map(str, range(1, 9)))} |",
         "|---" * 9 + "|",
