@@ -42,8 +42,13 @@ SCALE = {"outlines": 1, "temperature": 0.0, "easy_tokens": 16, "hard_tokens": 16
 _CALLS = re.compile(r"([a-h]) = (.*) \((easy|hard), (\d\.\d\d)\)")
 WAYS = ("at once", "in full", "vote of 4", "steps easy", *(f"scale {each:g}" for each in FLOORS), "steps hard")
 """Of the whole, and of its steps; `scale F` does a step the easy way where its chance to be right is at least F."""
-TIERS = ("at once", "in full", "steps easy", "scale 0.9")
-"""Those that a question may be given to."""
+TIERS = {
+    "at once": Plugin(name="single", options={"begin": "no-thinking"}),
+    "in full": Plugin(name="single"),
+    "scale 0.9": Plugin(name="scale", options={"floor": 0.9}),
+    "steps hard": Plugin(name="scale"),
+}
+"""Those that a question may be given to, as the tables name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +200,8 @@ def page_of(rows: Sequence[Row], command: str) -> str:
     lines += ["", *_mixed(by, texts), "", *_fitted(records), ""]
     found = Findings()
     routed = [
-        Routed(text, plugin_of(way, ()), float(by[way][text].right), float(by[way][text].tokens))
-        for way in TIERS for text in texts
+        Routed(text, tier, float(by[way][text].right), float(by[way][text].tokens))
+        for way, tier in TIERS.items() for text in texts
     ]  # fmt: skip
     for checked in (False, True):
         choices(found, f"brackets-{checked}", "sums with brackets", routed, checked)
@@ -204,8 +209,8 @@ def page_of(rows: Sequence[Row], command: str) -> str:
     for table in found.tables:
         lines += ["", f"### {table.title}", "", f"| {' | '.join(table.columns)} |", "|---" * len(table.columns) + "|"]
         lines += [*(f"| {' | '.join(row)} |" for row in table.rows), "", table.note]
-    told = ", ".join(f"{name.removeprefix('brackets-')}: {each['elasticity']}" for name, each in found.figures.items())
-    lines += ["", f"Elasticity against the cheapest tier (our reading of EllieSQL's TEP; by checked): {told}.", ""]
+    told = ", ".join(f"{name.rpartition('-')[2]} {each['elasticity']:.2f}" for name, each in found.figures.items())
+    lines += ["", f"Elasticity against the cheapest tier (our reading of EllieSQL's TEP): {told}.", ""]
     load = sorted(row.load for row in rows)[len(rows) // 2]
     lines.append(f"Threads that ran or waited for one of {os.cpu_count()} cores: {load:.0f} in the median.")
     return "\n".join([*lines, ""])
