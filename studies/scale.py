@@ -209,11 +209,15 @@ def page_of(rows: Sequence[Row], command: str) -> str:
     for table in found.tables:
         lines += ["", f"### {table.title}", "", f"| {' | '.join(table.columns)} |", "|---" * len(table.columns) + "|"]
         lines += [*(f"| {' | '.join(row)} |" for row in table.rows), "", table.note]
-    told = ", ".join(f"{name.rpartition('-')[2]} {each['elasticity']:.2f}" for name, each in found.figures.items())
+    told = ", ".join(f"{name.rpartition('-')[2]} {_two(each['elasticity'])}" for name, each in found.figures.items())
     lines += ["", f"Elasticity against the cheapest tier (our reading of EllieSQL's TEP): {told}.", ""]
     load = sorted(row.load for row in rows)[len(rows) // 2]
     lines.append(f"Threads that ran or waited for one of {os.cpu_count()} cores: {load:.0f} in the median.")
     return "\n".join([*lines, ""])
+
+
+def _two(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.2f}"
 
 
 def _mixed(by: dict[str, dict[str, Row]], texts: Sequence[str]) -> list[str]:
