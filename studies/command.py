@@ -5,7 +5,6 @@ Decides what the written page looks like. It does not know what a study asks, no
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import itertools
@@ -100,7 +99,7 @@ def study(
             page = erring_votes(common.load(), problems, kept, out, workers, report=report, collect=collect)
             output.people.print(page, markup=False, soft_wrap=True)
         return
-    if name in ("takeover", "scale"):
+    if name in ("takeover", "scale", "tools"):
         run = importlib.import_module(f".{name}", __package__).run
         with opened(False) as output:
             page = run(common.load(), problems, records or out / "records", out, report)
@@ -118,18 +117,6 @@ def study(
             page = arithmetic_page(read_votes(kept), command)
             out.mkdir(parents=True, exist_ok=True)
             (out / "arithmetic.md").write_text(page, encoding="utf-8")
-            output.people.print(page, markup=False, soft_wrap=True)
-        return
-    if name == "tools":
-        from .tools import ask_all, page_of, rows_of
-
-        kept = (records or out / "records") / "tools.jsonl"
-        with opened(False) as output:
-            if not report:
-                asyncio.run(ask_all(common.load(), problems, kept))
-            page = page_of(rows_of(kept))
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "tools.md").write_text(page, encoding="utf-8")
             output.people.print(page, markup=False, soft_wrap=True)
         return
     made = load(name)

@@ -6,6 +6,7 @@ share of look-ups fails once. Questions are asked one at a time, the ways in tur
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from plait.tasks.tables.plan import PARAMETERS, calls
 
 from .statistics import mean, share
 
-__all__ = ["Row", "ask_all", "page_of", "rows_of"]
+__all__ = ["Row", "ask_all", "page_of", "rows_of", "run"]
 
 WAYS = ("turns", "native", "react", "llmcompiler", "last-task")
 """`last-task` is `llmcompiler` without its joiner where all tasks were done; `native` a bare loop of turns."""
@@ -222,3 +223,14 @@ def _faster(turns: Mapping[str, Row], mine: Mapping[str, Row], least: int) -> st
         return "none"
     ratio = mean(logs)
     return f"{np.exp(ratio.value):.2f} ({np.exp(ratio.low):.2f}–{np.exp(ratio.high):.2f}), {len(logs)}"
+
+
+def run(config: Config, questions: int, folder: Path, out: Path, report: bool) -> str:
+    """Ask what has not been asked yet, write the page, and return it."""
+    kept = folder / "tools.jsonl"
+    if not report:
+        asyncio.run(ask_all(config, questions, kept))
+    page = page_of(rows_of(kept))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "tools.md").write_text(page, encoding="utf-8")
+    return page
