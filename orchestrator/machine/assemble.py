@@ -163,6 +163,8 @@ def written(node: Node) -> tuple[Text | Tokens, ...]:
         return (Tokens(ids=ids[start:], text=last.own.line[len(first.prior) :]),)
     if last.own is not None:
         return (Text(text=last.own.line[len(first.prior) :]),)
+    if context_step(last.after, last.after_own).own is None:  # what it continues has failed: it was given nothing
+        return ()
     (context, *put), text = last.prompt or (Text(text=""),), prior(last)[len(first.prior) :]
     if context.kind == "text":
         return (Text(text=text),)

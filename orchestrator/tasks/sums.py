@@ -17,7 +17,7 @@ __all__ = ["Sums"]
 _TEXT = re.compile(r"\s*\d{1,3}(?:\s*[-+*]\s*\d{1,3}){1,15}\s*(?:=\s*\??)?\s*", re.ASCII)
 _WORD = re.compile(r"\d+|[-+*]", re.ASCII)
 _SAID = re.compile(r"<hit> (\d{1,3})\b", re.ASCII)
-_ALONE = re.compile(r"\s*(\d{1,3})\s*(?:<end>)?\s*", re.ASCII)
+_ALONE = re.compile(r"(\d{1,3})\s*(?:<end>)?", re.ASCII)
 _LARGEST = 127
 """The model's largest number."""
 
@@ -52,7 +52,7 @@ class Sums(Task):
         """Return the number after `<hit>`; a text that was cut off before it has none. A number alone is one as well:
         what the model says when it is asked for its answer so far."""
         found = _SAID.findall(text)
-        alone = None if found else _ALONE.fullmatch(text)
+        alone = None if found else _ALONE.fullmatch(text.strip())
         return int(found[-1]) if found else int(alone[1]) if alone else None
 
     def key(self, answer: JsonValue) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from plait.core.awaited import Called, StepFailed
 from plait.core.flow import Context
@@ -34,10 +34,11 @@ def about_tools(tools: Sequence[ToolSpec], until: str = "", give_up: str = "") -
 
 
 class Calls:
-    """Makes the tool calls that nodes ask for. A reading call is made once a run, whoever asks for it."""
+    """Makes the tool calls that nodes ask for. A reading call is made once a run, whoever asks for it. `drop` cancels
+    what the tree has given up, before a call with side effects is made."""
 
-    def __init__(self, ctx: Context, tree: SearchTree) -> None:
-        self._ctx, self._tree = ctx, tree
+    def __init__(self, ctx: Context, tree: SearchTree, drop: Callable[[], None]) -> None:
+        self._ctx, self._tree, self._drop = ctx, tree, drop
         self._tools = {spec.name: spec for spec in ctx.brief.tools}
         self._made: dict[str, Called] = {}
 
@@ -61,6 +62,7 @@ class Calls:
             return f"there is no tool {name!r}: there are {', '.join(sorted(self._tools)) or 'none'}"
         if spec.side_effects:
             self._tree.commit(node)
+            self._drop()
             self._made.clear()  # what was read before may have changed
         key = name + json.dumps(given, sort_keys=True)
         made = None if spec.side_effects else self._made.get(key)

@@ -28,7 +28,7 @@ class Growth:
         self._scorer = cast("Scorer", ctx.brief.plugin("scorer", options.scorer))
         self.tree = SearchTree(ctx.random, options.width)
         self._frontier = self._search.frontier(self.tree)
-        self._calls = Calls(ctx, self.tree) if options.tools else None
+        self._calls = Calls(ctx, self.tree, self._drop) if options.tools else None
         self._lists = self._search.lists if options.propose == "auto" else options.propose == "list"
         self._enough = self._search.answers if options.answers is None else options.answers
         self._states: dict[str, Node] = {"": self.tree.root}
@@ -167,7 +167,10 @@ class Growth:
     # -- what became of a node ----------------------------------------------------------------------------------------
 
     async def _came(self, node: Node, finished: bool) -> None:
-        """Settle what a node is, score it, and tell the search."""
+        """Settle what a node is, score it, and tell the search. One that was given up meanwhile makes no call."""
+        if node.outcome == "pruned":
+            self.done(node)
+            return
         try:
             await self._settle(node, finished)
         except StepFailed as failed:

@@ -270,3 +270,15 @@ def test_a_join_that_passes_one_value_on_passes_its_line_on() -> None:
 def test_the_line_is_not_written_down() -> None:
     result = Result(value="two", prior="answer: forty-")
     assert "forty" not in result.model_dump_json(), "a replay makes it again, and chains would grow with their square"
+
+
+def test_a_join_reads_a_branch_that_was_to_go_on_from_a_step_that_failed() -> None:
+    world = World()
+    world.submit(think("e", expands=True), think("x"), join("j", "e", "x", best_effort=True))
+    world.succeed("e", "a plan")
+    world.expand("e", think("g"), think("f", after="g"))
+    world.fail("e/g", fail_with())
+    assert world.state("e") == "failed"
+    world.succeed("x", "x")
+    assert world.finish.result is not None
+    assert world.finish.result.value == ["x"]
