@@ -11,6 +11,7 @@ import pytest
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_engines_come_and_go_and_two_go_on_where_four_died() -> None:
     child = Path(__file__).with_name("elastic_child.py")

@@ -50,6 +50,7 @@ def test_an_engine_or_a_node_that_is_killed_costs_neither_answers_nor_tokens(roo
         assert found[what]["repeated"] < 0.05  # 1 % is measured on longer runs
 
 
+@pytest.mark.slow
 def test_a_cluster_outlives_its_first_user_and_its_loss_is_an_error(root: Path) -> None:
     found, said = apart(root, "head")
     assert found["first"] == found["second"] == found["third"] == "one two three"
