@@ -155,6 +155,10 @@ class PrefixIndex:
         self._trim(cache)
         return had
 
+    def remembers(self, worker: str, attempt: int) -> bool:
+        """Whether a worker may tell of the context of an attempt."""
+        return attempt in self._cache(worker).contexts
+
     def measured(self, worker: str, attempt: int, scale: float) -> None:
         """The context of an attempt has so many bytes for each token."""
         cache = self._cache(worker)

@@ -44,7 +44,7 @@ def gone(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixIndex)
     host = attempt.worker
     if attempt.node.step.op.kind == "think":
         _, content = context_of(attempt.node)
-        if usage.prompt and content:
+        if usage.prompt and index.remembers(host.name, attempt.id):
             index.measured(host.name, attempt.id, BYTES_A_TOKEN * prompt_tokens(attempt.node) / usage.prompt)
         index.ended(host.name, len(content), attempt.expected, usage.prompt, usage.cached, usage.completion)
     host.context -= attempt.context

@@ -140,7 +140,7 @@ class Config(BaseSettings):
     kv_events: str | None = None
     """Where that server publishes what its prefix cache stores and evicts (`vllm serve --kv-events-config`), such as
     `tcp://localhost:5557`; of several servers their addresses in the same order, with commas between them. Steps are
-    then placed by what caches really hold.."""
+    then placed by what caches really hold."""
     api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
     """Name of the environment variable that holds that server's key, never the key itself; OPENAI_API_KEY by
     default."""
