@@ -1,4 +1,4 @@
-"""Compiles the machine with mypyc where `COMPILE_PLAIT=1` asks for it (docs/adr/0018). All else is in pyproject.toml.
+"""Compiles the machine with mypyc where `COMPILE_PLAIT=1` asks for it (docs/adr/0019). All else is in pyproject.toml.
 
 Without it, or where mypy or a C compiler is missing, plait is pure Python: the same sources, run as they are.
 """
