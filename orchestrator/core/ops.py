@@ -180,8 +180,7 @@ class Sampling(Frozen):
     token_logprobs: bool = Field(default=False, exclude_if=lambda each: not each)
     """Whether the result also has each token's log-probability (`Result.drawn`); needs `logprobs` of 1 or more."""
     top_logprobs: int | None = Field(default=None, ge=0, le=20, exclude_if=lambda each: each is None)
-    """Have each token's text and log-probability told, with so many of the likeliest beside it (`Result.tokens`).
-    Servers can (worker `http`)."""
+    """Have each token's text and log-probability told, with so many of the likeliest beside it (`Result.tokens`)."""
     window: int = Field(default=0, ge=0)
     """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
     structured: Structured | None = None

@@ -29,6 +29,7 @@ from .options import EngineOptions
 from .pooling import Pooling
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest
+from .tokens import spelled
 from .vllm import REPORTS, Core, broken
 
 __all__ = ["Engine", "Pooling"]
@@ -55,7 +56,8 @@ class Engine(Worker):
     A job with `generated` ids goes on after them and tells what is new, with its ids. Greedy, the result is the one of
     an undisturbed run; sampled, it is another draw of the same distribution, for the attempt has a seed of its own.
     `logprob` and `signals` are those of the new tokens. A job with a form (`Sampling.structured`) starts from the
-    beginning, for a form's state cannot be taken up in its middle.
+    beginning, for a form's state cannot be taken up in its middle; so does one whose tokens are told
+    (`Sampling.top_logprobs`).
 
     A job that does not stream gives its result alone, but for what it may be asked for: the groups of
     confidence (`Sampling.window`), told about eight times in a window's length, the `checkpoint`, and the number of its
@@ -119,7 +121,11 @@ class Engine(Worker):
         try:
             self._inbox.put(order)
             async for item in order.stream:
-                yield item
+                if order.tops and isinstance(item, Result) and (core := self._core) is not None:
+                    told = await asyncio.to_thread(spelled, core.prompter, order.prompt, order.tops, item.text)
+                    yield item.model_copy(update={"tokens": told})
+                else:
+                    yield item
         finally:
             if not order.stream.ended:
                 self._inbox.put(order.key)

@@ -77,14 +77,10 @@ class Abilities:
             fields["frequency_penalty"] = sampling.frequency_penalty
         if sampling.logit_bias:
             fields["logit_bias"] = {int(token): bias for token, bias in sampling.logit_bias.items()}
-        if sampling.top_logprobs is not None:
-            raise EngineError(
-                "the engine tells no tokens with their log-probabilities: run its model on a server (worker `http`), "
-                "or leave `top_logprobs` out"
-            )
-        if sampling.logprobs:
+        if sampling.logprobs or sampling.top_logprobs is not None:
             # 0 is how vLLM is asked for the sampled token alone
-            fields["logprobs"] = 0 if sampling.logprobs == 1 else sampling.logprobs
+            most = 0 if sampling.logprobs == 1 else sampling.logprobs
+            fields["logprobs"] = most if most == -1 else max(most, sampling.top_logprobs or 0)
         if sampling.arithmetic is not None and sampling.temperature and not labels:
             self.need("logits_processors", self.arithmetic)
             fields["extra_args"] = {CODE: sampling.arithmetic}

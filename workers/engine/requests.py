@@ -65,6 +65,8 @@ class EngineRequest:
     """Sum of the log-probabilities of `ids`."""
     each: list[float] = field(default_factory=list[float])
     """The log-probability of each of `ids`, if asked for."""
+    tops: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
+    """Ids and log-probabilities of each step's token and of the likeliest beside it, if asked for."""
     cached: int = 0
     trace: Trace | None = None
     labels: dict[str, int] = field(default_factory=dict[str, int])

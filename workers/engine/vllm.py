@@ -127,7 +127,7 @@ class Core:
         """Return a job as a request, or its result if what was generated of it before has ended it. Not on the
         engine's thread. Raises `EngineError`, and `ValueError` for what vLLM does not accept."""
         sampling = think.sampling
-        if sampling.logprobs not in (0, 1) or sampling.token_logprobs:
+        if sampling.logprobs not in (0, 1) or sampling.token_logprobs or sampling.top_logprobs is not None:
             self.able.need("logprobs", self._taps)
         if sampling.labels:
             self.able.need("labels", self._taps)
@@ -146,8 +146,9 @@ class Core:
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
         if sampling.labels:
             order.labels = self.prompter.labels(sampling.labels)
-        # A form's state cannot be taken up in its middle: that output starts from the beginning.
-        whole = sampling.structured is not None or bool(sampling.labels)
+        # A form's state cannot be taken up in its middle, nor are a lost attempt's log-probabilities known: that output
+        # starts from the beginning.
+        whole = sampling.structured is not None or bool(sampling.labels) or sampling.top_logprobs is not None
         order.tells = bool(self._checkpoint) and not whole
         if job.generated and not whole:
             take_up(order, job.generated, self.prompter, sampling.stop)
@@ -418,6 +419,8 @@ class Core:
             order.cumulative += float(logprobs[:, 0].sum())
             if order.sampling.token_logprobs:
                 order.each += logprobs[:, 0].tolist()
+            if (most := order.sampling.top_logprobs) is not None:
+                order.tops.append((taken.logprob_token_ids[:, : 1 + most].copy(), logprobs[:, : 1 + most].copy()))
             if order.trace is not None:
                 kinds.setdefault(order.trace.k, []).append((order, logprobs))
         for k, scored in kinds.items():

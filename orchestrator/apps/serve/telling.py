@@ -185,7 +185,7 @@ def tokens_of(answer: Answer) -> list[dict[str, Any]]:
     same = "\ufffd" in said or said.strip() == text.strip()  # half a character is no text
     if text and not (answer.tokens and same):
         raise unsupported("logprobs", "the answer is not the text of one model call whose tokens are known: ask a "
-                          "planner such as plait/single over a server that tells them, or leave them out")  # fmt: skip
+                          "planner such as plait/single over a worker that tells them, or leave them out")  # fmt: skip
     return [{**of(each.text, each.logprob), "top_logprobs": [of(*top) for top in each.top]} for each in answer.tokens]
 
 

@@ -84,7 +84,7 @@ async def test_what_cannot_be_told_is_refused_in_words(serve: Serve) -> None:
 
     async with serve("fine") as served:  # whose worker says nothing of tokens
         client = served.client()
-        with pytest.raises(openai.BadRequestError, match="plait/single over a server") as refused:
+        with pytest.raises(openai.BadRequestError, match="plait/single over a worker") as refused:
             await client.chat.completions.create(model="plait/single", messages=MESSAGES, logprobs=True)
         assert refused.value.param == "logprobs" and refused.value.code == "unsupported_parameter"
         for wrong in ({"top_logprobs": 2}, {"logprobs": True, "top_logprobs": 21}):
