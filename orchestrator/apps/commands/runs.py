@@ -208,13 +208,13 @@ def export(
         unread: list[str] = []
         found = [each for each in entries(_place(place), unread) if planner in (None, each.planner)]
         runs = exporting.export(found, Plugins(), left)
-        kept = exporting.select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by)
-        if form == "tokens":
-            if out.exists():
-                raise UsageError(f"{out} is there already: name another file, or delete it")
-            rows = exporting.write_records(kept, out, left, known)
-        else:
-            rows = exporting.write_texts(kept, out, left, redact)
+        if form == "tokens" and out.exists():
+            raise UsageError(f"{out} is there already: name another file, or delete it")
+        with exporting.select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by) as kept:
+            if form == "tokens":
+                rows = exporting.write_records(kept, out, left, known)
+            else:
+                rows = exporting.write_texts(kept, out, left, redact)
         said = {
             "runs": len(found),
             "kept": len(kept),

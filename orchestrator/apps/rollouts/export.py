@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import pickle
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ...core.errors import ConfigError, PlaitError
 from ...core.events import Finish
@@ -22,7 +26,7 @@ from .record import BadRecord, Record
 from .sequences import records
 from .store import Store
 
-__all__ = ["Kept", "Left", "export", "select", "tokenizer_of", "write_records", "write_texts"]
+__all__ = ["Chosen", "Kept", "Left", "Selection", "export", "select", "tokenizer_of", "write_records", "write_texts"]
 
 
 @dataclass(slots=True)
@@ -87,6 +91,50 @@ def _answer(finish: Finish, task: Task) -> Any:
     return value if finish.result.extracted or not isinstance(value, str) else task.extract(value)
 
 
+@dataclass(slots=True)
+class Chosen:
+    """A run to train on."""
+
+    run: Captured
+    group: int
+    """Number of its question, in the order of a selection."""
+    right: bool | None
+
+
+class Selection:
+    """Runs to train on, those of a question together, the cheapest first. They are kept on the disk, and read from it
+    one after another. Used in a `with`, at whose end they are gone."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `__exit__`)
+        self._lines: list[tuple[int, int]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[Chosen]:
+        for group, at in self._lines:
+            self._file.seek(at)
+            run, right = pickle.load(self._file)  # noqa: S301  (nobody else can write to it)
+            yield Chosen(run, group, right)
+
+    def put(self, run: Kept) -> int:
+        """Write a run down, and return where it stands."""
+        at = self._file.seek(0, os.SEEK_END)
+        pickle.dump((run.run, run.right), self._file, pickle.HIGHEST_PROTOCOL)
+        return at
+
+    def choose(self, group: int, at: int) -> None:
+        """Take the run that stands there."""
+        self._lines.append((group, at))
+
+
 def select(
     runs: Iterable[Kept],
     left: Left,
@@ -95,8 +143,8 @@ def select(
     most: int | None = None,
     distinct: bool = False,
     by: Literal["critical", "total"] = "total",
-) -> list[Kept]:
-    """Return runs to train on, those of a question together, the cheapest first.
+) -> Selection:
+    """Return runs to train on. Of each run only what it is chosen by stays in memory.
 
     Args:
         runs: all there are.
@@ -106,43 +154,45 @@ def select(
         distinct: of a question's answers that mean the same (`Task.key`) only the cheapest.
         by: cheap in generated tokens of all of it, or along its critical path.
     """
-    groups: dict[str, list[Kept]] = defaultdict(list)
+    chosen = Selection()
+    groups: dict[bytes, list[tuple[int, str, bytes, int]]] = defaultdict(list)
     for run in runs:
         if verified and run.right is not True:
             left.add("not verified")
-        else:
-            groups[run.question].append(run)
-    out: list[Kept] = []
-    for group in groups.values():
-        group.sort(key=lambda each: (each.critical if by == "critical" else each.tokens, each.run.run))
-        seen: set[str] = set()
+            continue
+        cost = run.critical if by == "critical" else run.tokens
+        key = _digest(run.task.key(run.answer)) if distinct else b""
+        groups[_digest(run.question)].append((cost, run.run.run, key, chosen.put(run)))
+    for number, group in enumerate(groups.values()):
+        seen: set[bytes] = set()
         kept = 0
-        for run in group:
-            key = run.task.key(run.answer) if distinct else run.run.run
-            if key in seen:
+        for _, _, key, at in sorted(group):
+            if distinct and key in seen:
                 left.add("the same answer, dearer")
             elif most is not None and kept >= most:
                 left.add("dearer than others of its question")
             else:
                 seen.add(key)
                 kept += 1
-                out.append(run)
-    return out
+                chosen.choose(number, at)
+    return chosen
 
 
-def write_records(runs: Sequence[Kept], out: Path, left: Left, tokenizer: Tokenizer | None = None) -> int:
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def write_records(runs: Selection, out: Path, left: Left, tokenizer: Tokenizer | None = None) -> int:
     """Write runs as token-exact records, which `Reader(supervised=True)` reads; return how many sequences. A run whose
     worker told no token ids, or of which a record does not re-tokenise to itself, is left out."""
     check = None if tokenizer is None else retokenised(tokenizer)
     count = 0
-    numbers: dict[str, int] = {}
-    branches: dict[str, int] = defaultdict(int)
+    branches: dict[int, int] = defaultdict(int)
     with Store(out, {"export": len(runs)}) as store:
         for run in runs:
-            group = str(numbers.setdefault(run.question, len(numbers)))
             reward = None if run.right is None else float(run.right)
             try:
-                made: list[Record] = records(run.run, group, branches[group], reward)
+                made: list[Record] = records(run.run, str(run.group), branches[run.group], reward)
             except BadRecord:
                 left.add("no token ids")
                 continue
@@ -150,13 +200,13 @@ def write_records(runs: Sequence[Kept], out: Path, left: Left, tokenizer: Tokeni
             if fault or not made:
                 left.add(fault or "no model call")
                 continue
-            branches[group] += 1
+            branches[run.group] += 1
             store.add(made)
             count += len(made)
     return count
 
 
-def write_texts(runs: Sequence[Kept], out: Path, left: Left, redact: bool = False) -> int:
+def write_texts(runs: Iterable[Chosen], out: Path, left: Left, redact: bool = False) -> int:
     """Write each model call of the runs as `{"prompt", "completion"}`, or `{"messages"}` for a conversation; return how
     many. One whose prompt has token ids of another step has no text of its own, and is left out. With `redact` texts
     are replaced by their lengths: what remains says how many there are and how long."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plait.apps.rollouts.adapters import retokenised, trl_output, verl_fields
-from plait.apps.rollouts.export import Left, export, tokenizer_of
+from plait.apps.rollouts.export import Kept, Left, export, select, tokenizer_of, write_texts
 from plait.apps.rollouts.record import BadRecord, Record, Segment
 from plait.apps.rollouts.store import Reader, read_rollouts
 from plait.runtime.client.client import AsyncOrchestrator
@@ -139,6 +142,26 @@ def test_filters_keep_the_cheapest_of_answers_that_mean_the_same(plait: Any, tmp
     assert all(len(each) == 3 for each in kept), "runs of three samples are cheaper than those of five"
     none = plait("runs", "export", "--from", journals, "--out", tmp_path / "e.jsonl", "--verified", "--json")
     assert none.json["left"] == {"not verified": 5}
+
+
+def test_runs_wait_for_the_choice_on_the_disk(tmp_path: Path, journals: Path) -> None:
+    (one, *_) = export(entries(journals), Plugins(), Left())
+
+    def large() -> Iterator[Kept]:
+        for n in range(100):
+            request = one.run.request.model_copy(update={"text": f"{n % 2}" + chr(97 + n % 26) * 200_000})
+            yield replace(one, run=replace(one.run, run=f"r{n:02}", request=request), tokens=100 - n)
+
+    tracemalloc.start()
+    with select(large(), Left(), most=2) as chosen:
+        held = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert held < 5e6, "20 MB of texts"
+        told = [(each.group, each.run.run) for each in chosen]
+        assert len(chosen) == len(told) == 52 and told[:2] == [(0, "r78"), (0, "r52")], "the cheapest of each question"
+        assert [group for group, _ in told] == [n // 2 for n in range(52)]
+        assert all(each.run.attempts == one.run.attempts and each.right == one.right for each in chosen)
+        assert write_texts(chosen, tmp_path / "t.jsonl", Left()) == 52 * len(one.run.attempts)
 
 
 def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, journals: Path) -> None:

@@ -77,8 +77,8 @@ class Lent(Worker):
     async def cancel(self, attempt: int) -> None:
         await self.engine.cancel(attempt)
 
-    async def health(self) -> AsyncIterator[bool]:
-        yield True
+    def health(self) -> AsyncIterator[bool]:
+        return self.engine.health()
 
 
 @pytest.mark.engine
