@@ -238,6 +238,24 @@ async def test_an_unsafe_sandbox_has_to_be_asked_for(monkeypatch: pytest.MonkeyP
         Sandbox("bubble")
 
 
+@pytest.mark.parametrize(("says", "taken"), [("exit 0", True), ("exit 1", False), ("exec sleep 60", False)])
+async def test_docker_is_taken_only_if_its_daemon_answers(
+    says: str, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/log\n{says}\n")
+    docker.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(docker) if name == "docker" else None)
+    monkeypatch.setattr("plait.workers.tools.sandbox.container.PATIENCE", 0.5 if "sleep" in says else 30.0)
+    for _ in range(2):
+        if taken:
+            assert isinstance(Sandbox().backend, Container)
+        else:
+            with pytest.raises(ConfigError, match="daemon did not answer"):
+                Sandbox()
+    assert (tmp_path / "log").read_text() == "asked\n", "once"
+
+
 async def test_a_third_partys_sandbox_serves_the_same_tools() -> None:
     class Remote:
         name, isolates = "remote", True

@@ -29,7 +29,8 @@ class Sandbox:
     | `process` | limits only; no security boundary, so it has to be asked for by name |
     | an object | a third party's, with the methods of `Backend` |
 
-    By default the first of `bubblewrap` and `container` that is installed. Raises `ConfigError` if there is none.
+    By default the first of `bubblewrap` and `container` that is there (docker: whose daemon answers). Raises `ConfigError` if
+    there is none.
     """
 
     def __init__(
@@ -98,12 +99,13 @@ def _backend(name: str, options: dict[str, Any]) -> Backend:
         return kinds[name](**options)
     if name != "auto":
         raise ConfigError(f"there is no sandbox {name!r}: there are auto, {', '.join(kinds)}")
+    why: list[str] = []
     for kind in (Bubblewrap, Container):
         try:
             return kind(**options)
-        except ConfigError:
-            continue
+        except ConfigError as error:
+            why.append(str(error))
     raise ConfigError(
-        "no sandbox that isolates is installed: install bubblewrap, podman or docker, or allow limits only with "
-        'Sandbox("process")'
+        "no sandbox that isolates is there: install bubblewrap, podman or docker, or allow limits only with "
+        f'Sandbox("process") ({"; ".join(why)})'
     )

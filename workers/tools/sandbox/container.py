@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from .local import NOBODY, Local, Warm
 from .program import Limits
 
 __all__ = ["Container"]
+
+PATIENCE = 5.0
+"""Seconds that docker's daemon has to answer."""
 
 
 class Container(Local):
@@ -32,10 +37,7 @@ class Container(Local):
         runtime: str | None = None,
         warm: int = 0,
     ) -> None:
-        found = program or next((each for each in ("podman", "docker") if shutil.which(each)), None)
-        if found is None:
-            raise ConfigError("the sandbox 'container' needs podman or docker: install one, or use 'bubblewrap'")
-        self.program, self.image, self.runtime = found, image, runtime
+        self.program, self.image, self.runtime = program or _found(), image, runtime
         super().__init__(warm)
 
     def command(self, folder: Path, network: bool) -> list[str]:
@@ -71,6 +73,30 @@ class Container(Local):
         if not whole:
             for words in (("kill",), ("rm", "--force")):
                 await _silently(self.program, *words, warm.folder.name)
+
+
+def _found() -> str:
+    """Return the first program that can make containers. Raises `ConfigError`."""
+    if shutil.which("podman"):
+        return "podman"
+    docker = shutil.which("docker")
+    if docker is None:
+        raise ConfigError("the sandbox 'container' needs podman or docker: install one, or use 'bubblewrap'")
+    if not _answers(docker):
+        raise ConfigError(
+            f"docker is installed, but its daemon did not answer within {PATIENCE:g} s (`docker version`): start it, "
+            "or use podman or 'bubblewrap'"
+        )
+    return "docker"
+
+
+@cache
+def _answers(docker: str) -> bool:
+    """Whether docker's daemon answers. Asked once in a process."""
+    try:
+        return subprocess.run([docker, "version"], check=False, capture_output=True, timeout=PATIENCE).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 async def _silently(*command: str) -> None:
