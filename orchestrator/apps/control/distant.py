@@ -17,7 +17,7 @@ from ...runtime.journal import store
 from ...runtime.journal.directory import RunEntry, entries, find
 from ...runtime.journal.inbox import leave, pending
 from ...runtime.journal.location import Database
-from ...runtime.journal.resume import Rebuilt, rebuild
+from ...runtime.journal.resume import Rebuilder, Rebuilt
 from ...runtime.plugins.loader import Plugins
 from .verbs import step_row
 
@@ -51,6 +51,7 @@ class Distant:
 
     def __init__(self, database: Database, entry: RunEntry) -> None:
         self._database, self.entry = database, entry
+        self._rebuilder: Rebuilder | None = None
 
     @classmethod
     def find(cls, database: Database, run: str) -> Distant:
@@ -59,7 +60,10 @@ class Distant:
 
     def _look(self) -> tuple[Rebuilt, tuple[StepRecord, ...]]:
         self.entry = find(self._database, self.entry.run)
-        rebuilt = rebuild(self.entry.path, self.entry.run, Plugins())
+        rebuilder = self._rebuilder
+        if rebuilder is None or rebuilder.path != self.entry.path:  # a process that took it over writes elsewhere
+            rebuilder = self._rebuilder = Rebuilder(self.entry.path, self.entry.run, Plugins())
+        rebuilt = rebuilder.look()
         record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
         return rebuilt, step_records(record, rebuilt.submitted.at) if record is not None else ()
 

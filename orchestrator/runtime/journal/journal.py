@@ -217,12 +217,13 @@ class Journal:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def rows(self) -> Iterator[Row]:
-        """Yield all rows written so far, oldest first. The journal may be open for writing, here or elsewhere."""
+    def rows(self, after: int = 0) -> Iterator[Row]:
+        """Yield the rows written so far, those after number `after`, oldest first. The journal may be open for writing,
+        here or elsewhere."""
         if self._storage.is_open:
             self.flush()
-        expected = 1
-        for seq, at, run, kind, event, actions in self._storage.rows():
+        expected = after + 1
+        for seq, at, run, kind, event, actions in self._storage.rows(after):
             try:
                 row = Row(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
             except (ValueError, TypeError) as error:

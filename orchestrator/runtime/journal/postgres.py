@@ -235,16 +235,16 @@ class PostgresPart:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield number, time, run, kind, event and actions."""
+    def rows(self, after: int) -> Iterator[tuple[Any, ...]]:
+        """Yield number, time, run, kind, event and actions of the events after one."""
         select = (
             f"{_CHAIN} SELECT e.seq, e.at, e.run, e.kind, e.event, a.actions FROM plait.events e "
-            "JOIN chain ON e.journal = chain.id AND e.seq <= chain.upto "
+            "JOIN chain ON e.journal = chain.id AND e.seq <= chain.upto AND e.seq > %s "
             "LEFT JOIN plait.actions a ON a.journal = e.journal AND a.seq = e.seq ORDER BY e.seq"
         )
         with connected(self._where) as db, db.transaction(), db.cursor("rows") as cursor:
             cursor.itersize = 1000
-            for seq, at, run, kind, event, actions in cursor.execute(select, (self._where.journal,)):  # pyright: ignore[reportArgumentType, reportCallIssue]
+            for seq, at, run, kind, event, actions in cursor.execute(select, (self._where.journal, after)):  # pyright: ignore[reportArgumentType, reportCallIssue]
                 yield seq, at, run, kind, given(event), None if actions is None else given(actions)
 
     def notes(self, run: str) -> list[tuple[Any, ...]]:

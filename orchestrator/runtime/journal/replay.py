@@ -10,8 +10,9 @@ few passes.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ...core.errors import ConfigError
@@ -116,12 +117,51 @@ def history(path: Location | str, plugins: Plugins, run: str) -> Iterator[Moment
 
     Raises `ConfigError` for a file that cannot be read and for a run that is not in it.
     """
-    journal = Journal(path)
-    headers = _headers(journal)
-    ends = _ends(journal, headers, (run,))
-    if not ends:
-        raise ConfigError(f"{journal.path} holds no run {run!r} (`plait runs list` shows those that are there)")
-    yield from _through(journal, plugins, headers, _spans(headers, ends[run]))
+    yield from Growing(path, plugins, run).moments(whole=True)
+
+
+class Growing:
+    """The history of a run that may be under way, read on as it grows.
+
+    A session that was added since (the run was resumed, or another run came to its machine) may go on from an earlier
+    event: then the history begins anew, with another machine.
+    """
+
+    def __init__(self, path: Location | str, plugins: Plugins, run: str) -> None:
+        self._journal, self._plugins, self._run = Journal(path), plugins, run
+        self._headers: dict[int, Header] = {}
+        self._spans: list[tuple[int, int]] = []
+        self._machine: Machine | None = None
+        self._last = 0
+        """The last event that need not be read again."""
+
+    def moments(self, *, whole: bool = False) -> Iterator[Moment]:
+        """Yield what was written since the last time. With `whole` also the events at the end whose actions are not
+        written yet, in sessions in which the machine follows these. Raises `ConfigError` as `history` does."""
+        journal = self._journal
+        rows: Iterable[Row] = () if self._machine is None else tuple(journal.rows(self._last))
+        headers = _headers(journal)  # after the rows: the header of a session is there before its events are
+        if self._machine is None or headers != self._headers:
+            ends = _ends(journal, headers, (self._run,))
+            if not ends:
+                raise ConfigError(f"{journal.path} holds no run {self._run!r} (`plait runs list` shows what is there)")
+            rows, self._headers, self._last = journal.rows(), headers, 0
+            self._spans = _spans(headers, ends[self._run])
+            self._machine = _machine(headers[self._spans[0][0]], self._plugins)
+        held: list[tuple[Row, Header]] = []
+        for row in rows:
+            first = _session(self._spans, row)
+            if first is not None:
+                held.append((row, headers[first]))
+                if row.actions is None and headers[first].told and not whole:
+                    continue
+                for each, header in held:
+                    self._last = each.seq
+                    yield _moment(journal, self._machine, each, header)
+                held = []
+            self._last = max(self._last, row.seq)
+        if (first := self._spans[-1][0]) == max(headers):
+            self._spans[-1] = (first, sys.maxsize)  # it may go on
 
 
 def histories(
@@ -180,26 +220,33 @@ def _spans(headers: dict[int, Header], last: int) -> list[tuple[int, int]]:
     return [*([] if base is None else _spans(headers, base)), (first, last)]
 
 
+def _session(spans: list[tuple[int, int]], row: Row) -> int | None:
+    """Return the first event of the stretch that a row stands in."""
+    return next((first for first, last in spans if first <= row.seq <= last), None)
+
+
 def _through(
     journal: Journal, plugins: Plugins, headers: dict[int, Header], spans: list[tuple[int, int]]
 ) -> Iterator[Moment]:
     machine = _machine(headers[spans[0][0]], plugins)
     for row in journal.rows():
-        first = next((first for first, last in spans if first <= row.seq <= last), None)
-        if first is None:
-            continue
-        event, header = row.load(), headers[first]
-        try:
-            actions, said = _said(machine, event, row, header)
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"event {row.seq} of {journal.path} cannot be replayed ({type(error).__name__}: {error}): the file is "
-                "damaged, or another version of plait wrote it"
-            ) from error
-        differs = not _same(row.actions, said, header)
-        yield Moment(row.seq, header, event, machine, actions, row.actions, said, differs)
+        if (first := _session(spans, row)) is not None:
+            yield _moment(journal, machine, row, headers[first])
+
+
+def _moment(journal: Journal, machine: Machine, row: Row, header: Header) -> Moment:
+    event = row.load()
+    try:
+        actions, said = _said(machine, event, row, header)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"event {row.seq} of {journal.path} cannot be replayed ({type(error).__name__}: {error}): the file is "
+            "damaged, or another version of plait wrote it"
+        ) from error
+    differs = not _same(row.actions, said, header)
+    return Moment(row.seq, header, event, machine, actions, row.actions, said, differs)
 
 
 def _said(machine: Machine, event: Event, row: Row, header: Header) -> tuple[list[Action], str]:

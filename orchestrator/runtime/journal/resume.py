@@ -41,7 +41,7 @@ from ..driver.flows import Heard
 from .journal import Journal
 from .location import Location
 from .recorded import ordered
-from .replay import Moment, history
+from .replay import Growing, Moment
 from .tables import Header, Note
 
 OnUnknown = Literal["fail", "ask", "retry"]
@@ -111,33 +111,52 @@ def rebuild(path: Location, run: str, plugins: Plugins) -> Rebuilt:
     Raises `ConfigError` for a file or run that cannot be read, and for a journal after whose events this machine acts
     differently from the one that wrote it: their attempts would be others.
     """
-    rebuilt: Rebuilt | None = None
-    machine: Machine | None = None
-    dispatched: dict[int, Dispatch] = {}
-    for moment in history(path, plugins, run):
-        machine = moment.machine
+    return Rebuilder(path, run, plugins).look(whole=True)
+
+
+class Rebuilder:
+    """Rebuilds a run that may be under way, again and again: each look reads what was written since the last."""
+
+    def __init__(self, path: Location, run: str, plugins: Plugins) -> None:
+        self.path, self.run = path, run
+        self._history = Growing(path, plugins, run)
+        self._rebuilt: Rebuilt | None = None
+
+    def look(self, *, whole: bool = False) -> Rebuilt:
+        """Return the run as it stands, the same object brought up to date, or another one if the journal had to be read
+        from its start. `whole` as in `Growing.moments`. Raises `ConfigError` as `rebuild` does."""
+        if self._rebuilt is None or self._rebuilt.finish is None:
+            for moment in self._history.moments(whole=whole):
+                self._take(moment)
+                if self._rebuilt is not None and self._rebuilt.finish is not None:
+                    break
+        if self._rebuilt is None:
+            raise ConfigError(f"{self.path} holds no run {self.run!r}")
+        self._rebuilt.notes = Journal(self.path).notes(self.run)
+        return self._rebuilt
+
+    def _take(self, moment: Moment) -> None:
+        path, run, rebuilt = self.path, self.run, self._rebuilt
         if moment.differs and ordered(moment.recorded) != ordered(moment.said):
             raise ConfigError(
                 f"run {run} cannot be resumed: from event {moment.seq} of {path} on this version of plait decides "
                 f"otherwise than {moment.header.plait}, which wrote it (`plait replay` shows how)"
             )
+        if rebuilt is not None and rebuilt.machine is not moment.machine:
+            rebuilt = self._rebuilt = None
         if isinstance(moment.event, Submitted) and moment.event.run == run and rebuilt is None:
-            rebuilt = Rebuilt(run, path, machine, moment.header, moment.event, moment.seq, dispatched, [])
+            rebuilt = Rebuilt(run, path, moment.machine, moment.header, moment.event, moment.seq, {}, [])
+            self._rebuilt = rebuilt
+        if rebuilt is None:
+            return
         for action in moment.actions:
             if isinstance(action, Dispatch) and action.job.run == run:
-                dispatched[action.job.attempt] = action
-            elif isinstance(action, Finish) and action.run == run and rebuilt is not None:
+                rebuilt.dispatched[action.job.attempt] = action
+            elif isinstance(action, Finish) and action.run == run:
                 rebuilt.finish = action
-                rebuilt.record = machine.finished(run)
-        if rebuilt is not None:
-            rebuilt.last = moment.seq
-            rebuilt.follow(moment)
-            if rebuilt.finish is not None:
-                break
-    if rebuilt is None:
-        raise ConfigError(f"{path} holds no run {run!r}")
-    rebuilt.notes = Journal(path).notes(run)
-    return rebuilt
+                rebuilt.record = moment.machine.finished(run)
+        rebuilt.last = moment.seq
+        rebuilt.follow(moment)
 
 
 async def rule(

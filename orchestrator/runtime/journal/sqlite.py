@@ -268,10 +268,11 @@ class SqliteFile:
             os.close(self._lock)
             self._lock = None
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield number, time, run, kind, event and actions."""
+    def rows(self, after: int) -> Iterator[tuple[Any, ...]]:
+        """Yield number, time, run, kind, event and actions of the events after one."""
         with self._reading() as db:
-            yield from db.execute("SELECT seq, at, run, kind, event, actions FROM rows ORDER BY seq")
+            select = "SELECT seq, at, run, kind, event, actions FROM rows WHERE seq > ? ORDER BY seq"
+            yield from db.execute(select, (after,))
 
     def notes(self, run: str) -> list[tuple[Any, ...]]:
         """Return the notes of a run."""

@@ -161,8 +161,8 @@ class Storage(Protocol):
         """Close it and give the claim up. May be called twice."""
         ...
 
-    def rows(self) -> Iterator[tuple[int, float, str | None, str, str | bytes, str | bytes | None]]:
-        """Yield number, time, run, kind, event and actions, oldest first."""
+    def rows(self, after: int) -> Iterator[tuple[int, float, str | None, str, str | bytes, str | bytes | None]]:
+        """Yield number, time, run, kind, event and actions of the events after one, oldest first."""
         ...
 
     def notes(self, run: str) -> list[tuple[str, str, int | None, str, str | bytes]]:

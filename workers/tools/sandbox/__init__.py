@@ -29,8 +29,8 @@ class Sandbox:
     | `process` | limits only; no security boundary, so it has to be asked for by name |
     | an object | a third party's, with the methods of `Backend` |
 
-    By default the first of `bubblewrap` and `container` that is there (docker: whose daemon answers). Raises `ConfigError` if
-    there is none.
+    By default the first of `bubblewrap` and `container` that is there (docker: whose daemon answers). Raises
+    `ConfigError` if there is none.
     """
 
     def __init__(
