@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -101,7 +101,7 @@ async def test_each_event_of_a_followed_run_is_read_about_once(tmp_path: Path, r
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         (entry,) = entries(tmp_path / "runs.db")
-        news, looks, rows = Distant(tmp_path / "runs.db", entry).news(), 0, list[dict[str, Any]]()
+        news, looks, rows = Distant(cast(Any, tmp_path / "runs.db"), entry).news(), 0, list[dict[str, Any]]()
         read.clear()
         for some in iter(lambda: next(news, None), None):
             rows += some
