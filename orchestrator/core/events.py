@@ -48,7 +48,7 @@ class Hints:
     final: bool = False
     """Nothing goes on with this context, as far as the plan says."""
     expected: int | None = None
-    """Tokens that the answer will probably have at most, by those of finished siblings."""
+    """Tokens that the answer is expected to have (`core.lengths`), once steps like it have ended."""
     burst: str = ""
     """The same for siblings that begin with the same context; empty without any."""
     burst_size: int = 1

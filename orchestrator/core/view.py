@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from .lengths import QUANTILE
 from .ops import Kind, Text, Tokens
 from .plan import Step
 from .result import Failure, Result
@@ -395,9 +396,14 @@ class View(Protocol):
         ...
 
     def peers(self, step: StepView) -> Sequence[Ended]:
-        """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have
-        policies, the oldest first: thinks of the same model, limit of tokens and place (at the beginning of a context
-        or not), or calls of the same tool."""
+        """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs, the
+        oldest first: those of its template (`core.lengths`), model, limit of tokens and place (at the beginning of a
+        context or not), or where there are few, of any template; for a call those of the same tool."""
+        ...
+
+    def expected_tokens(self, step: StepView, share: float = QUANTILE) -> float:
+        """Return how many tokens more a think step is expected to generate: this quantile of the lengths of steps like
+        it, its siblings first, that are longer than what it has (`core.lengths`). One at least."""
         ...
 
     @property

@@ -21,8 +21,8 @@ from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
 from . import budgets, prompt_sizes
 from .checkpoint import Checkpoint
+from .ended_steps import reserved
 from .follow import Order, Refused
-from .lengths import Lengths
 from .ready_queue import ReadyQueue
 from .records import Backlog, Blocked, Node, Records, Run, WorkerState
 from .slots import Slots
@@ -42,7 +42,6 @@ class Dispatcher:
         """Recorded orders that are left to follow; `None`: steps are sent out as is decided here."""
         self.refused: list[tuple[int, Refused]] = []
         """Steps of the last event that were refused an attempt, each with how many actions came before."""
-        self.lengths = Lengths()
         self._records = records
         self._queue = queue
         self._slots = slots
@@ -150,7 +149,7 @@ class Dispatcher:
         if account is None or not account.lengths:
             return budgets.Ask(most)
         counted = worker.reports is not None
-        likely = self.lengths.likely(node, most, known) if counted else most
+        likely = reserved(node, self._records, most, known) if counted else most
         price = worker.price(op.model)
         if not account.prompts:
             return budgets.Ask(most, likely, counted, price=price)

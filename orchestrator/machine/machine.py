@@ -82,7 +82,8 @@ from ..core.flow import is_root
 from ..core.interfaces import Plugins, Policy
 from ..core.result import Failure, Result, Usage, as_failure
 from ..core.states import EXPANDING, READY, RUNNING, WAITING, Move
-from . import budgets, prompt_sizes
+from ..core.view import Ended
+from . import budgets, ended_steps, prompt_sizes
 from .assemble import prior
 from .dispatch import Dispatcher
 from .follow import Order, Refused, take_over
@@ -313,8 +314,9 @@ class Machine:
         if not read:
             return None
         short = (attempt.cut or attempt.short) if event.result.finish == "length" else ""
-        if not short and attempt.node.step.op.kind == "think":
-            self._dispatcher.lengths.add(attempt.node, attempt.length(event.result))
+        if not short and not attempt.node.merge:
+            ended = Ended(self.now - attempt.started, attempt.length(event.result), attempt.worker.name)
+            ended_steps.add(attempt.node, ended, self._records)
         return self._won(attempt, event.result, exceeded(short) if short else None)
 
     def _won(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:

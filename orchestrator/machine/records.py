@@ -7,6 +7,7 @@ rule about them is in `invariants.py`.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -27,7 +28,6 @@ from ..core.view import Branch, Ended, StepView
 from .checkpoint import Checkpoint
 from .figures import Figures
 from .lanes import lane_of
-from .latencies import LatencyStats
 from .meter import Meter
 from .pace import Pace
 from .shares import Share
@@ -374,6 +374,8 @@ class Run:
     """Ready steps of which a worker is counting the prompt, by id."""
     uncounted: set[str] = field(default_factory=set[str])
     """Ids of steps of which no worker could tell the size of the prompt."""
+    lengths: dict[Hashable, deque[int]] = field(default_factory=dict["Hashable", "deque[int]"])
+    """Of its answers lately, by template (`ended_steps.py`)."""
     prompts: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
     """Tokens of its prompts that were counted, where a budget limits them."""
     per_character: float = 0.25
@@ -569,7 +571,10 @@ class Records:
     attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
     """Attempts that are not gone."""
     workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
-    latencies: LatencyStats = field(default_factory=LatencyStats)
+    ended: dict[Hashable, deque[Ended]] = field(default_factory=dict["Hashable", "deque[Ended]"])
+    """The latest ends of steps, by template and by what is wider (`ended_steps.py`)."""
+    medians: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
+    """Of the tokens of these, as far as they were asked for."""
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     """Who has what cached, of all runs that have policies."""
     last_attempt: int = 0

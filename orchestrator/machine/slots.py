@@ -172,7 +172,6 @@ class Slots:
             if node.step.op.kind == "think":
                 worker = attempt.worker
                 worker.speed.add((attempt.beside + worker.running + 1) / 2, ended.seconds, ended.tokens - reused)
-            self._records.latencies.add(node.step, ended)
         return result
 
     def worker_up(self, event: WorkerUp) -> None:

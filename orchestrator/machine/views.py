@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ..core.interfaces import Merge, Tally
+from ..core.lengths import QUANTILE, expected_tokens
 from ..core.ops import Kind
 from ..core.plan import Step
 from ..core.result import Failure, Result
@@ -13,6 +14,7 @@ from ..core.states import WAITING, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
+from .ended_steps import like, samples
 from .lanes import lane_of
 from .prefix_groups import cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
@@ -375,10 +377,18 @@ class View:
         return None if seconds is None else record.submitted + seconds
 
     def peers(self, step: AnyStep) -> Sequence[Ended]:
-        """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs that have
-        policies, the oldest first: thinks of the same model, limit of tokens and place (at the beginning of a context
-        or not), or calls of the same tool."""
-        return self._records.latencies.of(step.plan)
+        """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs, the
+        oldest first: those of its template (`core.lengths`), model, limit of tokens and place (at the beginning of a
+        context or not), or where there are few, of any template; for a call those of the same tool."""
+        node = self._records.nodes.get(step.id)
+        return () if node is None else like(node, self._records)
+
+    def expected_tokens(self, step: AnyStep, share: float = QUANTILE) -> float:
+        """Return how many tokens more a think step is expected to generate: this quantile of the lengths of steps like
+        it, its siblings first, that are longer than what it has (`core.lengths`). One at least."""
+        node = self._records.nodes.get(step.id)
+        found = [] if node is None else samples(node, self._records)
+        return expected_tokens(step.max_tokens, found, known=step.tokens, share=share)
 
     @property
     def attempts(self) -> int:

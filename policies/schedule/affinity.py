@@ -13,8 +13,6 @@ __all__ = ["Affinity"]
 
 _AS_GOOD = 0.9
 """Of what the best has cached: a worker with so much is as good, if it is less loaded."""
-_SHARE = 0.3
-"""Of what a step may generate: what it is expected to, before any like it has ended."""
 
 
 class Affinity(Policy):
@@ -64,7 +62,7 @@ class Affinity(Policy):
         if not self.wait or not wanted.could_take(step):
             return None
         reason = f"waits for {wanted.name}, which has its context cached"
-        if cached.get(wanted.name, 0) * wanted.slots >= self.read * _length(step, view):
+        if cached.get(wanted.name, 0) * wanted.slots >= self.read * view.expected_tokens(step):
             return Hold(reason, worker=wanted.name)
         return Hold(reason, behind=wanted.name) if of_run else None
 
@@ -82,11 +80,3 @@ class Affinity(Policy):
                 return best, best.name in sent
         name = max(sent, key=lambda worker: sent[worker], default=None)
         return (view.worker(name) if name is not None else None), True
-
-
-def _length(step: StepView, view: View) -> float:
-    """Return how many tokens a step may be expected to generate."""
-    peers = view.peers(step)[-32:]
-    if not peers:
-        return _SHARE * step.max_tokens
-    return sum(each.tokens for each in peers) / len(peers)

@@ -7,8 +7,6 @@ from pydantic import Field
 from plait.core.interfaces import Policy
 from plait.core.view import StepView, View
 
-from ._expected import SHARE
-
 __all__ = ["Deadline"]
 
 
@@ -46,8 +44,5 @@ class Deadline(Policy):
         paces = [pace for each in view.workers if each.up and (pace := each.pace(max(1, each.running))) is not None]
         if not paces:
             return 0.0
-        peers = view.peers(step)[-64:]
-        share = SHARE
-        if peers and step.max_tokens:
-            share = sum(each.tokens for each in peers) / len(peers) / step.max_tokens
+        share = view.expected_tokens(step) / step.max_tokens if step.max_tokens else 1.0
         return step.upward_rank * share * sum(paces) / len(paces)

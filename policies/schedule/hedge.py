@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +9,7 @@ from pydantic import Field
 
 from plait.core.events import Event
 from plait.core.interfaces import Hedge, Policy, Wake
+from plait.core.lengths import quantile, template
 from plait.core.view import Ended, StepView, View, WorkerView
 
 __all__ = ["HedgeStragglers"]
@@ -60,7 +60,8 @@ class HedgeStragglers(Policy):
                 continue
             going[worker] += 1
             op = step.plan.op
-            like = (step.max_tokens, op.tool if op.kind == "call" else None, step.after is None, worker)
+            name = op.tool if op.kind == "call" else template(step.id)
+            like = (op.kind, name, step.max_tokens, step.after is None, worker)
             if like not in measures:
                 measures[like] = self._measure([each for each in view.peers(step) if each.worker != worker])
             why = self._late(step, view.now - started, measures[like])
@@ -85,15 +86,9 @@ class HedgeStragglers(Policy):
         """Return the seconds after which a step is long, and the tokens a second below which it is slow."""
         if len(ended) < self.least:
             return None
-        times = sorted(each.seconds for each in ended)
-        place = self.quantile * (len(times) - 1)
-        low = int(place)
-        high = min(low + 1, len(times) - 1)
+        times = [each.seconds for each in ended]
         speeds = [each.tokens / each.seconds for each in ended if each.seconds > 0]
-        return (
-            self.factor * (times[low] + (place - low) * (times[high] - times[low])),
-            self.slow * statistics.median(speeds) if speeds else 0.0,
-        )
+        return self.factor * quantile(times, self.quantile), self.slow * quantile(speeds or [0.0], 0.5)
 
     def _hedge(self, step: StepView, view: View, why: str, share: Mapping[str, float]) -> Hedge | None:
         assert step.worker is not None

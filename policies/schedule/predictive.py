@@ -7,9 +7,8 @@ import math
 from pydantic import Field
 
 from plait.core.interfaces import Hold, Place, Policy
+from plait.core.lengths import QUANTILE
 from plait.core.view import StepView, View, WorkerView
-
-from ._expected import expected_tokens
 
 __all__ = ["Predictive"]
 
@@ -25,7 +24,7 @@ class Predictive(Policy):
     out; a step waits in our queue rather than in the engine's, and can still go elsewhere.
     """
 
-    quantile: float = Field(default=0.7, gt=0, lt=1)
+    quantile: float = Field(default=QUANTILE, gt=0, lt=1)
     """Of the lengths of steps like it: what a step is expected to generate."""
     read: float = Field(default=150.0, gt=0)
     """Prompt tokens that a worker reads in the time that it decodes one token of each sequence."""
@@ -46,7 +45,7 @@ class Predictive(Policy):
         slowest = max((pace for pace in paces.values() if pace is not None), default=None)
         if slowest is None:
             return None
-        tokens = expected_tokens(step, view, self.quantile)
+        tokens = view.expected_tokens(step, self.quantile)
         cached = view.cached(step)
         best, soonest, free, soon = None, math.inf, None, math.inf
         for worker in workers:

@@ -352,8 +352,10 @@ class World:
         share: str = "",
         weight: float = 1.0,
         priority: int = 0,
+        planner: str = "sample",
     ) -> list[Action]:
         request = Request(
+            planner=Plugin(name=planner),
             share=share,
             weight=weight,
             priority=priority,

@@ -12,6 +12,7 @@ from typing import Any
 from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import Brief
+from ...core.lengths import SHARE, template
 from ...core.ops import Think
 from ...core.plan import Plan
 from ...core.result import Failure, Result, Usage
@@ -27,8 +28,6 @@ from ...runtime.simulation.simulator import Host, simulate
 
 __all__ = ["Estimate", "estimate", "lengths"]
 
-SHARE = 0.3
-"""Of `max_tokens`: what a step is taken to generate, where no run of its planner is recorded."""
 _PARTS = ("p10", "p50", "p90")
 _DRAWS = 20
 """Simulations of the time that a plan takes."""
@@ -104,9 +103,9 @@ def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
         return simulate(request, plan=whole, hosts=[host], outcome=outcome, tools=brief.tools, plugins=Plugins()).usage
 
     def likely(job: Job, op: Think) -> int:
-        return known.get(_template(job.step), (round(SHARE * op.sampling.max_tokens), 0))[0]
+        return known.get(template(job.step), (round(SHARE * op.sampling.max_tokens), 0))[0]
 
-    names = {_template(step.name) for step in plan.steps if step.op.kind == "think"}
+    names = {template(step.name) for step in plan.steps if step.op.kind == "think"}
     return Estimate(
         played(lambda job, op: op.sampling.max_tokens),
         played(likely),
@@ -175,9 +174,4 @@ def _read(path: Location, runs: set[str], found: dict[str, list[int]]) -> None:
                 found.setdefault(steps[event["attempt"]], []).append(tokens)
         for action in json.loads(row.actions or "[]"):
             if action["kind"] == "dispatch" and action["job"]["run"] in runs:
-                steps[action["job"]["attempt"]] = _template(action["job"]["step"])
-
-
-def _template(step: str) -> str:
-    """Return a step's name without its run, its scope and its number."""
-    return step.rpartition(":")[2].rpartition("/")[2].rstrip("0123456789")
+                steps[action["job"]["attempt"]] = template(action["job"]["step"])

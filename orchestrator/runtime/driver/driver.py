@@ -134,7 +134,6 @@ class Driver:
         self.traced: Callable[[int], str] | None = None
         """Returns the span of an attempt that is about to be sent out (`Job.trace`)."""
         self._hinter = Hinter()
-        self._hinted: dict[int, str] = {}
         """Steps of attempts that were sent out with hints."""
         self._sizes: dict[str, int] = {}
         """Slots of workers that shall not use all that they offer."""
@@ -336,9 +335,6 @@ class Driver:
                     actions = self._handle(event)
                 if isinstance(event, Succeeded | Failed | Stopped):
                     self._runs.pop(event.attempt, None)
-                    hinted = self._hinted.pop(event.attempt, None) if self._hinted else None
-                    if hinted is not None and isinstance(event, Succeeded):
-                        self._hinter.ended(hinted, event.result.usage.completion)
                 if self.watchers or self._watched:
                     self._say(event, runs, actions)
                 for action in actions:
@@ -490,7 +486,6 @@ class Driver:
                 self._runs[job.attempt] = job.run
                 if getattr(self.jobs.workers.get(action.worker), "hints", False):
                     job = replace(job, hints=self._hinter.hints(job, self.machine))
-                    self._hinted[job.attempt] = job.step
                 if self.traced is not None and (trace := self.traced(job.attempt)):
                     job = replace(job, trace=trace)
                 self.jobs.start(action.worker, job, self._contexts.get(job.run))

@@ -4,19 +4,14 @@ long its answer will probably be, and how many others begin as it does."""
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+import math
 from dataclasses import dataclass, field
 
 from ...core.events import Hints, Job
 from ...core.flow import is_root
-from ...machine import Machine, Node
+from ...machine import Machine, Node, StepView
 
 __all__ = ["Hinter"]
-
-_SIBLINGS = 64
-"""Answers of siblings that are remembered, the newest."""
-_QUANTILE = 0.75
-"""Of their lengths: what an answer is expected to have at most."""
 
 
 @dataclass(slots=True)
@@ -31,8 +26,6 @@ class _Run:
     """Of steps, by their ids."""
     heirs: dict[str, str] = field(default_factory=dict[str, str])
     """The step that goes on with a step's session: the first to do so. Others begin sessions of their own."""
-    lengths: dict[str, deque[int]] = field(default_factory=dict[str, "deque[int]"])
-    """Tokens of answers, by the siblings' common name."""
     bursts: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict[tuple[str, str], tuple[int, int]])
     """Siblings that begin alike: steps that the scope had when they were counted, and how many they were."""
 
@@ -55,17 +48,11 @@ class Hinter:
             session=session,
             parent=run.parents.get(session, job.run),
             final=_is_last(node),
-            expected=self._expected(run, node, job.op.sampling.max_tokens),
+            expected=_expected(node, machine),
             burst=burst,
             burst_size=size,
             origin=self._origin(run, node, burst or session),
         )
-
-    def ended(self, step: str, tokens: int) -> None:
-        """Take note of how long the answer of a step was."""
-        run = self._runs.get(step.rpartition(":")[0])
-        if run is not None and tokens > 0:
-            run.lengths.setdefault(_sibling(step), deque(maxlen=_SIBLINGS)).append(tokens)
 
     def forget(self, run: str) -> None:
         """Forget a run that is over."""
@@ -91,10 +78,6 @@ class Hinter:
         before = node.after
         made = own if before is None else run.origins.get(before.id, before.id.replace(":", "/"))
         return run.origins.setdefault(node.id, made)
-
-    def _expected(self, run: _Run, node: Node, most: int) -> int | None:
-        lengths = sorted(run.lengths.get(_sibling(node.id), ()))
-        return min(most, lengths[int(_QUANTILE * (len(lengths) - 1))]) if lengths else None
 
     def _burst(self, run: _Run, node: Node) -> tuple[str, int]:
         """Return the id and the number of the siblings that begin with the same context; no id for one alone."""
@@ -134,6 +117,9 @@ def _is_last(node: Node) -> bool:
     return True
 
 
-def _sibling(step: str) -> str:
-    """Return a step's name without its number: `sample-3` and `sample-4` are siblings."""
-    return step.rpartition(":")[2].rstrip("0123456789")
+def _expected(node: Node, machine: Machine) -> int | None:
+    """Return how many tokens a step's answer is expected to have; `None` while only its limit tells anything, which the
+    server knows itself."""
+    step = StepView(node)
+    view = machine.view(step)
+    return math.ceil(view.expected_tokens(step)) if view.peers(step) else None

@@ -27,11 +27,12 @@ from pydantic import JsonValue, PrivateAttr
 from ...core.errors import ConfigError
 from ...core.events import Expanded, Submitted, event_adapter
 from ...core.interfaces import Brief, Planner, Reader
+from ...core.lengths import template
 from ...core.plan import Plan, Request, Step
 from ...core.result import Result, Usage
 from ...core.values import Frozen
 from ..journal.journal import Journal
-from .profile import Profile, machine, template
+from .profile import Profile, machine
 
 __all__ = ["Recorded", "Session", "fit", "recorded"]
 

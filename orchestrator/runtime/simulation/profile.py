@@ -12,12 +12,13 @@ from pydantic import Field, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Job
+from ...core.lengths import template
 from ...core.ops import Think
 from ...core.result import Failure, Result, Usage
 from ...core.values import Frozen
 from .latency import Host, LatencyModel, Outcome
 
-__all__ = ["Profile", "load", "machine", "profile_file", "template"]
+__all__ = ["Profile", "load", "machine", "profile_file"]
 
 
 class Profile(Frozen):
@@ -46,7 +47,7 @@ class Profile(Frozen):
     widest: int = 0
     """Most sequences together that were seen."""
     lengths: dict[str, tuple[int, ...]] = {}
-    """Tokens of steps that came to their end, by the step's name without its number; in order of size."""
+    """Tokens of steps that came to their end, by its template (`core.lengths`); in order of size."""
 
     def step(self, sequences: float) -> float:
         """Return the seconds of a step of decoding, with contexts as long as those that it was fitted to."""
@@ -88,11 +89,6 @@ class Profile(Frozen):
         """Write it to a file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-
-
-def template(step: str) -> str:
-    """Return a step's name without its run, its scope and its number."""
-    return step.rpartition(":")[2].rpartition("/")[2].rstrip("0123456789")
 
 
 def machine() -> str:

@@ -1,0 +1,87 @@
+"""How many tokens an answer will have: the one estimate of policies, hints to servers and prices.
+
+It is read off the answers to steps of the same template that have ended: siblings in the same run first, then steps of
+earlier runs, then whatever was asked of the same model with the same limit. While there are few of them, the limit
+itself says the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+__all__ = ["ENOUGH", "QUANTILE", "SHARE", "expected_tokens", "quantile", "template"]
+
+ENOUGH = 8
+"""So many lengths are a sample. Of a smaller one each counts an eighth, and the next wider one counts for the rest."""
+LATEST = 64
+"""Of each sample so many of the newest count."""
+SHARE = 0.3
+"""Of the tokens that it may generate: what an answer has in the mean before any like it has ended. Lengths are then
+taken to be exponentially distributed."""
+QUANTILE = 0.7
+"""Of the lengths: what is expected. Lengths are skewed, so this lies near their mean, and rather above it."""
+
+_NUMBERS = re.compile(r"\d+")
+_PRIOR = tuple(-math.log(1.0 - (i + 0.5) / ENOUGH) for i in range(ENOUGH))
+"""Quantiles of the exponential distribution with mean 1."""
+
+
+def template(step: str) -> str:
+    """Return what steps of one kind have in common: the name without its run, its scope and its numbers.
+
+    >>> template("r1:fork/p12-3"), template("sample-7")
+    ('p-', 'sample-')
+    """
+    return _NUMBERS.sub("", step.rpartition(":")[2].rpartition("/")[2])
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """Return the smallest value that at least this share of them do not exceed (the nearest rank). Raises `ValueError`
+    for no values.
+
+    >>> quantile([40, 10, 30, 20], 0.5), quantile([40, 10, 30, 20], 0.51)
+    (20, 30)
+    """
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no value has a quantile")
+    return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
+
+
+def expected_tokens(
+    limit: int, samples: Sequence[Sequence[int]] = (), *, known: int = 0, share: float = QUANTILE
+) -> float:
+    """Return how many tokens more a step is expected to generate, one at least, of `limit` in all.
+
+    `samples` are the lengths of steps like it that ended, from the narrowest sample to the widest, the oldest length
+    first; `known`: tokens that it has already, so only longer ones count. Of one longer than all of them it is expected
+    that it goes on for the usual share of what its limit leaves.
+
+    >>> expected_tokens(1000, [[100] * 8])
+    100.0
+    >>> expected_tokens(1000, [[100] * 8], known=60), expected_tokens(1000, [[100] * 8], known=200)
+    (40.0, 240.0)
+    """
+    longer: list[tuple[float, float]] = []
+    rest = 1.0
+    for sample in samples:
+        if sample:
+            latest = sample[-LATEST:]
+            weight = rest * min(1.0, len(latest) / ENOUGH)
+            longer += [(length, weight / len(latest)) for length in latest if length > known]
+            rest -= weight
+            if rest <= 0.0:
+                break
+    if rest > 0.0:
+        prior = (min(limit, SHARE * limit * each) for each in _PRIOR)
+        longer += [(length, rest / ENOUGH) for length in prior if length > known]
+    if not longer:
+        return max(1.0, SHARE * (limit - known))
+    longer.sort()
+    so_far = list(accumulate(weight for _, weight in longer))
+    length, _ = longer[bisect_left(so_far, share * so_far[-1] - 1e-9)]
+    return max(1.0, min(length, limit) - known)
