@@ -210,18 +210,24 @@ class WorkerDown(_Written):
     """Whether it is being restarted: steps wait for it rather than fail for want of a worker."""
 
 
-@dataclass(slots=True)
-class CacheChanged(_Written):
-    """A worker says what its prefix cache holds of contexts that it was sent. Its first such news says that from now on
-    it tells of every change."""
+@dataclass(frozen=True, slots=True)
+class CacheNews(_Written):
+    """What a worker's prefix cache holds of the prompts that it was sent, by its engine's own events."""
 
-    kind: Literal["cache-changed"] = field(default="cache-changed", kw_only=True)
-    at: float
-    worker: str
     held: tuple[tuple[int, Annotated[int, Field(ge=0)]], ...] = ()
     """Attempts, and how many tokens it holds of the prompt of each: these from the start, and none after them."""
     cleared: bool = False
     """Before that it has forgotten everything."""
+
+
+@dataclass(slots=True)
+class CacheChanged(_Written):
+    """A worker tells of its prefix cache. Its first such news says that from now on it tells of every change."""
+
+    kind: Literal["cache-changed"] = field(default="cache-changed", kw_only=True)
+    at: float
+    worker: str
+    news: CacheNews
 
 
 @dataclass(slots=True)

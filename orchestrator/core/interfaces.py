@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 from pydantic import Field, JsonValue
 
 from .errors import PlannerError, PluginError
-from .events import Event, Job
+from .events import CacheNews, Event, Job
 from .ops import Kind, Plugin, Think
 from .plan import Plan, Request, Step
 from .prices import Price
@@ -315,16 +315,6 @@ class Progress:
     """Mean confidence (nats) of the last full window, if `Sampling.window` asks for it."""
     lowest: float | None = None
     """The lowest such mean so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheNews:
-    """What a worker's prefix cache holds of the prompts that it was sent, by its engine's own events."""
-
-    held: tuple[tuple[int, int], ...] = ()
-    """Attempts, and how many tokens it holds of the prompt of each: these from the start, and none after them."""
-    cleared: bool = False
-    """Before that it has forgotten everything."""
 
 
 @runtime_checkable

@@ -76,13 +76,21 @@ def _key(node: Node) -> Hashable:
         lead.append(part.text if isinstance(part, Text) else part.ids)
     if not lead and not op.messages:
         return ("alone", node.id)
-    before = (*_messages(op), tuple(each.name for each in op.tools)) if op.chat else ()
+    before = (*_messages(node, op), tuple(each.name for each in op.tools)) if op.chat else ()
     return ("prompt", tuple(lead), len(lead) < len(op.parts), op.chat, before, op.model, op.salt)
 
 
-def _messages(op: Think) -> list[str]:
-    """Return the messages before a prompt, as texts that are equal where they are."""
-    return [each.model_dump_json() for each in op.messages]
+def _messages(node: Node, op: Think) -> list[str]:
+    """Return the messages before a prompt, as texts that are equal where they are. Each is written once in a run: the
+    steps of a conversation have the same ones, and ask often."""
+    written = node.run.messages
+    texts: list[str] = []
+    for each in op.messages:
+        known = written.get(id(each))
+        if known is None:
+            known = written[id(each)] = each, each.model_dump_json()
+        texts.append(known[1])
+    return texts
 
 
 def _own_from(op: Think) -> int:
@@ -107,7 +115,7 @@ def context_of(node: Node) -> tuple[Hashable, bytes]:
     if group is None or op.kind != "think" or node.after is not None:
         return None, b""
     if group.content is None:
-        parts: list[bytes] = [each.encode(errors="replace") for each in _messages(op)]
+        parts: list[bytes] = [each.encode(errors="replace") for each in _messages(node, op)]
         for part in op.parts[: _own_from(op)]:
             assert not isinstance(part, Ref)
             if isinstance(part, Text):
@@ -134,7 +142,7 @@ def shared_tokens(node: Node) -> int:
     if node.after is not None:
         return _context_tokens(node.after, node.after_own)
     lead = op.parts[: len(op.parts) - len(_own_part(node, op))]
-    before = sum(-(-len(each) // CHARACTERS_A_TOKEN) for each in _messages(op))
+    before = sum(-(-len(each) // CHARACTERS_A_TOKEN) for each in _messages(node, op))
     return before + sum(_tokens(node, part) for part in lead)
 
 

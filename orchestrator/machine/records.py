@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from ..core.budget import Budget
+from ..core.chat import Message
 from ..core.errors import InvalidTransition
 from ..core.events import Action
 from ..core.interfaces import Merge, Policy, Tally
@@ -376,6 +377,8 @@ class Run:
     """Ids of steps of which no worker could tell the size of the prompt."""
     lengths: dict[Hashable, deque[int]] = field(default_factory=dict["Hashable", "deque[int]"])
     """Of its answers lately, by template (`ended_steps.py`)."""
+    messages: dict[int, tuple[Message, str]] = field(default_factory=dict[int, "tuple[Message, str]"])
+    """Messages of its conversations as texts, by identity (`prefix_groups.py`)."""
     prompts: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
     """Tokens of its prompts that were counted, where a budget limits them."""
     per_character: float = 0.25

@@ -80,6 +80,24 @@ def test_conversations_are_siblings_only_where_their_messages_are_the_same() -> 
     assert long.prompt_tokens == long.shared_tokens > 120 // 4  # the messages are part of what has to be read
 
 
+def test_each_message_of_a_conversation_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step of a conversation has all messages before it, and is asked about often."""
+    written: list[str] = []
+    write = Message.model_dump_json
+    monkeypatch.setattr(Message, "model_dump_json", lambda self: written.append(self.content) or write(self))
+    messages = tuple(Message(role="user" if i % 2 == 0 else "assistant", content=f"m{i}") for i in range(20))
+    turns = range(2, len(messages) + 1, 2)
+    ops = [Think(prompt=(Text(text="Why?"),), messages=messages[:turn], chat=True) for turn in turns]
+    world = world_of(slots=3)
+    steps = tuple(Step(name=f"turn-{i}", op=op) for i, op in enumerate(ops))
+    world.submit(*steps, join("j", *(each.name for each in steps)), policies=["quiet"])
+    for each in steps:
+        found = step(world, each.name)
+        assert found.shared_tokens <= found.prompt_tokens
+        view(world).cached(found)
+    assert sorted(written) == sorted(each.text for each in messages)
+
+
 def test_without_policies_no_books_are_kept() -> None:
     world = World()
     world.submit(think("a1"), think("a2"), join("j", "a1", "a2"))

@@ -136,6 +136,61 @@ def test_no_message_breaks_the_reading(batches: list[bytes], data: Any) -> None:
         assert blocks.held(LONG) in (0, 4, 8, 12)
 
 
+class Counting(dict[Any, Any]):
+    """Counts how often something is looked up in it."""
+
+    looked = 0
+
+    def get(self, *args: Any) -> Any:
+        Counting.looked += 1
+        return super().get(*args)
+
+    def __getitem__(self, key: Any) -> Any:
+        Counting.looked += 1
+        return super().__getitem__(key)
+
+
+def test_an_eviction_looks_at_what_goes_and_not_at_all_that_stands_before_it() -> None:
+    blocks, many = CachedBlocks(), 2_000
+    blocks.take([Stored(range(many), None, range(4 * many), 4)])
+    blocks.ended(1, range(4 * many))
+    blocks._blocks, blocks._after = Counting(blocks._blocks), Counting(blocks._after)
+    Counting.looked = 0
+    blocks.take([Removed(range(many - 1, many - 501, -1))])
+    assert blocks.news() == CacheNews(((1, 4 * (many - 500)),))
+    assert Counting.looked <= 5 * 500
+    Counting.looked = 0
+    blocks.take([Removed([0])])
+    assert Counting.looked <= 5 * many, "all behind it is cut off, once"
+    Counting.looked = 0
+    blocks.take([Removed([each]) for each in range(1, 1_001)])
+    assert Counting.looked <= 5 * 1_000
+    assert blocks.news() == CacheNews(((1, 0),))
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=60))
+def test_a_block_is_reached_while_all_before_it_are_there(changes: list[tuple[bool, int]]) -> None:
+    """Block n stands behind block (n − 1) // 2: a tree, with blocks stored and evicted in any order."""
+    blocks = CachedBlocks()
+    for stored, name in changes:
+        if stored:
+            blocks.take([Stored([name], (name - 1) // 2 if name else None, [name, name], 2)])
+        else:
+            blocks.take([Removed([name])])
+        for each in blocks._blocks:
+            assert isinstance(each, int)
+            above = each
+            while above in blocks._blocks and above:
+                above = (above - 1) // 2
+            assert (each in blocks._cut) == (above not in blocks._blocks)
+    assert blocks._cut <= set(blocks._blocks)
+    behind = [each for after in blocks._after.values() for each in after]
+    assert len(behind) == len(blocks._blocks) and set(behind) == set(blocks._blocks)
+    blocks.take([None])
+    assert not (blocks._after or blocks._cut)
+
+
 async def test_a_server_is_followed_and_asked_again_over_sockets() -> None:
     zmq = pytest.importorskip("zmq")
     zmq_asyncio = pytest.importorskip("zmq.asyncio")
@@ -212,4 +267,4 @@ async def test_the_scheduler_believes_what_a_worker_tells() -> None:
             await asyncio.sleep(0.25)
         assert not index._roots, "it keeps nothing, whatever it was sent"
     assert all(event_adapter.validate_json(event_adapter.dump_json(each)) == each for each in heard)
-    assert ((1, 0),) in [each.held for each in heard]
+    assert ((1, 0),) in [each.news.held for each in heard]

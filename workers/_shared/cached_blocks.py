@@ -99,6 +99,10 @@ class CachedBlocks:
         self._blocks: dict[Hashable, _Block] = {}
         self._places: dict[Hashable, Hashable] = {}
         """Hashes by what the block stands for: the block before it, its ids and its keys."""
+        self._after: dict[Hashable, dict[Hashable, None]] = {}
+        """The blocks that stand behind a block, which may be gone itself."""
+        self._cut: set[Hashable] = set()
+        """Blocks of which one that stands before them is gone: no prompt reaches them."""
         self._newest: dict[Hashable, int] = {}
         """Attempts by blocks' hashes."""
         self._gone: dict[Hashable, int] = {}
@@ -126,7 +130,7 @@ class CachedBlocks:
 
     def lose(self) -> None:
         """Forget everything: the cache was emptied, or events were lost."""
-        for each in (self._blocks, self._places, self._newest, self._gone, self._held):
+        for each in (self._blocks, self._places, self._after, self._cut, self._newest, self._gone, self._held):
             each.clear()
         self._cleared = self._evicts = True
 
@@ -173,9 +177,14 @@ class CachedBlocks:
             upto += block
             if name not in self._blocks:
                 self._blocks[name], self._places[place] = _Block(before, place, upto), name
+                self._after.setdefault(before, {})[name] = None
+                if before in self._cut:
+                    self._cut.add(name)
+                else:
+                    self._cut.difference_update(self._behind(name))
                 if (attempt := self._gone.pop(name, None)) is not None:
                     self._newest[name] = attempt
-                    if self._reached(before):
+                    if name not in self._cut:
                         self._held[attempt] = upto
             before = name
 
@@ -184,6 +193,14 @@ class CachedBlocks:
         if found is None:
             return
         self._evicts = True
+        reached = name not in self._cut
+        if reached:
+            self._cut.update(self._behind(name))
+        self._cut.discard(name)
+        siblings = self._after[found.before]
+        del siblings[name]
+        if not siblings:
+            del self._after[found.before]
         if self._places.get(found.place) == name:
             del self._places[found.place]
         if (attempt := self._newest.pop(name, None)) is None:
@@ -191,17 +208,15 @@ class CachedBlocks:
         self._gone[name] = attempt
         if len(self._gone) > GONE:
             del self._gone[next(iter(self._gone))]
-        if self._reached(found.before):
+        if reached:  # else more of its context is gone, which was told then
             self._held[attempt] = found.upto - self.block
 
-    def _reached(self, name: Hashable) -> bool:
-        """Whether a block is in the cache with all before it. Else more of its context is gone, which was told then."""
-        while name is not None:
-            found = self._blocks.get(name)
-            if found is None:
-                return False
-            name = found.before
-        return True
+    def _behind(self, name: Hashable) -> list[Hashable]:
+        """Return the blocks in the cache that stand behind a block, as far as there is no gap."""
+        found = list(self._after.get(name, ()))
+        for each in found:
+            found += self._after.get(each, ())
+        return found
 
 
 class Mailbox:

@@ -537,8 +537,7 @@ class Driver:
         """Report what a worker says of its prefix cache, a few times a second at most."""
         try:
             async for each in news:
-                said = checked.cache(each)
-                self._post(CacheChanged(self.now(), worker, said.held, said.cleared))
+                self._post(CacheChanged(self.now(), worker, checked.cache(each)))
                 await asyncio.sleep(LOOK)
         except RAISED as error:
             log.warning("%s tells nothing more of its cache: %s", worker, error)
