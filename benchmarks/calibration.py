@@ -1,17 +1,18 @@
 """The calibrated simulator against the engine: held-out runs of the bundled model, twenty configurations.
 
-    python -m benchmarks.calibration --folder FOLDER [--minutes 9] [--report] [--cpu]
+    python -m benchmarks.calibration --folder FOLDER [--minutes 9] [--report] [--seconds]
 
-A profile is fitted to single answers, 1 to 48 at a time. Held out are puzzles by votes of 2 and of 8, with short
-prompts and with long ones, and by threads, on engines of 8 and of 64 slots, 3 and 8 puzzles at a time. Both kinds come
-in turn, a lot of single answers before each configuration, since the speed of a shared machine drifts. Figures: the
-error of the makespan and of the p99 of runs, and Kendall's τ between the measured and the simulated order of the
-configurations.
+A profile is fitted to single answers, 1 to 48 at a time, every other lot of them streamed. Held out are puzzles by
+votes of 2 and of 8, with short prompts and with long ones, and by threads, on engines of 8 and of 64 slots, 3 and 8
+puzzles at a time. Both kinds come in turn, a lot of single answers before each configuration. Figures: the error of the
+makespan and of the p99 of runs, and Kendall's τ between the measured and the simulated order of the configurations.
+
+What shares a physical core with a virtual one changes its speed by up to 1.9 times from one second to the next, and no
+count of processes shows it. So the process stays on one core, a thread in it times a short loop fifty times a second
+there, and times are counted in seconds of that core at its full speed; `--seconds` counts by the clock.
 
 The work is done in pieces, of a minute or two each, that are kept in the folder: the same command goes on where it
-stopped. With each piece stands how much of a core the process had; with less than one core of its own an engine is
-slower, which no simulator can know, so the machine should be quiet. On a busy one `--cpu` counts in CPU seconds of the
-process.
+stopped. With each piece stands how much of a core the process had.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import asyncio
 import json
 import os
 import random
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+import numpy as np
 from scipy.stats import kendalltau
 
 from plait import AsyncOrchestrator
@@ -40,7 +44,7 @@ from plait.planners.single import Single
 from plait.planners.threads import Threads
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.calibrate import Recorded, fit, recorded
+from plait.runtime.simulation.calibrate import Clock, Recorded, fit, recorded
 
 SLOTS, TOGETHER, PUZZLES = (8, 64), (3, 8), 12
 KINDS = {
@@ -56,6 +60,8 @@ HEADERS = (0, 12, 40)
 LOTS = (1, 2, 4, 8, 16, 32, 48)
 """Single answers at a time, a lot before each configuration."""
 ROUNDS = 4
+LOOP, EVERY = 2_000, 0.02
+"""Turns of the loop that is timed, and seconds between two of them."""
 
 
 class Piece(NamedTuple):
@@ -76,6 +82,46 @@ class Runs(NamedTuple):
     runs: list[str]
     cores: float
     """CPU seconds of the process in a second."""
+
+
+class Yardstick:
+    """Times a short loop again and again, in CPU seconds of its thread: how fast the core was at each time."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, float]] = []
+        """Times on the monotonic clock, which is the journal's, and seconds of the loop."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+
+    def __enter__(self) -> Yardstick:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _measure(self) -> None:
+        while not self._stop.wait(EVERY):
+            began, total = time.thread_time(), 0
+            for i in range(LOOP):
+                total += i * i
+            self.seen.append((time.monotonic(), time.thread_time() - began))
+
+
+class CoreTime:
+    """Seconds of a core at its full speed, by the monotonic clock."""
+
+    def __init__(self, seen: Sequence[tuple[float, float]], full: float) -> None:
+        times, loops = np.array(seen).T
+        smooth = np.array([np.median(loops[max(0, i - 2) : i + 3]) for i in range(len(loops))])
+        self.speeds = np.minimum(1.0, full / smooth)
+        self._times = times
+        gone = np.diff(times) * (self.speeds[1:] + self.speeds[:-1]) / 2
+        self._core = times[0] + np.concatenate([[0.0], np.cumsum(gone)])
+
+    def __call__(self, at: float) -> float:
+        return float(np.interp(at, self._times, self._core))
 
 
 def headed(plan: Plan, seed: int, puzzles: int) -> Plan:
@@ -118,40 +164,47 @@ async def measured(folder: Path, piece: Piece) -> None:
     rng = random.Random(piece.name)
     kinds = [(name, together) for name in KINDS for together in TOGETHER]
     rng.shuffle(kinds)
-    single = Single(max_tokens=120, temperature=1.0)
+    singles = [Single(max_tokens=120, temperature=1.0, stream=streams) for streams in (False, True)]
     found: list[Runs] = []
-    async with AsyncOrchestrator(config=Config(worker="engine", slots=piece.slots, journal=journal)) as orchestrator:
-        await solve(orchestrator, "", single, [0] * 8, 8, 0)
-        for number, (name, together) in enumerate(kinds):
-            seed, lot = 1_000 * (100 * piece.round + number) + piece.slots, LOTS[(number + piece.round) % len(LOTS)]
-            alone = [HEADERS[i % len(HEADERS)] for i in range(lot)]
-            found.append(await solve(orchestrator, "", single, alone, lot, seed + 500))
-            planner, header = KINDS[name]
-            what = f"{piece.slots} slots, {name}, {together} at a time"
-            found.append(await solve(orchestrator, what, planner, [header] * PUZZLES, together, seed))
-    load = os.getloadavg()[0]
-    (folder / f"{piece.name}.json").write_text(json.dumps({"load": load, "runs": found}))
+    config = Config(worker="engine", slots=piece.slots, journal=journal)
+    async with AsyncOrchestrator(config=config) as orchestrator:
+        await solve(orchestrator, "", singles[0], [0] * 8, 8, 0)
+        with Yardstick() as yardstick:
+            await asyncio.sleep(3 * EVERY)
+            for number, (name, together) in enumerate(kinds):
+                seed, lot = 1_000 * (100 * piece.round + number) + piece.slots, LOTS[(number + piece.round) % len(LOTS)]
+                alone, header = [HEADERS[i % len(HEADERS)] for i in range(lot)], KINDS[name][1]
+                single = singles[(number + piece.round // 2) % 2]
+                found.append(await solve(orchestrator, "", single, alone, lot, seed + 500))
+                what = f"{piece.slots} slots, {name}, {together} at a time"
+                found.append(await solve(orchestrator, what, KINDS[name][0], [header] * PUZZLES, together, seed))
+    said = {"load": os.getloadavg()[0], "runs": found, "loops": yardstick.seen}
+    (folder / f"{piece.name}.json").write_text(json.dumps(said))
 
 
-def report(folder: Path, cpu: bool) -> None:
-    """Fit, simulate, and print the table; with `cpu` in CPU seconds of the process in place of seconds."""
+def report(folder: Path, seconds: bool) -> None:
+    """Fit, simulate, and print the table, in seconds of the core or of the clock."""
     pieces = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("round-*.json"))]
+    clocks: list[Clock] = [lambda at: at] * len(pieces)
+    if not seconds:
+        full = float(np.quantile([loop for _, said in pieces for _, loop in said["loops"]], 0.1))
+        clocks = made = [CoreTime(said["loops"], full) for _, said in pieces]
+        speeds = np.concatenate([each.speeds for each in made])
+        print(f"speed of the core: {np.quantile(speeds, 0.05):.2f} to 1.00, mean {speeds.mean():.2f}")
     attempts: list[Recorded] = []
     for at, (path, said) in enumerate(pieces):
-        for what, runs, had in said["runs"]:
-            share = had if cpu else 1.0
-            for each in recorded(path.with_suffix(".jsonl"), set(runs))[0] if not what else ():
-                times = {"began": each.began * share, "ended": each.ended * share}
-                attempts.append(replace(each, worker=f"{at} {runs[0]}", **times))
+        for what, runs, _ in said["runs"]:
+            seen = recorded(path.with_suffix(".jsonl"), set(runs), clocks[at])[0] if not what else ()
+            attempts += [replace(each, worker=f"{at} {runs[0]}") for each in seen]
     profile = fit(attempts, model="countdown")
     print(profile.model_dump_json(exclude={"lengths"}))
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     cores: dict[str, list[float]] = defaultdict(list)
-    for path, said in pieces:
+    for clock, (path, said) in zip(clocks, pieces, strict=True):
         for what, runs, had in said["runs"]:
             cores[what].append(had)
             if what:
-                rows[what].append(compared(path.with_suffix(".jsonl"), profile, set(runs), share=had if cpu else 1.0))
+                rows[what].append(compared(path.with_suffix(".jsonl"), profile, set(runs), clock=clock))
     alone = cores.pop("")
     print(f"cores that single answers had: {min(alone):.2f} to {max(alone):.2f}, median {median(alone):.2f}")
     _table(rows, cores)
@@ -186,10 +239,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9.0, help="begin no piece that would probably end later")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--report", action="store_true", help="only fit and simulate what there is")
-    parser.add_argument("--cpu", action="store_true", help="report in CPU seconds of the process, on a busy machine")
+    parser.add_argument("--seconds", action="store_true", help="report in seconds of the clock, not of the core")
+    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="stay on this core")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     began, longest = time.perf_counter(), 0.0
+    if not options.report:
+        os.sched_setaffinity(0, {options.core})
     pieces = [Piece(number, slots) for number in range(options.rounds) for slots in SLOTS]
     for piece in [] if options.report else pieces:
         if (options.folder / f"{piece.name}.json").exists():
@@ -200,7 +256,7 @@ def main() -> None:
         asyncio.run(measured(options.folder, piece))
         longest = max(longest, time.perf_counter() - now)
         print(f"{piece.name}: {time.perf_counter() - now:.0f} s", flush=True)
-    report(options.folder, options.cpu)
+    report(options.folder, options.seconds)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from plait.core import Join, Plan, Sampling, Step, Text, Think
-from plait.core.runtime_distribution import Branches, n_for
+from plait.core.runtime_distribution import Branches, Problems, n_for
 from plait.runtime.simulation.profile import Profile
 from plait.runtime.simulation.simulator import simulate
 
@@ -35,6 +35,29 @@ def test_a_first_success_may_never_come() -> None:
     assert found.mean == pytest.approx((20 * (1 - 0.75**2) + 40 * (0.75 - (1 - 0.75**2))) / 0.75)
     assert Branches([5, 6], [False, False]).success(9).happens == 0.0
     assert Branches([5, 6], [False, False]).success(9).p50 == math.inf
+
+
+def test_branches_of_one_problem_are_like_one_another() -> None:
+    """Easy problems end soon with any number of branches, hard ones late."""
+    rng = Random(3)
+    levels = [rng.lognormvariate(4.5, 0.8) for _ in range(60)]
+    lots = [[max(1, round(level * rng.uniform(0.8, 1.2))) for _ in range(32)] for level in levels]
+    problems = Problems([Branches(each, [length % 3 == 0 for length in each]) for each in lots])
+    pooled = Branches([length for each in lots for length in each])
+    real = fmean(min(rng.choices(rng.choice(lots), k=16)) for _ in range(4000))
+    found = problems.first(16)
+    assert found.mean == pytest.approx(real, rel=0.08)
+    assert found.low < found.mean < found.high and found.p50 < found.p90
+    assert pooled.first(16).mean < 0.6 * real
+    assert 0.0 < problems.success(2).happens < problems.success(16).happens <= 1.0
+    assert Problems([Branches([3], [False])]).success(4).happens == 0.0
+    with pytest.raises(ValueError, match="at least one problem"):
+        Problems([])
+
+
+def test_one_problem_is_the_branches_of_it() -> None:
+    alone, again = Problems([Branches(LENGTHS)]).quorum(8, 5, ENGINE.step), Branches(LENGTHS).quorum(8, 5, ENGINE.step)
+    assert (alone.mean, alone.p50, alone.p90) == pytest.approx((again.mean, again.p50, again.p90))
 
 
 ENGINE = Profile(model="m", machine="x", fixed=0.004, each=0.0008, read=0.0, lengths={"s": tuple(sorted(LENGTHS))})

@@ -18,7 +18,7 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import default_folder, entries
 from ...runtime.journal.names import refuse_names
-from ...runtime.simulation.calibrate import Recorded, Session, fit, recorded
+from ...runtime.simulation.calibrate import Clock, Recorded, Session, fit, recorded
 from ...runtime.simulation.profile import Profile, profile_file
 from ...runtime.simulation.workload import Spread, WorkloadReport, simulate_workload
 from ..common.options import Common, Json, common_options
@@ -28,8 +28,9 @@ __all__ = ["calibrate", "compared", "probe"]
 
 _NEWEST = 5
 """Journals that are read where none is named."""
-_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 8, 2)
-"""Answers at the same time in a probe, one lot after another."""
+_LOTS = (*((width, False) for width in (1, 2, 4, 8, 32, 64, 16, 2)), *((width, True) for width in (4, 32, 8)))
+"""Answers at the same time in a probe, one lot after another, and whether their text streams: that takes time too, and
+most steps of a plan do not."""
 _TOKENS = 64
 
 
@@ -97,8 +98,9 @@ async def probe(config: Config, journal: Path) -> None:
     """Run short answers on the engine, more and more at the same time, and write them down."""
     config = config.model_copy(update={"journal": journal, "cache": None, "max_waiting": None})
     async with AsyncOrchestrator(config=config) as orchestrator:
-        for lot, width in enumerate(_WIDTHS):
-            planner = Plugin(name="single", options={"max_tokens": _TOKENS, "temperature": 1.0})
+        for lot, (width, streams) in enumerate(_LOTS):
+            options = {"max_tokens": _TOKENS, "temperature": 1.0, "stream": streams}
+            planner = Plugin(name="single", options=options)
             texts = [f"{lot} {i}: {'What comes next? ' * (1 + 4 * (i % 3))}" for i in range(width)]
             runs = (
                 orchestrator.run(text, task="plain", planner=planner, seed=i, budget=None)
@@ -108,11 +110,11 @@ async def probe(config: Config, journal: Path) -> None:
 
 
 def compared(
-    path: Path, profile: Profile, runs: Collection[str] | None = None, *, share: float = 1.0
+    path: Path, profile: Profile, runs: Collection[str] | None = None, *, clock: Clock | None = None
 ) -> dict[str, Any]:
-    """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare. `share`: what a
-    second of theirs is in seconds of the profile."""
-    session = Session.read(path, runs).slowed(share)
+    """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare. `clock`: the
+    profile's time by the journal's, where they differ."""
+    session = Session.read(path, runs) if clock is None else Session.read(path, runs, clock)
     report = _again(session, profile)
     measured = Spread.of(session.latencies)
     return {
@@ -153,7 +155,8 @@ def _show(profile: Profile, path: Path, checks: dict[str, dict[str, Any]], outpu
     say(f"{profile.model} on {profile.machine}, by {profile.attempts} recorded attempts", markup=False)
     say(
         f"a step: {profile.fixed * 1e3:.3g} ms and {profile.each * 1e3:.3g} ms for each sequence (up to "
-        f"{profile.widest} were seen), {profile.context * 1e6:.3g} µs for each token of context; "
+        f"{profile.widest} were seen), {profile.streamed * 1e3:.3g} ms more for one that streams, "
+        f"{profile.context * 1e6:.3g} µs for each token of context; "
         f"a prompt token: {profile.read * 1e6:.3g} µs; "
         f"dispatch {profile.dispatch * 1e3:.3g} ms, abort {profile.abort * 1e3:.3g} ms",
         markup=False,

@@ -1,27 +1,13 @@
-"""Fits how fast a model is on a machine to recorded runs.
-
-An engine decodes all its sequences together, a token of each in a step. A step takes `fixed + each * sequences`
-seconds, and `context` more for each token that stands before those; reading a prompt takes `read` seconds a token and
-holds decoding up meanwhile. A journal says when attempts began and ended and how many tokens they had, and so how many
-sequences there were at any time. The figures, and the seconds from dispatch to the engine, are those with which all
-attempts come closest to the tokens that they really had (least squares of relative errors, robust against single slow
-ones).
-"""
+"""What journals say of a model's speed: attempts to fit a profile to (`fitting.py`), and sessions to simulate again."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import math
-import statistics
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import JsonValue, PrivateAttr
 
 from ...core.errors import ConfigError
@@ -32,83 +18,57 @@ from ...core.plan import Plan, Request, Step
 from ...core.result import Result, Usage
 from ...core.values import Frozen
 from ..journal.journal import Journal
-from .profile import Profile, machine
+from .fitting import Recorded, fit
 
-__all__ = ["Recorded", "Session", "fit", "recorded"]
+__all__ = ["Clock", "Recorded", "Session", "fit", "recorded"]
 
-_LEAST = 20
-"""Attempts without which nothing is fitted."""
 SOON = 0.05
 """Seconds within which a run follows the end of another."""
-_KEPT = 512
-"""Lengths of a template that are kept."""
+Clock = Callable[[float], float]
+"""Turns times of a journal into others: seconds of the processor, for instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One attempt at a think step, as a journal has it. Times in seconds on the journal's clock."""
-
-    worker: str
-    template: str
-    began: float
-    ended: float
-    prompt: int
-    cached: int
-    tokens: int
-    done: bool
-    """It came to its end by itself."""
-
-    @property
-    def context(self) -> float:
-        """Tokens before the one that was being generated, in the mean over its time."""
-        return self.prompt + self.tokens / 2
+def _same(at: float) -> float:
+    return at
 
 
-@dataclass(frozen=True, slots=True)
-class _Timeline:
-    """The time of all workers, cut where an attempt begins or ends."""
-
-    seconds: Any
-    """Of each interval, shape (intervals,)."""
-    sequences: Any
-    """Attempts in it."""
-    context: Any
-    """Tokens of context of the attempts in it."""
-    unread: Any
-    """Prompt tokens that came at its beginning and no cache held."""
-    inside: Any
-    """Sparse, shape (attempts, intervals): 1 where an attempt was under way."""
-    first: Any
-    """Of each attempt, its first interval."""
-
-
-def recorded(path: Path, runs: Collection[str] | None = None) -> tuple[list[Recorded], list[float]]:
+def recorded(
+    path: Path, runs: Collection[str] | None = None, clock: Clock = _same
+) -> tuple[list[Recorded], list[float]]:
     """Return the attempts at think steps in a journal (or of some runs of it), and the seconds that workers took to
     stop one.
 
     Raises `ConfigError` for a file that is no journal; rows that make no sense are passed over.
     """
-    begun: dict[int, tuple[str, str, float]] = {}
+    begun: dict[int, tuple[str, str, float, bool]] = {}
     stopping: dict[int, float] = {}
+    streams: dict[tuple[str, str], bool] = {}
     attempts: list[Recorded] = []
     aborts: list[float] = []
     for row in Journal(path).rows():
         try:
             event: dict[str, Any] = json.loads(row.event)
-            at = float(event["at"])
+            at = clock(float(event["at"]))
+            if row.kind in ("submitted", "expanded"):
+                _note(event, streams)
             if row.kind in ("succeeded", "failed", "stopped") and (known := begun.pop(event["attempt"], None)):
                 usage = event["usage"] if row.kind == "failed" else event["result"].get("usage", {})
                 prompt, cached, tokens = (int(usage.get(each, 0)) for each in ("prompt", "cached", "completion"))
-                worker, name, began = known
-                attempts.append(Recorded(worker, name, began, at, prompt, cached, tokens, row.kind == "succeeded"))
+                worker, name, began, streamed = known
+                done = row.kind == "succeeded"
+                attempts.append(Recorded(worker, name, began, at, prompt, cached, tokens, done, streamed))
                 if (since := stopping.pop(event["attempt"], None)) is not None and row.kind == "stopped":
                     aborts.append(at - since)
             for action in json.loads(row.actions or "[]"):
                 if action["kind"] == "dispatch":
-                    op = action["job"]["op"]
-                    ours = runs is None or action["job"]["run"] in runs
+                    op, job = action["job"]["op"], action["job"]
+                    ours = runs is None or job["run"] in runs
                     if ours and (isinstance(op, str) or op.get("kind") == "think"):
-                        begun[action["job"]["attempt"]] = action["worker"], template(action["job"]["step"]), at
+                        # a long step is abridged in a dispatch: the plan that it came with has it whole
+                        known_op = op if isinstance(op, dict) else {}
+                        named = streams.get((job["run"], job["step"].rpartition(":")[2].rpartition("/")[2]), False)
+                        streamed = bool(known_op.get("stream", named))
+                        begun[job["attempt"]] = action["worker"], template(job["step"]), at, streamed
                 elif action["kind"] == "cancel" and action.get("attempt") in begun:
                     stopping[action["attempt"]] = at
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -116,118 +76,14 @@ def recorded(path: Path, runs: Collection[str] | None = None) -> tuple[list[Reco
     return [each for each in attempts if each.tokens > 0 and each.ended > each.began], aborts
 
 
-def fit(attempts: Sequence[Recorded], aborts: Sequence[float] = (), *, model: str) -> Profile:
-    """Fit a profile to recorded attempts. Raises `ConfigError` for too few of them, and without scipy."""
-    try:
-        optimize: Any = importlib.import_module("scipy.optimize")
-    except ImportError:
-        raise ConfigError("calibration needs scipy: install 'plait[search]'") from None
-    if len(attempts) < _LEAST:
-        raise ConfigError(
-            f"{len(attempts)} recorded attempts at model steps are too few to fit anything to: record at least "
-            f"{_LEAST}, of several widths (`plait calibrate --probe` does)"
-        )
-    line = _timeline(attempts)
-    tokens: Any = np.array([each.tokens for each in attempts], float)
-    whole: Any = np.array([each.ended - each.began for each in attempts])
-
-    def expected(logs: Any) -> Any:
-        fixed, each, read, dispatch, context = np.exp(logs)
-        step = fixed + each * line.sequences + context * line.context
-        decoding = np.maximum(0.0, line.seconds - read * line.unread)
-        return line.inside @ (decoding / step) - dispatch / step[line.first]
-
-    long = tokens >= _median(tokens)  # of short answers most is the reading of the prompt
-    pace = _median(whole[long] / tokens[long])
-    wide = _median(line.sequences[line.sequences > 0])
-    typical = float(np.mean([each.context for each in attempts]))
-    low = [pace * 1e-4, pace * 1e-6, pace * 1e-6, pace * 1e-3, pace * 1e-6 / typical]
-    high = [pace * 10, pace * 10, pace, pace * 50, pace / typical]
-    # From several beginnings: where prompts take long the nearest minimum may be one that explains nothing.
-    starts = [
-        (pace * share, pace * (1 - share) / wide, pace * read, pace * wait, pace * (1 - share) / wide / typical / 10)
-        for share in (0.2, 0.5, 0.9)
-        for read, wait in ((0.01, 1.0), (0.1, 3.0))
-    ]
-    found: Any = min(
-        (
-            optimize.least_squares(
-                lambda logs: (expected(logs) - tokens) / np.maximum(tokens, 4.0),  # pyright: ignore[reportUnknownLambdaType]
-                np.log(start),
-                bounds=(np.log(low), np.log(high)),
-                loss="soft_l1",
-                f_scale=0.1,
-            )
-            for start in starts
-        ),
-        key=lambda each: each.cost,
-    )
-    best: Any = np.exp(found.x)
-    fixed, each, read, dispatch, context = best.tolist()
-    return Profile(
-        model=Path(model).name,
-        machine=machine(),
-        fixed=fixed,
-        each=each,
-        context=context,
-        typical=typical,
-        read=read,
-        dispatch=dispatch,
-        abort=sorted(aborts)[len(aborts) // 2] if aborts else 0.002,
-        attempts=len(attempts),
-        error=_median(np.abs(expected(found.x) - tokens) / tokens),
-        widest=int(line.sequences.max()),
-        lengths=_lengths(attempts),
-    )
-
-
-def _median(values: Any) -> float:
-    return statistics.median(values.tolist())
-
-
-def _timeline(attempts: Sequence[Recorded]) -> _Timeline:
-    sparse: Any = importlib.import_module("scipy.sparse")
-    rows: list[int] = []
-    columns: list[int] = []
-    seconds: list[float] = []
-    sequences: list[int] = []
-    unread: list[float] = []
-    context: list[float] = []
-    first = [0] * len(attempts)
-    for worker in sorted({each.worker for each in attempts}):
-        here = [i for i, each in enumerate(attempts) if each.worker == worker]
-        times = sorted({time for i in here for time in (attempts[i].began, attempts[i].ended)})
-        base = len(seconds)
-        seconds += [b - a for a, b in zip(times, times[1:], strict=False)]
-        sequences += [0] * (len(times) - 1)
-        unread += [0.0] * (len(times) - 1)
-        context += [0.0] * (len(times) - 1)
-        for i in here:
-            low, high = (base + bisect_left(times, each) for each in (attempts[i].began, attempts[i].ended))
-            first[i] = low
-            unread[low] += max(0, attempts[i].prompt - attempts[i].cached)
-            rows += [i] * (high - low)
-            columns += range(low, high)
-            for k in range(low, high):
-                sequences[k] += 1
-                context[k] += attempts[i].context
-    shape = len(attempts), len(seconds)
-    inside = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-    counts: Any = np.array(sequences, float)
-    return _Timeline(np.array(seconds), counts, np.array(context), np.array(unread), inside, np.array(first))
-
-
-def _lengths(attempts: Iterable[Recorded]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
-    for each in attempts:
-        if each.done:
-            found.setdefault(each.template, []).append(each.tokens)
-    kept: dict[str, tuple[int, ...]] = {}
-    for name, lengths in found.items():
-        lengths.sort()
-        stride = max(1, math.ceil(len(lengths) / _KEPT))
-        kept[name] = tuple(lengths[stride // 2 :: stride])
-    return kept
+def _note(event: dict[str, Any], streams: dict[tuple[str, str], bool]) -> None:
+    """Take down which steps of a plan or a patch stream."""
+    run = event.get("run") or str(event.get("step", "")).partition(":")[0]
+    plan = event.get("plan") or event.get("patch") or {}
+    for step in plan.get("steps", ()):
+        op = step.get("op") or {}
+        if op.get("kind") == "think":
+            streams[run, step["name"].rpartition("/")[2]] = bool(op.get("stream", False))
 
 
 class Session(Frozen):
@@ -266,22 +122,12 @@ class Session(Frozen):
                     break
         return found
 
-    def slowed(self, by: float) -> Session:
-        """Return it with all times so many times as long."""
-        return self.model_copy(
-            update={
-                "arrivals": tuple(by * each for each in self.arrivals),
-                "latencies": tuple(by * each for each in self.latencies),
-                "makespan": by * self.makespan,
-            }
-        )
-
     def planners(self) -> list[Planner]:
         """Return a planner for each run, which says again what was said then."""
         return [_Again(plan=plan, patches=patches) for plan, patches in zip(self.plans, self.patches, strict=True)]
 
     @classmethod
-    def read(cls, path: Path, runs: Collection[str] | None = None) -> Session:
+    def read(cls, path: Path, runs: Collection[str] | None = None, clock: Clock = _same) -> Session:
         """Read a journal, or some runs of it. Raises `ConfigError` if no run of it has ended."""
         came: dict[str, Submitted] = {}
         over: dict[str, float] = {}
@@ -311,7 +157,7 @@ class Session(Frozen):
                 if action["kind"] == "dispatch":
                     begun[action["job"]["attempt"]] = action["job"]["step"], action["worker"]
                 elif action["kind"] == "finish":
-                    over[action["run"]] = float(event["at"])
+                    over[action["run"]] = clock(float(event["at"]))
         wanted = [each for run, each in came.items() if run in over and (runs is None or run in runs)]
         whole = sorted(wanted, key=lambda each: each.at)
         if not whole:
@@ -323,12 +169,13 @@ class Session(Frozen):
         for step, worker in begun.values():
             if step.partition(":")[0] in number and used.get(step, Usage()).completion:
                 slots[worker] = offered.get(worker, 1)
-        start = whole[0].at
+        came_at = {each.run: clock(each.at) for each in whole}
+        start = came_at[whole[0].run]
         return cls(
             requests=tuple(each.request for each in whole),
             plans=tuple(each.plan for each in whole),
-            arrivals=tuple(each.at - start for each in whole),
-            latencies=tuple(over[each.run] - each.at for each in whole),
+            arrivals=tuple(came_at[each.run] - start for each in whole),
+            latencies=tuple(over[each.run] - came_at[each.run] for each in whole),
             lengths={name: used[step].completion for step, name in named.items()},
             prompts={name: (used[step].prompt, used[step].cached) for step, name in named.items()},
             values={name: said_by[step] for step, name in named.items()},

@@ -60,13 +60,17 @@ class Host:
     """Of its tokens and its time."""
     context: float = 0.0
     """Seconds by which a step of decoding takes longer for each token of context of all its sequences."""
+    streamed: float = 0.0
+    """Seconds by which it takes longer for each sequence whose text is sent while it is written."""
     blocking: bool = False
     """Reading a prompt holds decoding up, as in an engine that does both in the same steps."""
 
-    def rate(self, batch: int, context: float = 0.0) -> float:
-        """Return the tokens per second of each of `batch` sequences, which have so many tokens of context together."""
+    def rate(self, batch: int, context: float = 0.0, streaming: int = 0) -> float:
+        """Return the tokens per second of each of `batch` sequences, which have so many tokens of context together and
+        of which so many stream."""
         rate = self.decode_rate(batch) if callable(self.decode_rate) else self.decode_rate
-        return rate if not self.context else 1.0 / (1.0 / rate + self.context * context)
+        more = self.context * context + self.streamed * streaming
+        return 1.0 / (1.0 / rate + more) if more else rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,11 @@ class Running:
         return (self.outcome.usage.prompt if isinstance(self.outcome, Result) else 0) + self.tokens / 2
 
     @property
+    def streams(self) -> bool:
+        """Whether its text is sent while it is written."""
+        return isinstance(self.job.op, Think) and self.job.op.stream
+
+    @property
     def tokens(self) -> int:
         """How many it will generate."""
         return self.outcome.usage.completion if isinstance(self.outcome, Result) else 0
@@ -231,6 +240,8 @@ class Batch:
     size: int = 0
     context: float = 0.0
     """Tokens of context of all sequences."""
+    streaming: int = 0
+    """Sequences that stream."""
     version: int = 0
     """Counts changes, to tell plans made before one."""
     read_until: float = 0.0
@@ -265,6 +276,7 @@ class Batch:
         self.advance(now)
         self.size += 1
         self.context += running.context
+        self.streaming += running.streams
         running.joined = self.mark
         self._aim(running)
 
@@ -274,6 +286,7 @@ class Batch:
             self.advance(now)
             self.size -= 1
             self.context -= running.context
+            self.streaming -= running.streams
 
     def generated(self, running: Running, now: float) -> int:
         """Return how many tokens a sequence has."""
@@ -307,7 +320,7 @@ class Batch:
         """Drop everything."""
         self.advance(now)
         self._goals.clear()
-        self.size, self.context, self.read_until, self.debt = 0, 0.0, now, 0.0
+        self.size, self.streaming, self.context, self.read_until, self.debt = 0, 0, 0.0, now, 0.0
 
     def throttle(self, share: float, now: float) -> None:
         """Change the speed of all that is decoded, and of the prompts that are read from now on."""
@@ -315,7 +328,7 @@ class Batch:
         self.share = share
 
     def _rate(self) -> float:
-        return self.host.rate(self.size, self.context) * self.share
+        return self.host.rate(self.size, self.context, self.streaming) * self.share
 
     def _aim(self, running: Running) -> None:
         assert running.joined is not None

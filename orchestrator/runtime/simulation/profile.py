@@ -30,6 +30,8 @@ class Profile(Frozen):
     """Of a step of decoding, however many sequences."""
     each: float = Field(ge=0)
     """More for each sequence."""
+    streamed: float = Field(default=0.0, ge=0)
+    """More for each sequence whose text is sent while it is written."""
     context: float = Field(default=0.0, ge=0)
     """More for each token of context of all sequences."""
     typical: float = Field(default=0.0, ge=0)
@@ -50,7 +52,8 @@ class Profile(Frozen):
     """Tokens of steps that came to their end, by its template (`core.lengths`); in order of size."""
 
     def step(self, sequences: float) -> float:
-        """Return the seconds of a step of decoding, with contexts as long as those that it was fitted to."""
+        """Return the seconds of a step of decoding that streams nothing, with contexts as long as those that it was
+        fitted to."""
         return self.fixed + (self.each + self.context * self.typical) * sequences
 
     def host(self, name: str, slots: int, **options: Any) -> Host:
@@ -62,6 +65,7 @@ class Profile(Frozen):
             prefill_rate=read,
             decode_rate=lambda n: 1.0 / (self.fixed + self.each * n),
             context=self.context,
+            streamed=self.streamed,
             blocking=True,
             **options,
         )

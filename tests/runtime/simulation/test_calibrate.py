@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -27,15 +28,22 @@ pytest.importorskip("scipy")
 TRUTH = Profile(model="m", machine="x", fixed=0.004, each=0.0005, read=0.00002, dispatch=0.003)
 
 
-def play(profile: Profile, widths: tuple[int, ...], prompt: int = 50, seed: int = 0, slots: int = 64) -> SimReport:
-    """Lots of so many samples at a time, one after another."""
+def play(
+    profile: Profile,
+    widths: tuple[int, ...],
+    prompt: int = 50,
+    seed: int = 0,
+    slots: int = 64,
+    streamed: tuple[int, ...] = (),
+) -> SimReport:
+    """Lots of so many samples at a time, one after another; some of the lots stream."""
     steps: list[Step] = []
     before: tuple[str, ...] = ()
     for lot, width in enumerate(widths):
         names = tuple(f"s{lot}-{i}" for i in range(width))
         for i, name in enumerate(names):
             text = f"{lot}-{i}".ljust(4 * prompt * (1 + i % 3), "x")
-            op = Think(prompt=(Text(text=text),), sampling=Sampling(max_tokens=120))
+            op = Think(prompt=(Text(text=text),), sampling=Sampling(max_tokens=120), stream=lot in streamed)
             steps.append(Step(name=name, op=op, needs=before))
         steps.append(Step(name=f"j{lot}", op=Join(), needs=names))
         before = (f"j{lot}",)
@@ -45,10 +53,21 @@ def play(profile: Profile, widths: tuple[int, ...], prompt: int = 50, seed: int 
     )
 
 
-def attempts(report: SimReport) -> list[Recorded]:
+def attempts(report: SimReport, streamed: tuple[int, ...] = ()) -> list[Recorded]:
     return [
-        Recorded(span.host, "s", span.start, span.end, span.prompt, span.cached, span.tokens, span.end_in == "done")
+        Recorded(
+            span.host,
+            "s",
+            span.start,
+            span.end,
+            span.prompt,
+            span.cached,
+            span.tokens,
+            span.end_in == "done",
+            int(span.step.rpartition(":")[2][1:].partition("-")[0]) in streamed,
+        )
         for span in report.spans
+        if span.kind == "think"
     ]
 
 
@@ -68,6 +87,30 @@ def test_a_known_engine_is_found_again_and_other_runs_of_it_are_predicted() -> N
 def test_reading_prompts_holds_decoding_up() -> None:
     quick, slow = TRUTH, TRUTH.model_copy(update={"read": 0.002})
     assert play(slow, (8,)).makespan > 1.3 * play(quick, (8,)).makespan
+
+
+def test_answers_that_stream_take_longer_and_the_others_are_not_blamed_for_it() -> None:
+    """A profile of streamed answers alone made votes, which do not stream, half as slow again as they are."""
+    truth, streamed = TRUTH.model_copy(update={"streamed": 0.0004}), (1, 3, 5)
+    seen = attempts(play(truth, (1, 4, 16, 2, 32, 8, 16), streamed=streamed), streamed)
+    found = fit(seen, model="m")
+    assert found.streamed == pytest.approx(truth.streamed, rel=0.15)
+    for widths, which in (((24, 3), ()), ((24, 3), (0, 1)), ((40,), ())):
+        real, ours = (play(each, widths, seed=7, streamed=which).makespan for each in (truth, found))
+        assert ours == pytest.approx(real, rel=0.05)
+    assert fit(attempts(play(truth, (1, 4, 16, 32), streamed=(0, 1, 2, 3)), (0, 1, 2, 3)), model="m").streamed == 0.0
+
+
+def test_prompts_that_come_together_are_read_for_longer_than_the_gaps_between_them() -> None:
+    """Reading is held against all the time that follows, not only up to the next request a moment later."""
+    truth = TRUTH.model_copy(update={"read": 0.0003})
+    seen = attempts(play(truth, (1, 4, 16, 2, 32, 8)))
+    rng = Random(5)  # requests that come at once have moments between them in a journal
+    found = fit([replace(each, began=each.began + rng.uniform(0, 2e-4)) for each in seen], model="m")
+    assert found.read == pytest.approx(truth.read, rel=0.15)
+    for prompt, widths in ((4, (24, 3)), (200, (24, 3))):
+        real, ours = (play(each, widths, prompt, seed=7).makespan for each in (truth, found))
+        assert ours == pytest.approx(real, rel=0.05)
 
 
 def test_long_contexts_make_steps_longer() -> None:
@@ -135,6 +178,11 @@ def test_a_journal_is_read_as_attempts_and_as_a_session(tmp_path: Path, monkeypa
     assert main.run(words) == 0
     found, aborts = recorded(tmp_path / "runs.jsonl")
     assert [(each.template, each.tokens, each.done) for each in found] == [("sample-", found[0].tokens, True)] * 3
+    assert not any(each.streams for each in found)
+    for n, text in enumerate(("why?", "why? " * 200)):  # the second is abridged where it is dispatched
+        alone = ["run", text, "--script", "script.json", "--planner", "single", "--journal", f"single-{n}.jsonl"]
+        assert main.run(alone) == 0
+        assert [each.streams for each in recorded(tmp_path / f"single-{n}.jsonl")[0]] == [True]
     assert aborts == []
     session = Session.read(tmp_path / "runs.jsonl")
     assert session.arrivals == (0.0,)
