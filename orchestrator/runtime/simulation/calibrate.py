@@ -65,9 +65,8 @@ def recorded(
                     ours = runs is None or job["run"] in runs
                     if ours and (isinstance(op, str) or op.get("kind") == "think"):
                         # a long step is abridged in a dispatch: the plan that it came with has it whole
-                        known_op = op if isinstance(op, dict) else {}
-                        named = streams.get((job["run"], job["step"].rpartition(":")[2].rpartition("/")[2]), False)
-                        streamed = bool(known_op.get("stream", named))
+                        named = job["run"], job["step"].rpartition(":")[2].rpartition("/")[2]
+                        streamed = streams.get(named, False) if isinstance(op, str) else bool(op.get("stream"))
                         begun[job["attempt"]] = action["worker"], template(job["step"]), at, streamed
                 elif action["kind"] == "cancel" and action.get("attempt") in begun:
                     stopping[action["attempt"]] = at
@@ -79,9 +78,9 @@ def recorded(
 def _note(event: dict[str, Any], streams: dict[tuple[str, str], bool]) -> None:
     """Take down which steps of a plan or a patch stream."""
     run = event.get("run") or str(event.get("step", "")).partition(":")[0]
-    plan = event.get("plan") or event.get("patch") or {}
+    plan: dict[str, Any] = event.get("plan") or event.get("patch") or {}
     for step in plan.get("steps", ()):
-        op = step.get("op") or {}
+        op: dict[str, Any] = step.get("op") or {}
         if op.get("kind") == "think":
             streams[run, step["name"].rpartition("/")[2]] = bool(op.get("stream", False))
 

@@ -177,8 +177,15 @@ def _timeline(attempts: Sequence[Recorded]) -> _Timeline:
     inside = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
     if streaming == sequences:  # where all stream, what that takes cannot be told from the rest
         streaming = [0] * len(seconds)
-    figures = (np.array(each, float) for each in (seconds, sequences, streaming, context, unread))
-    return _Timeline(*figures, np.array(new), inside)
+    return _Timeline(
+        seconds=np.array(seconds),
+        sequences=np.array(sequences, float),
+        streaming=np.array(streaming, float),
+        context=np.array(context),
+        unread=np.array(unread),
+        new=np.array(new),
+        inside=inside,
+    )
 
 
 def _lengths(attempts: Iterable[Recorded]) -> dict[str, tuple[int, ...]]:
