@@ -25,6 +25,10 @@ class HedgeStragglers(Policy):
     Short steps end first, so the times of ended steps say little about long ones. Therefore a step that reports its
     tokens is a straggler only if it is also slow, not merely long. And a step is hedged only to a worker with clearly
     fewer late steps of the run: while a burst is worked off, all are late.
+
+    The second attempt has to be predicted to end sooner: both have the tokens before them that are expected of the step
+    now (`core.lengths`), the one at the pace at which it runs, the other at that of its worker with one attempt more.
+    Of a worker of unknown pace, and of a step that reports no tokens, nothing is predicted, and the hedge is made.
     """
 
     quantile: float = Field(default=0.95, gt=0, le=1)
@@ -35,6 +39,8 @@ class HedgeStragglers(Policy):
     """Like steps that must have ended before their times count."""
     slow: float = Field(default=0.6, gt=0)
     """A straggler that reports its tokens makes fewer a second than this share of the median."""
+    gain: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the time until its end that a hedge must be predicted to save."""
     low: float = Field(default=0.75, ge=0, le=1)
     """No hedge to a worker with more than this share of its slots taken."""
     interval: float = Field(default=0.05, gt=0)
@@ -94,14 +100,29 @@ class HedgeStragglers(Policy):
         assert step.worker is not None
         most = share[step.worker] / 2
         for name in step.siblings.sent:
-            if name != step.worker and self._helps(view.worker(name), step, share, most):
-                return Hedge(step.id, f"{why}; {name} has the prefix", name)
+            worker = view.worker(name)
+            if worker is not None and name != step.worker and self._helps(worker, step, share, most):
+                said = self._saves(step, worker, view)
+                if said is not None:
+                    return Hedge(step.id, f"{why}; {name} has the prefix{said}", name)
         idlest = view.idlest(step)
         if idlest is None or idlest.name == step.worker or not self._helps(idlest, step, share, most):
             return None
-        return Hedge(step.id, why, idlest.name)
+        said = self._saves(step, idlest, view)
+        return None if said is None else Hedge(step.id, f"{why}{said}", idlest.name)
 
-    def _helps(self, worker: WorkerView | None, step: StepView, share: Mapping[str, float], most: float) -> bool:
-        if worker is None or not worker.takes(step):
+    def _helps(self, worker: WorkerView, step: StepView, share: Mapping[str, float], most: float) -> bool:
+        if not worker.takes(step):
             return False
         return worker.running <= self.low * worker.slots and share.get(worker.name, 0.0) <= most
+
+    def _saves(self, step: StepView, worker: WorkerView, view: View) -> str | None:
+        """Return what a second attempt is predicted to save, in words, or `None` if that is too little."""
+        pace = worker.pace(worker.running + 1)
+        if not step.tokens or step.kind != "think" or step.started is None or pace is None:
+            return ""
+        left = view.expected_tokens(step)
+        here, there = left * (view.now - step.started) / step.tokens, left * pace
+        if there > (1.0 - self.gain) * here:
+            return None
+        return f"; predicted to end in {there:.2g} s there, in {here:.2g} s here"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plait.apps import main
-from plait.apps.commands.price import lengths
+from plait.apps.commands.forecast import past
 from plait.runtime.client.config import Config
 
 WORDS = ["plan", "What is 2 + 2?", "--planner", "sample:n=4,max_tokens=64", "--price"]
@@ -59,4 +59,33 @@ def test_journals_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     folder = tmp_path / "journals"
     folder.mkdir()
     (folder / "bad.plait").write_bytes(b"SQLite format 3\0" + bytes(200))
-    assert lengths(Config(journal=folder), "sample") == {}
+    assert past(Config(journal=folder), "sample").runs == []
+
+
+def test_it_says_how_long_it_takes_by_recorded_runs_or_that_it_is_not_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("scipy")
+    assert main.run(WORDS) == 0
+    assert (
+        "how long it takes is not known: no run of this planner is recorded and the model is uncalibrated; "
+        "`plait calibrate --probe` measures it"
+    ) in capsys.readouterr().out
+    replies = [{"text": "word " * (5 + 10 * (i % 3)) + "answer: 4", "delay": 0.03 + 0.04 * (i % 3)} for i in range(80)]
+    (tmp_path / "script.json").write_text(json.dumps({"replies": replies}))
+    run = ["run", "What is 2 + 2?", "--script", "script.json", *WORDS[2:4]]
+    assert main.run(run) == 0
+    capsys.readouterr()
+    assert "seconds" not in told(capsys)
+    assert main.run(WORDS) == 0
+    assert "the model is uncalibrated, and 4 recorded attempts" in capsys.readouterr().out
+    for _ in range(6):
+        assert main.run(run) == 0
+    capsys.readouterr()
+    price = told(capsys)
+    assert 0 < price["seconds"]["p10"] <= price["seconds"]["p50"] <= price["seconds"]["p90"]
+    assert price["first_seconds"]["p50"] <= price["seconds"]["p50"]
+    assert price["seconds_by"] == "by 7 recorded runs, at their pace"
+    assert main.run(WORDS) == 0
+    said = capsys.readouterr().out
+    assert "by 7 recorded runs, at their pace" in said and "first   answer after" in said

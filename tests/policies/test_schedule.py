@@ -405,6 +405,17 @@ def test_hedge_rescues_what_a_slow_engine_has_and_generates_the_rest_only() -> N
     assert set(per_step.values()) == {1}, "once a step"
 
 
+def test_a_hedge_that_is_predicted_to_save_too_little_is_not_made() -> None:
+    plan, latency = coming(20)
+    hosts = [*cluster(3, serves=("think",)), Host("tools", 99, ("call",))]
+    options = {"hosts": hosts, "latency": latency, "faults": [Throttle(0.0, "e0002", 0.4)], "outcome": varied(0.5)}
+    usual = hedged(run(plan, "least-loaded", "hedge", **options))
+    assert any("predicted to end in" in span.reason for span in usual)
+    strict = hedged(run(plan, "least-loaded", option("hedge", gain=0.9), **options))
+    assert not any("predicted to end in" in span.reason for span in strict)
+    assert len(strict) < len(usual)
+
+
 def test_hedge_leaves_long_steps_alone_that_are_as_quick_as_others() -> None:
     plan, latency = coming(20)
 

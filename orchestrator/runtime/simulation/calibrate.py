@@ -18,6 +18,7 @@ from ...core.plan import Plan, Request, Step
 from ...core.result import Result, Usage
 from ...core.values import Frozen
 from ..journal.journal import Journal
+from ..journal.location import Location
 from .fitting import Recorded, fit
 
 __all__ = ["Clock", "Recorded", "Session", "fit", "recorded"]
@@ -33,7 +34,7 @@ def _same(at: float) -> float:
 
 
 def recorded(
-    path: Path, runs: Collection[str] | None = None, clock: Clock = _same
+    path: Location, runs: Collection[str] | None = None, clock: Clock = _same
 ) -> tuple[list[Recorded], list[float]]:
     """Return the attempts at think steps in a journal (or of some runs of it), and the seconds that workers took to
     stop one.
