@@ -12,6 +12,7 @@ from plait.core.interfaces import Allocation, BranchSpec, Merge
 from plait.core.ops import Plugin
 from plait.core.planning import derive
 
+from ._shared.seeds import line_code
 from ._shared.steps import OnePlugin
 
 __all__ = ["Adaptive"]
@@ -58,6 +59,10 @@ class Adaptive(Flow):
     """`Sampling.logprobs` of the samples."""
     window: int = Field(default=0, ge=0)
     """`Sampling.window` of the samples."""
+    arithmetic: bool = False
+    """Arithmetic sampling, as of the planner `sample`. The codes are those of `most` samples in an order whose every
+    beginning is spread, so the probes and each round after them are spread among all that were drawn before. An
+    allocation takes samples for independent: spread ones disagree more, so it ends a little later."""
     stream: bool = False
     """Send the samples' text while the model writes it."""
 
@@ -91,6 +96,7 @@ class Adaptive(Flow):
 
     def _sample(self, ctx: Context, index: int, share: BranchSpec) -> Line:
         temperature = self.temperature if share.temperature is None else share.temperature
+        coded = self.arithmetic and bool(temperature)
         prompt = [ctx.brief.task.render(self.style, self.width)]
         if share.strategy:
             prompt.append(f"\n\n{share.strategy}")
@@ -104,6 +110,7 @@ class Adaptive(Flow):
             seed=derive(ctx.brief.request.seed, "sample", index) if temperature else None,
             logprobs=self.logprobs,
             window=self.window,
+            arithmetic=line_code(ctx.brief.request.seed, index, self.size()) if coded else None,
             stream=self.stream,
             model=share.model,
         )

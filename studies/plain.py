@@ -6,6 +6,7 @@ Calls that wait at the same time are written together, so samples at a temperatu
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from training.decode import generate_scored
 from training.export import load
 from training.model import Llama
 
-__all__ = ["Plain", "command_of"]
+from .statistics import mean
+
+__all__ = ["Plain", "command_of", "timed"]
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,17 @@ class Plain(Worker):
 def command_of(study: str, config: Config, problems: int) -> str:
     """Return the command of a study that runs on engines or in plain torch."""
     return f"python -m studies {study} --problems {problems}" + " --worker engine" * (config.worker == "engine")
+
+
+def timed(mine: Sequence[float], base: Sequence[float]) -> tuple[str, str]:
+    """Return the mean of a way's seconds, and how many times as fast it is as another (geometric mean over questions);
+    both empty where no engine was timed: in plain torch many questions are written together."""
+    if not all(mine) or not all(base) or not mine:
+        return "", ""
+    ratio = mean([math.log(b / a) for a, b in zip(mine, base, strict=True)])
+    return f"{sum(mine) / len(mine):.3f}", " ".join(
+        (f"{math.exp(ratio.value):.2f}", f"({math.exp(ratio.low):.2f}–{math.exp(ratio.high):.2f})")
+    )
 
 
 def _settle(done: asyncio.Future[Result], result: Result) -> None:

@@ -30,7 +30,7 @@ from training.outline.evaluate import cases
 
 from .base import Findings
 from .effort import choices
-from .plain import Plain, command_of
+from .plain import Plain, command_of, timed
 from .statistics import difference, mean, share
 
 __all__ = ["Row", "ask_all", "page_of", "records_of", "rows_of"]
@@ -66,6 +66,8 @@ class Row:
     records: list[tuple[float, float]]
     """Of steps done the easy way: difficulty, and whether that was right for the numbers that it was given."""
     load: float
+    seconds: float = 0.0
+    """Of the run; on the engine, where questions are asked one at a time."""
 
 
 def plugin_of(way: str, records: Sequence[tuple[float, float]]) -> Plugin:
@@ -101,8 +103,9 @@ async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 48)
     if not todo:
         return
     config = config.model_copy(update={"model": str(MODEL), "journal": "off", "cache": None})
+    alone = config.worker == "engine"
     gate = asyncio.Semaphore(at_once)
-    workers = None if config.worker == "engine" else [Plain({MODEL.name: MODEL}, vocab)]
+    workers = None if alone else [Plain({MODEL.name: MODEL}, vocab)]
     async with AsyncOrchestrator(config=config, workers=workers) as orchestrator:
         with kept.open("a", encoding="utf-8") as out:
 
@@ -115,6 +118,7 @@ async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 48)
 
             await asyncio.gather(*(one(*each, ()) for each in todo if each[0].startswith("calibrate")))
             records = records_of(rows_of(kept))
+            gate = asyncio.Semaphore(1 if alone else at_once)
             await asyncio.gather(*(one(*each, records) for each in todo if not each[0].startswith("calibrate")))
 
 
@@ -132,7 +136,7 @@ def _row(text: str, way: str, answer: Answer) -> Row:
     kinds = [said[3] for said, _ in found]
     return Row(
         text, way, answer.verified is True, answer.total_tokens, answer.critical_path_tokens, len(lines),
-        kinds.count("easy"), kinds.count("hard"), told, os.getloadavg()[0],
+        kinds.count("easy"), kinds.count("hard"), told, os.getloadavg()[0], round(answer.seconds, 4),
     )  # fmt: skip
 
 
@@ -181,8 +185,9 @@ def page_of(rows: Sequence[Row], command: str) -> str:
         f"path is the longest chain. Difficulties are calibrated on {len(records)} steps of {CALIBRATION} other sums. "
         "95 % intervals, bootstrap over questions.",
         "",
-        "| way | right | against in full | tokens | critical path | model calls | steps done the easy way |",
-        "|---" * 7 + "|",
+        "| way | right | against in full | tokens | critical path | model calls | steps done the easy way | seconds | "
+        "times as fast as in full |",
+        "|---" * 9 + "|",
     ]
     if not texts:
         return "\n".join(lines)
@@ -195,6 +200,7 @@ def page_of(rows: Sequence[Row], command: str) -> str:
             difference([row.right for row in mine], full).points(), mean([row.tokens for row in mine]).number(),
             mean([row.critical for row in mine]).number(), f"{np.mean([row.calls for row in mine]):.1f}",
             f"{100 * easy / (easy + hard):.0f} %" if easy + hard else "",
+            *timed([row.seconds for row in mine], [by["in full"][text].seconds for text in texts]),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *_mixed(by, texts), "", *_fitted(records), ""]

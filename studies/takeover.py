@@ -35,7 +35,7 @@ from plait.workers.http import Http
 from training.tables import check, vocab
 from training.tables.generate import Case
 
-from .plain import Plain, command_of
+from .plain import Plain, command_of, timed
 from .statistics import Estimate, difference, mean, share
 
 __all__ = ["Chance", "PlanText", "Row", "ask_all", "page_of", "rows_of"]
@@ -119,6 +119,8 @@ class Row:
     calls: int
     why: str
     load: float
+    seconds: float = 0.0
+    """Of the run; on the engine, where questions are asked one at a time."""
 
 
 def planner_of(condition: str, calibration: Sequence[Sequence[float]]) -> Planner:
@@ -184,6 +186,7 @@ async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 64)
 
             await asyncio.gather(*(one(*each, ()) for each in todo if each[0].startswith("calibrate")))
             scores = calibration_of(rows_of(kept))
+            gate = asyncio.Semaphore(1 if config.worker == "engine" else at_once)
             rest = [each for each in todo if not each[0].startswith("calibrate")]
             await asyncio.gather(*(one(*each, scores) for each in rest))
 
@@ -196,7 +199,7 @@ def _row(text: str, condition: str, answer: Answer) -> Row:
         tokens[row.label.startswith("draft") or condition == "draft"] += row.usage.completion
     return Row(
         text, condition, answer.verified is True, str(answer.answer or ""), tokens[True], tokens[False], len(lines),
-        answer.why, os.getloadavg()[0],
+        answer.why, os.getloadavg()[0], round(answer.seconds, 4),
     )  # fmt: skip
 
 
@@ -242,8 +245,8 @@ def page_of(rows: Sequence[Row], command: str, price: float) -> str:
         "bootstrap over questions.",
         "",
         "| condition | right | against the target | same as the target | draft's tokens | target's tokens | cost | "
-        "taken over or rewritten |",
-        "|---" * 8 + "|",
+        "taken over or rewritten | seconds | times as fast as the target |",
+        "|---" * 10 + "|",
     ]
     if not texts:
         return "\n".join(lines)
@@ -260,6 +263,7 @@ def page_of(rows: Sequence[Row], command: str, price: float) -> str:
             f"`{key}`", share([row.right for row in mine]).percent(), against.points(), same.percent(),
             f"{np.mean([row.draft for row in mine]):.1f}", f"{np.mean([row.target for row in mine]):.1f}",
             mean([cost(row) for row in mine]).number(), _rate(mine),
+            *timed([row.seconds for row in mine], [target[text].seconds for text in texts]),
         ]  # fmt: skip
         return f"| {' | '.join(cells)} |"
 
@@ -267,7 +271,7 @@ def page_of(rows: Sequence[Row], command: str, price: float) -> str:
     wise = [draft[text] if draft[text].right else target[text] for text in texts]
     told = share([row.right for row in wise]).percent()
     spent = mean([cost(row) for row in wise]).number()
-    lines.append(f"| oracle: the draft where it is right, else the target | {told} | | | | | {spent} | |")
+    lines.append(f"| oracle: the draft where it is right, else the target | {told} | | | | | {spent} | | | |")
     lines += ["", *_mixes(by, texts, price), ""]
     load = sorted(row.load for row in rows)[len(rows) // 2]
     lines.append(f"Threads that ran or waited for one of {os.cpu_count()} cores: {load:.0f} in the median.")

@@ -7,10 +7,11 @@ share of look-ups fails once. Questions are asked one at a time, the ways in tur
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from plait.apps.commands.demo.turns import OneCallATurn
 from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin
+from plait.core.record import StepRecord
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.tasks.tables.asking import held_out
@@ -33,8 +35,13 @@ __all__ = ["Row", "ask_all", "page_of", "rows_of", "run"]
 WAYS = ("turns", "native", "react", "llmcompiler", "last-task")
 """`last-task` is `llmcompiler` without its joiner where all tasks were done; `native` a bare loop of turns."""
 CONDITIONS = ((0.0, 0.1), (0.0, 0.5), (0.0, 0.02), (0.1, 0.1), (0.1, 0.5), (0.1, 0.02))
-"""Pairs of the share of look-ups that fail the first time and the seconds that a look-up takes, in the order in which
-they are run: a study that is stopped has all questions of the first ones."""
+"""Pairs of the share of look-ups that fail the first time and the seconds that a look-up takes. A question is asked
+under all of them before the next, those with long look-ups in a second pass: a study that is stopped has the same
+questions under each of a pass."""
+LONG = 0.5
+"""Seconds of a look-up from which a condition is left to the second pass."""
+PARTS = ("model", "both", "tools", "neither")
+"""Where the time of a run goes: only the model works, a plan is written while tools run, only tools, none of them."""
 DEEP = 5
 """Calls from which a question counts as deep."""
 MODEL = Path(BUNDLED_MODEL).with_name("tables")
@@ -101,6 +108,8 @@ class Row:
     seconds: float
     load: float
     """Threads of the machine that ran or waited for a core."""
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds by `PARTS`, and `joiner`: those of the model's last call; empty in rows of older versions."""
 
 
 def planner_of(way: str) -> Planner | Plugin:
@@ -124,10 +133,11 @@ async def ask_all(config: Config, questions: int, kept: Path) -> None:
     done = {(row.text, row.way, row.latency, row.failing) for row in rows_of(kept)}
     todo = [
         (text, latency, failing, way)
-        for failing, latency in CONDITIONS
+        for second in (False, True)
         for text in held_out(questions)
+        for failing, latency in CONDITIONS
         for way in WAYS
-        if (text, way, latency, failing) not in done
+        if second == (latency >= LONG) and (text, way, latency, failing) not in done
     ]
     if not todo:
         return
@@ -148,8 +158,30 @@ async def _ask(orchestrator: AsyncOrchestrator, text: str, latency: float, faili
     kinds = [step.kind for step in answer.trace]
     return Row(
         text, way, latency, failing, answer.verified is True, kinds.count("think"), kinds.count("call"),
-        answer.total_tokens, round(answer.seconds, 4), os.getloadavg()[0],
+        answer.total_tokens, round(answer.seconds, 4), os.getloadavg()[0], parts_of(answer.trace, answer.seconds),
     )  # fmt: skip
+
+
+def parts_of(steps: Sequence[StepRecord], seconds: float) -> dict[str, float]:
+    """Return where the seconds of a run went, by `PARTS`, and what the model's last call took (`joiner`)."""
+    spells = {
+        kind: [
+            (began, ended)
+            for step in steps
+            if step.kind == kind
+            for (began, state, _), (ended, _, _) in itertools.pairwise(step.moves)
+            if state == "running"
+        ]
+        for kind in ("think", "call")
+    }
+    cuts = sorted({at for each in spells.values() for spell in each for at in spell})
+    parts = dict.fromkeys(PARTS, 0.0)
+    for low, high in itertools.pairwise(cuts):
+        model, tools = (any(a <= low and high <= b for a, b in spells[kind]) for kind in ("think", "call"))
+        parts["both" if model and tools else "model" if model else "tools" if tools else "neither"] += high - low
+    parts["neither"] += max(0.0, seconds - sum(parts.values()))
+    last = max(spells["think"], default=(0.0, 0.0))
+    return {name: round(value, 4) for name, value in (parts | {"joiner": last[1] - last[0]}).items()}
 
 
 def rows_of(kept: Path) -> list[Row]:

@@ -108,6 +108,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "agree":
         from . import agreement, export
 
+        if options.trade == "tables":
+            folders = TRADES["tables"].folders
+            drafts = {folders[size].name: export.load(folders[size]) for size in ("draft", "tiny")}
+            print(agreement.tables_report(drafts, export.load(options.model), options.problems))
+            return 0
         small, large = (export.load(TRADES["countdown"].folders[size]) for size in ("small", "large"))
         print(agreement.report(small, large, options.problems))
         return 0

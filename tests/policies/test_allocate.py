@@ -210,6 +210,27 @@ def test_each_branch_is_planned_as_it_was_allocated() -> None:
     assert first.sampling.seed != second.sampling.seed and third.sampling.seed is None
 
 
+def test_by_arithmetic_sampling_the_probes_and_each_round_are_spread_among_all_before() -> None:
+    codes: dict[int, float | None] = {}
+
+    def model(prompt: list[str], job: Job) -> str:
+        assert isinstance(job.op, Think)
+        codes[int(job.step.rpartition("-")[2])] = job.op.sampling.arithmetic
+        return f"{len(codes) % 5}"
+
+    planner = Adaptive(probes=4, most=16, arithmetic=True)
+    assert drive(planner, Request(text="q", seed=5), model).finish.status == "done"
+    assert len(codes) == 16
+    found = [codes[i] for i in sorted(codes)]
+    for count in (4, 8, 16):
+        spread = sorted(code for code in found[:count] if code is not None)
+        gaps = {round(after - before, 6) for before, after in zip(spread, [*spread[1:], spread[0] + 1], strict=True)}
+        assert gaps == {1 / count}, "evenly spread, whatever the round"
+    codes.clear()
+    drive(planner.model_copy(update={"temperature": 0.0}), Request(text="q"), model)
+    assert set(codes.values()) == {None}, "greedy samples have no use for codes"
+
+
 @pytest.mark.parametrize(
     ("allocate", "said"), [("by-saturation:colour=1", "no option 'colour'"), ("majority", "no option 'most'")]
 )

@@ -12,7 +12,7 @@ from plait.planners.takeover import Takeover
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.tasks.tables.asking import held_out
-from studies.plain import Plain
+from studies.plain import Plain, timed
 from studies.takeover import DRAFT, TARGET, Alone
 from training.decode import generate
 from training.export import load
@@ -49,3 +49,8 @@ async def test_at_the_highest_threshold_the_text_is_the_targets_and_at_the_lowes
             answers = await asyncio.gather(*(run(text, task=task, planner=planner, policies=[]) for text in questions))
             said = [str(answer.answer) for answer in answers]
             assert said == [text.partition("<END_OF_PLAN>")[0].strip() for text in wanted[name]], (name, planner)
+
+
+def test_times_are_told_only_where_all_were_timed() -> None:
+    assert timed([1.0, 1.0], [2.0, 2.0]) == ("1.000", "2.00 (2.00–2.00)")
+    assert timed([0.0, 1.0], [1.0, 1.0]) == timed([], []) == ("", "")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from studies.tools import CONDITIONS, WAYS, Row, native_calls, page_of
+import pytest
+
+from plait.core.record import StepRecord
+from studies.tools import CONDITIONS, WAYS, Row, native_calls, page_of, parts_of
 
 
 def test_native_calls_are_read_and_others_refused() -> None:
@@ -37,3 +40,21 @@ def test_the_page_compares_pairs_that_both_answer() -> None:
     assert page.count("| 2.00 (2.00–2.00), 2 | none |") == (len(WAYS) - 2) * tables
     assert page.count("| 2.00 (2.00–2.00), 1 | none |") == tables
     assert "0 held-out" in page_of([])
+
+
+def test_where_the_time_goes_is_told_by_what_works_alone_and_together() -> None:
+    def step(name: str, kind: str, *spells: tuple[float, float]) -> StepRecord:
+        moves = [each for began, ended in spells for each in ((began, "running", ""), (ended, "done", ""))]
+        return StepRecord(step=name, name=name, kind=kind, moves=tuple(moves))  # type: ignore[arg-type]
+
+    steps = [
+        step("plan", "think", (0.1, 0.5)),
+        step("first", "call", (0.3, 0.8)),
+        step("second", "call", (0.4, 0.6)),
+        step("joiner", "think", (1.0, 1.2)),
+    ]
+    parts = parts_of(steps, 1.3)
+    wanted = {"model": 0.4, "both": 0.2, "tools": 0.3, "neither": 0.4, "joiner": 0.2}
+    assert parts == pytest.approx(wanted)
+    assert sum(parts.values()) - parts["joiner"] == pytest.approx(1.3)
+    assert parts_of([], 0.5)["neither"] == 0.5

@@ -84,3 +84,20 @@ def test_a_model_agrees_with_itself_and_not_with_a_fresh_one() -> None:
     same, total = agreement(shipped, shipped, asked)
     assert same == total > 40
     assert agreement(Llama(ModelConfig()), shipped, asked)[0] < total / 2
+
+
+def test_drafts_of_the_planner_of_tools_are_compared_by_word_step_and_text() -> None:
+    from training.agreement import lines_of, tables_report
+    from training.export import load
+    from training.trades import TRADES
+
+    assert lines_of([True, True, False, True, True], [False, True, False, True, True]) == [True, False, True]
+    assert lines_of([True, False], [True, False]) == [True, False]
+    assert lines_of([], []) == []
+    folders = TRADES["tables"].folders
+    target, tiny = load(folders["small"]), load(folders["tiny"])
+    table = tables_report({"itself": target, "tiny": tiny}, target, 8, seed=3)
+    assert table.count("| `itself` | 100.00 %") == 4
+    assert table.count("| `tiny` |") == 4
+    words = float(table.split("| plan | `tiny` | ")[1].partition(" %")[0])
+    assert 50 < words < 100
