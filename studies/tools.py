@@ -25,10 +25,10 @@ from plait.core.record import StepRecord
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.tasks.tables.asking import held_out
-from plait.tasks.tables.language import read
-from plait.tasks.tables.plan import PARAMETERS, calls
+from plait.tasks.tables.plan import PARAMETERS
 
-from .statistics import mean, share
+from .statistics import share
+from .tools_tables import every, exactly, faster, from_calls, ratios, where
 
 __all__ = ["Row", "ask_all", "page_of", "rows_of", "run"]
 
@@ -191,6 +191,7 @@ def rows_of(kept: Path) -> list[Row]:
 
 def page_of(rows: Sequence[Row]) -> str:
     """Return the tables as Markdown."""
+    deep = from_calls(DEEP)
     lines = [
         "# Calls in turns, in parallel turns, and as plans",
         "",
@@ -217,10 +218,11 @@ def page_of(rows: Sequence[Row]) -> str:
                 share([row.right for row in all_]).percent(),
                 f"{np.mean([row.model_calls for row in all_]):.1f}", f"{np.mean([row.tool_calls for row in all_]):.1f}",
                 f"{np.mean([row.tokens for row in all_]):.0f}", f"{np.mean([row.seconds for row in all_]):.2f}",
-                *(("", "") if way == "turns" else (_faster(by_way["turns"], mine, least) for least in (1, DEEP))),
+                *(("", "") if way == "turns" else (faster(by_way["turns"], mine, kept) for kept in (every, deep))),
             ]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "Last columns: geometric means over questions that both ways answer rightly, and how many.", ""]
+    lines += [*ratios(rows, CONDITIONS, DEEP), *where(rows, CONDITIONS, WAYS)]
     return "\n".join([*lines, *_by_calls(rows), ""])
 
 
@@ -229,7 +231,6 @@ def _by_calls(rows: Sequence[Row]) -> list[str]:
     failing, latency = CONDITIONS[0]
     chosen = [row for row in rows if (row.failing, row.latency) == (failing, latency)]
     turns = {row.text: row for row in chosen if row.way == "turns"}
-    sizes = {row.text: len(calls(read(row.text))) for row in chosen}
     lines = [
         f"Times as fast as `turns` by the number of calls ({1000 * latency:.0f} ms, none failing): a question of one "
         "call takes two calls of the model in turns, two as a plan with its joiner, one as a plan without.",
@@ -239,22 +240,9 @@ def _by_calls(rows: Sequence[Row]) -> list[str]:
     ]
     for way in WAYS[1:]:
         mine = {row.text: row for row in chosen if row.way == way}
-        cells = [_faster(turns, {text: row for text, row in mine.items() if sizes[text] == n}, 1) for n in range(1, 9)]
+        cells = [faster(turns, mine, exactly(n)) for n in range(1, 9)]
         lines.append(f"| `{way}` | {' | '.join(cells)} |")
     return lines
-
-
-def _faster(turns: Mapping[str, Row], mine: Mapping[str, Row], least: int) -> str:
-    """Return how many times as fast one way is, over questions of at least so many calls."""
-    logs = [
-        float(np.log(turns[text].seconds / row.seconds))
-        for text, row in mine.items()
-        if row.right and text in turns and turns[text].right and len(calls(read(text))) >= least
-    ]
-    if not logs:
-        return "none"
-    ratio = mean(logs)
-    return f"{np.exp(ratio.value):.2f} ({np.exp(ratio.low):.2f}–{np.exp(ratio.high):.2f}), {len(logs)}"
 
 
 def run(config: Config, questions: int, folder: Path, out: Path, report: bool) -> str:
