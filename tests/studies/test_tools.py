@@ -6,6 +6,7 @@ import pytest
 
 from plait.core.record import StepRecord
 from studies.tools import CONDITIONS, WAYS, Row, native_calls, page_of, parts_of
+from studies.tools_tables import ratios, shape, where
 
 
 def test_native_calls_are_read_and_others_refused() -> None:
@@ -35,6 +36,8 @@ def test_the_page_compares_pairs_that_both_answer() -> None:
         for way in WAYS
     ]
     page = page_of(rows)
+    assert "Plans beside turns" in page and "Where the time of a run goes" in page
+    page = page.partition("Plans beside turns")[0] + page.partition("by the number of calls (")[2]
     assert page.count("| `turns` | 100.0 %") == len(CONDITIONS)
     tables = len(CONDITIONS) + 1  # one more by the number of calls
     assert page.count("| 2.00 (2.00–2.00), 2 | none |") == (len(WAYS) - 2) * tables
@@ -58,3 +61,18 @@ def test_where_the_time_goes_is_told_by_what_works_alone_and_together() -> None:
     assert parts == pytest.approx(wanted)
     assert sum(parts.values()) - parts["joiner"] == pytest.approx(1.3)
     assert parts_of([], 0.5)["neither"] == 0.5
+
+
+def test_shapes_and_bounds_of_questions() -> None:
+    assert shape("what is the sum of Ardan's owner's age and 31?") == (3, 2, 2)
+    rows = [
+        Row(text, way, 0.1, 0.0, True, 2, 3, 40, seconds, 1.0, {"model": 0.1, "both": 0.0, "tools": 0.3, "neither": 0.0,
+                                                                "joiner": 0.05})
+        for text in ("which of Ardan, Brefik and Corlom's twin has the most income?", "who is Ardan's twin?")
+        for way, seconds in (("turns", 0.8), ("native", 0.4), ("llmcompiler", 0.2))
+    ]  # fmt: skip
+    lines = ratios(rows, CONDITIONS[:1], 5)
+    assert any("| `turns` | 4.00 (4.00–4.00), 2 | 4.00 (4.00–4.00), 1 | 4.00 (4.00–4.00), 1 | 1.41 | 2.00 |" in each
+               for each in lines), lines  # fmt: skip
+    assert any("| `native` | 2.00 (2.00–2.00), 2 |" in each and each.endswith("| 1 | 1 |") for each in lines)
+    assert "| 0 % | 100 ms | `turns` | 100 | 0 | 300 | 0 | 50 | 100 |" in where(rows, CONDITIONS[:1], WAYS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -39,9 +39,8 @@ async def in_server(model: Path, folder: Path) -> AsyncIterator[Worker]:
 
 @pytest.mark.parametrize("elsewhere", [in_ray, in_server])
 async def test_the_lines_divide_the_distribution_and_can_be_drawn_again(
-    elsewhere: object, tiny_model: Path, tmp_path: Path
+    elsewhere: Callable[[Path, Path], AbstractAsyncContextManager[Worker]], tiny_model: Path, tmp_path: Path
 ) -> None:
-    assert callable(elsewhere)
     async with elsewhere(tiny_model, tmp_path) as worker:
         await divides_the_distribution(worker)
         await gives_a_line_again(worker)
