@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from plait.apps.rollouts.arrow import read_arrow
+from plait.apps.rollouts.record import Record
 from plait.apps.rollouts.store import Reader, read_rollouts
 
 HERE = Path(__file__).parent
@@ -92,26 +93,26 @@ def test_another_ending_and_a_worker_without_tokens_are_refused(plait: Any, tmp_
     assert "tells no token ids" in done.out
 
 
-def killed_until_done(folder: Path, kills: int, count: int, seed: int) -> tuple[int, list[str]]:
-    """Run the command and kill it at random moments, `kills` times at most, then let it end; its worker loses one
-    request in twenty besides. Meanwhile a reader, made anew each time from how many it has taken, takes what is there.
-    Return the kills, and what the reader took."""
+def killed_until_done(
+    words: list[str], out: Path, kills: int, seed: int, *, soon: float = 30.0, within: float = 0.05, **env: Any
+) -> tuple[int, list[str]]:
+    """Run a command and kill it at random moments, `kills` times at most, then let it end. A kill comes when something
+    new was written, for which it has `soon` seconds, or up to `within` seconds later. Meanwhile a reader, made anew
+    each time from how many it has taken, takes what is there. Return the kills, and what the reader took."""
     rng = random.Random(seed)
-    slow = ["--concurrency", "8"]
-    command = [sys.executable, "-m", "plait.apps.main", *words(folder, count, "out.jsonl", "--branches", "4", *slow)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LETTERS_PAUSE": "0.002", "LETTERS_LOST": "0.05"}
+    command = [sys.executable, "-m", "plait.apps.main", *words]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}
     done, seen, taken = 0, list[str](), 0
-    out = folder / "out.jsonl"
     while True:
         process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         if done < kills:
             started = out.stat().st_size if out.exists() else 0
-            until = time.monotonic() + 30
+            until = time.monotonic() + soon
             while process.poll() is None and time.monotonic() < until:
                 if out.exists() and out.stat().st_size > started:
                     break
                 time.sleep(0.005)
-            time.sleep(rng.random() * 0.05)
+            time.sleep(rng.random() * within)
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 done += 1
@@ -129,14 +130,24 @@ def killed_until_done(folder: Path, kills: int, count: int, seed: int) -> tuple[
 
 
 def check_kills(folder: Path, kills: int, count: int) -> None:
-    done, seen = killed_until_done(folder, kills, count, seed=3)
+    command = words(folder, count, "out.jsonl", "--branches", "4", "--concurrency", "8")
+    env: dict[str, Any] = {
+        "LETTERS_PAUSE": "0.002",
+        "LETTERS_LOST": "0.05",
+    }  # its worker loses one request in twenty besides
+    check(folder / "out.jsonl", count, kills, *killed_until_done(command, folder / "out.jsonl", kills, 3, **env))
+
+
+def check(out: Path, count: int, kills: int, done: int, seen: list[str]) -> list[list[Record]]:
+    """Look at what was written by a command that was killed so often, and return it."""
     wanted = sorted(f"{group}/{branch}" for group in range(count) for branch in range(4))
-    made = list(read_rollouts(folder / "out.jsonl"))
+    made = list(read_rollouts(out))
     written = [each[0].rollout for each in made]
     assert done == kills, "the work was over before it could be killed so often"
     assert sorted(written) == wanted, "lost or doubled by the writer"
     assert sorted(seen) == wanted, "lost or doubled by the reader"
     assert all(record.logprobs for rollout in made for record in rollout), "what a lost request drew is not trained on"
+    return made
 
 
 def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from plait.workers.engine import Engine
 from training import export
 from training.model import Llama
 from training.trades import TRADES
+
+from .test_command import check, killed_until_done
 
 MODEL = Path("orchestrator/models/countdown").resolve()
 
@@ -68,3 +71,18 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
         assert {version for record in rollout for version in record.versions} == {int(rollout[0].group == "new")}
         assert max(gap(weights, record) for record in rollout) < 1e-3
     assert gap(old, made[-1][0]) > 0.1, "the new weights are others"
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_kills_in_the_midst_of_generating_lose_and_double_nothing(tmp_path: Path) -> None:
+    puzzles = [f"{3 + n % 11} {5 + n % 7} 7 11 -> {20 + n}" for n in range(60)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in puzzles))
+    words = [
+        "rollouts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path / "out.jsonl"), "--branches", "4",
+        "--task", "countdown", "--planner", "threads:width=3,temperature=1,child_temperature=1",
+        "--worker", "engine", "--slots", "16", "--concurrency", "8", "--json",
+    ]  # fmt: skip
+    kills, seen = killed_until_done(words, tmp_path / "out.jsonl", 5, 11, soon=300.0, within=0.3)
+    check(tmp_path / "out.jsonl", len(puzzles), 5, kills, seen)
