@@ -13,19 +13,16 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, cast
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from pydantic import JsonValue
 
 from ...core.addresses import allow
-from ...core.budget import Budget
-from ...core.errors import ConfigError, PluginError, UsageError
+from ...core.errors import ConfigError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
-from ...core.graph import validate
-from ...core.interfaces import Brief, Merge, Planner, Worker
-from ...core.ops import Join, Plugin
-from ...core.plan import Plan, Request
+from ...core.interfaces import Brief, Planner, Worker
+from ...core.plan import Plan
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Machine
@@ -40,22 +37,20 @@ from ..journal.location import Database, Location, located
 from ..journal.resume import OnUnknown
 from ..journal.sessions import Records, Resumer, RunEntry
 from ..journal.writer import Recorder
-from ..plugins.inline import Kind, address, handed_over, is_local, verified
-from ..plugins.loader import Plugins, parse_plugin
+from ..plugins.loader import Plugins
 from ..plugins.trust import trust
 from . import kinds
 from .answer import Answer, Mode, News
-from .asking import approvals, asked, asking, checked, form_of, plan_of
+from .asking import plan_of
+from .briefing import Briefs
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
-from .options import Name, Options, Own, ToolLike
+from .options import Options, ToolLike
 from .place import Place, employ
 from .pool import Pool
-from .pricing import demand, limits, priced
+from .pricing import priced
 from .questions import Asker, OnAsk
-from .streaming import check_plan, check_planner
-from .widths import settled
 from .worker_factory import bound_load, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "Options", "ToolLike", "read_answer"]
@@ -134,7 +129,7 @@ class AsyncOrchestrator:
         self._records = Records(self.config)
         self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
         self._cache: ResultCache | None = None
-        self._judged: dict[tuple[str, Own], type[Task]] = {}
+        self._briefs = Briefs(self.config, self.plugins, self._tools, self._given)
         self._starting = asyncio.Lock()
         self._submitting = asyncio.Lock()
         self._turn = 0.0
@@ -336,9 +331,9 @@ class AsyncOrchestrator:
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
             try:
                 if len(event.plan.steps) < LARGE:
-                    self._check(event.plan, brief)
+                    self._briefs.check(event.plan, brief)
                 else:
-                    await asyncio.to_thread(self._check, event.plan, brief)
+                    await asyncio.to_thread(self._briefs.check, event.plan, brief)
             except BaseException:
                 self._expander.forget(run)
                 raise
@@ -494,7 +489,7 @@ class AsyncOrchestrator:
         if isinstance(planner, Flow):
             return first_patch(planner, brief)
         plan = Expander().start("plan", planner, brief, 0.0).plan
-        self._check(plan, brief)
+        self._briefs.check(plan, brief, opened=self._driver is not None)
         return plan
 
     def brief(self, text: str = "", *, planned: bool = False, **options: Unpack[Options]) -> Brief:
@@ -503,97 +498,4 @@ class AsyncOrchestrator:
         With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the
         request would raise.
         """
-        config = self.config
-        text, messages = asked(checked(text, options), options.get("messages"))
-        planner = self._spec("planner", options.get("planner") or config.planner)
-        trust(planner)
-        made: Planner | None = None
-        if not planned:
-            planner = settled(planner, self.plugins, config, limits(options, config))
-            general = self._general(planner, _first(options.get("n"), config.n), options.get("merge") or config.merge)
-            planner = Plugin(name=planner.name, options={**planner.options, **general})
-            made = self.plugins.planner(planner)
-        policies = options.get("policies")
-        standing = config.policies_with(sum("think" in each.serves for each in self._given or ()) or 1)
-        form = form_of(options.get("output_type"))
-        task_spec = self._task(options)
-        if form is not None and task_spec == Plugin(name="plain"):
-            task_spec = Plugin(name="plain", options={"answer": "json", "field": ""})  # votes are over JSON values
-        request = Request(
-            text=text,
-            task=task_spec,
-            planner=planner,
-            policies=tuple(self._spec("policy", each) for each in (standing if policies is None else policies)),
-            budget=limits(options, config),
-            seed=_first(options.get("seed"), config.seed) or 0,
-            share=options.get("share") or "",
-            weight=1.0 if (weight := options.get("weight")) is None else weight,
-            priority=options.get("priority") or 0,
-            model=options.get("model"),
-            salt=options.get("salt") or "",
-            messages=messages,
-            asks=asking(options),
-            approve=approvals(options.get("approve"), self._tools.specs_with(options.get("tools") or ())),
-            form=form,
-        )
-        trust(request.planner, *request.policies)
-        demand(request.budget, None, self._given or None, config, request.planner)
-        task = self.plugins.task(request.task, text)
-        if messages and not task.chat():
-            raise UsageError(
-                f"the task {request.task.name!r} puts a request to the model as plain text, so no messages can stand "
-                "before it: give a text, or use a task that chats (plain)"
-            )
-        for spec in request.policies:
-            self.plugins.policy(spec)  # said now rather than when the run has begun
-        if made is not None:
-            check_planner(planner, made, request.policies, self.plugins)
-        tools = self._tools.specs_with([*(options.get("tools") or ()), *task.tools()])
-        return Brief(request=request, task=task, tools=tools, plugins=self.plugins)
-
-    def _check(self, plan: Plan, brief: Brief) -> None:
-        unasked = self.config.mcp and self._driver is None  # what those servers offer is known only when they are open
-        demand(Budget(), plan, self._given or None, self.config)
-        validate(plan, tools=None if unasked else [spec.name for spec in brief.tools])
-        for step in plan.steps:
-            if isinstance(step.op, Join):
-                self.plugins.merge(step.op.merge)
-        check_plan(plan, brief.request.policies, self.plugins)
-
-    def _general(self, spec: Plugin, n: int | None, merge: Name | Merge | Own | None) -> dict[str, JsonValue]:
-        """Return `n` and `merge` as options of a planner; raise `UsageError` where it has no such option."""
-        planner = self.plugins.class_of("planner", spec.name)
-        assert issubclass(planner, Planner)
-        options: dict[str, JsonValue] = {}
-        if n is not None:
-            if planner.n_option is None:
-                raise UsageError(f"the planner {spec.name!r} makes no branches to count: leave out `n`")
-            options[planner.n_option] = n
-        if merge is not None:
-            if "merge" not in planner.model_fields:
-                raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
-            options["merge"] = self._spec("merge", merge).model_dump()
-            trust(Plugin(name="", options=options))
-        return options
-
-    def _spec(self, kind: Kind, given: object) -> Plugin:
-        if isinstance(given, str | Plugin):
-            return given if isinstance(given, Plugin) else parse_plugin(given)
-        return handed_over(kind, given, self.plugins.register)
-
-    def _task(self, options: Options) -> Plugin:
-        task, verify = self._spec("task", options.get("task") or "plain"), options.get("verify")
-        trust(task)
-        if verify is None:
-            return task
-        if not callable(verify):
-            raise PluginError(f"{verify!r} cannot judge answers: give a function of one, the answer")
-        local, cls = is_local(verify), self._judged.get((task.name, verify))
-        cls = cls or verified(cast("type[Task]", self.plugins.class_of("task", task.name)), verify)
-        cls = cls if local else self._judged.setdefault((task.name, verify), cls)
-        name = self.plugins.register("task", f"{task.name}+{address(verify)}", cls, verify if local else None)
-        return Plugin(name=name, options=task.options)
-
-
-def _first(given: T | None, default: T | None) -> T | None:
-    return default if given is None else given
+        return self._briefs.brief(text, planned=planned, **options)

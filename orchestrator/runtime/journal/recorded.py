@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict, fields
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from ...core.events import (
     Stopped,
     Succeeded,
     Tick,
+    WakeAt,
     action_adapter,
     event_adapter,
 )
@@ -38,6 +39,8 @@ _LEFT_OUT = [
 ]
 """Fields of a result that are not written down: always, or if a function says so."""
 _LONG_IN_FINISH = ("result", "partial")
+Refusals = Sequence[tuple[int, Refused]]
+"""Steps that the machine refused, each with its place among the actions."""
 
 
 def dump(
@@ -132,6 +135,29 @@ def orders(actions: str | None) -> list[tuple[Order, str]]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
     return found
+
+
+def _run_in(action: Action) -> str:
+    match action:
+        case Dispatch(job=job):
+            return job.run
+        case Finish(run=run):
+            return run
+        case WakeAt():
+            return ""
+        case _:
+            return action.step.rpartition(":")[0]
+
+
+def of_runs(runs: Container[str], actions: Sequence[Action], refused: Refusals) -> tuple[list[Action], Refusals]:
+    """Return the part of what a machine said that a journal of some of its runs holds."""
+    kept: list[Action] = []
+    places = [0]
+    for action in actions:
+        if _run_in(action) in runs:
+            kept.append(action)
+        places.append(len(kept))
+    return kept, [(places[index], each) for index, each in refused if each.step.rpartition(":")[0] in runs]
 
 
 def event_json(event: Event) -> str:

@@ -21,9 +21,8 @@ from ...core.interfaces import Plugins
 from ...machine import Machine, check as check_invariants
 from .journal import Journal
 from .location import Location
-from .recorded import dump, ordered, orders
+from .recorded import dump, of_runs, ordered, orders
 from .tables import Header, Row
-from .writer import of_runs
 
 _ABRIDGED = 3
 """Format from which on actions are abridged as they are now."""

@@ -27,8 +27,9 @@ from ..plugins.loader import Plugins
 from .directory import RunEntry, default_folder, find, new_file, tidy
 from .journal import Journal
 from .location import Database, Location
+from .recorded import of_runs
 from .resume import OnUnknown, Rebuilt, rebuild, rule, settle
-from .writer import Recorder, of_runs
+from .writer import Recorder
 
 __all__ = ["Rebuilt", "Records", "Resumer", "RunEntry", "Taken", "place", "settings_of"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Concatenate, ParamSpec, TypeVar
@@ -43,6 +43,8 @@ from ...core.events import (
 from ...machine import Machine, Refused
 from .journal import Journal
 from .location import Location
+from .merging import alike, joined, merged
+from .recorded import Refusals, of_runs
 from .tables import Note
 
 log = logging.getLogger("plait.journal")
@@ -52,7 +54,6 @@ EVERY = 1.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Refusals = Sequence[tuple[int, Refused]]
 
 
 def _locked(method: Callable[Concatenate[Recorder, P], T]) -> Callable[Concatenate[Recorder, P], T]:
@@ -289,7 +290,7 @@ class Recorder:
             entry.unhandled -= 1
             if refused:
                 entry.refused += [(index + len(entry.actions), order) for index, order in refused]
-            entry.actions = _joined(entry.actions, actions) if entry.actions and actions else [*entry.actions, *actions]
+            entry.actions = joined(entry.actions, actions) if entry.actions and actions else [*entry.actions, *actions]
             if not entry.written and any(not isinstance(action, Expand | WakeAt) for action in actions):
                 self._write_pending()  # other files must not hear of an attempt before it is sent out
             elif not entry.unhandled and entry.written:
@@ -394,8 +395,8 @@ class Recorder:
             entry = Entry(event, event.at, run)
             self._write(entry)
             return entry
-        if held is not None and isinstance(held.event, Progressed) and _alike(held.event, event):
-            held.event = _merged(held.event, event)
+        if held is not None and isinstance(held.event, Progressed) and alike(held.event, event):
+            held.event = merged(held.event, event)
             held.unhandled += 1
         else:
             if held is not None:
@@ -467,65 +468,3 @@ class Recorder:
                 return
             log.error("%s cannot be written: %s", file.journal.path, error)
             self._broke(file, error)
-
-
-def _run_in(action: Action) -> str:
-    match action:
-        case Dispatch(job=job):
-            return job.run
-        case Finish(run=run):
-            return run
-        case WakeAt():
-            return ""
-        case _:
-            return action.step.rpartition(":")[0]
-
-
-def of_runs(runs: Container[str], actions: Sequence[Action], refused: Refusals) -> tuple[list[Action], Refusals]:
-    """Return the part of what a machine said that a journal of some of its runs holds."""
-    kept: list[Action] = []
-    places = [0]
-    for action in actions:
-        if _run_in(action) in runs:
-            kept.append(action)
-        places.append(len(kept))
-    return kept, [(places[index], each) for index, each in refused if each.step.rpartition(":")[0] in runs]
-
-
-def _alike(first: Progressed, then: Progressed) -> bool:
-    """Whether two pieces of news can be told as one: both say their token ids, or neither does."""
-    return bool(first.ids) == bool(then.ids) and (first.logprob is None) == (then.logprob is None)
-
-
-def _merged(first: Progressed, then: Progressed) -> Progressed:
-    tokens = first.tokens + then.tokens
-    logprob = then.logprob
-    if first.logprob is not None and then.logprob is not None and tokens:
-        logprob = (first.logprob * first.tokens + then.logprob * then.tokens) / tokens
-    lows = [low for low in (first.lowest, then.lowest) if low is not None]
-    return replace(
-        then,
-        text=first.text + then.text,
-        tokens=tokens,
-        logprob=logprob,
-        ids=(*first.ids, *then.ids),
-        group=first.group if then.group is None else then.group,
-        lowest=min(lows) if lows else None,
-        largest=max(first.largest or _size(first), then.largest or _size(then)),
-    )
-
-
-def _size(news: Progressed) -> int:
-    return max(news.tokens, len(news.ids))
-
-
-def _joined(before: Sequence[Action], then: Sequence[Action]) -> list[Action]:
-    """Return what follows from the merged news: one piece of text for the step's reader."""
-    joined = list(before)
-    for action in then:
-        last = joined[-1] if joined else None
-        if isinstance(action, Expand) and isinstance(last, Expand) and action.delta and last.delta:
-            joined[-1] = replace(last, delta=last.delta + action.delta)
-        else:
-            joined.append(action)
-    return joined
