@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...core.interfaces import Worker
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.driver.driver import Watcher
+from ...runtime.driver.watchers import Watcher
 from ..control.socket import opened
 from ..control.verbs import Control
 from .ask import ask_on_terminal

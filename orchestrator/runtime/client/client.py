@@ -29,10 +29,11 @@ from ...machine import Machine
 from .. import telemetry
 from ..driver import silence
 from ..driver.cache import Cached, ResultCache, default_file, identity
-from ..driver.driver import LARGE, SLICE, Driver, Watcher
+from ..driver.driver import LARGE, SLICE, Driver
 from ..driver.effects import revised
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
+from ..driver.watchers import Watcher
 from ..journal.location import Database, Location, located
 from ..journal.resume import OnUnknown
 from ..journal.sessions import Records, Resumer, RunEntry

@@ -54,11 +54,10 @@ from .elastic import Elastic
 from .expander import Expander
 from .hints import Hinter
 from .jobs import Jobs
+from .watchers import Watcher, Watchers
 
 log = logging.getLogger("plait.driver")
 
-Watcher = Callable[[Event, Machine, list[Action]], None]
-"""Called after an event, with the machine as it then is and the actions that followed. Must not block."""
 Ended = tuple[Finish, Run | None]
 """How a run ended, and its records (`None` if it was refused at once)."""
 
@@ -102,9 +101,9 @@ class Driver:
         self.expander = expander
         self.recorder = recorder or Recorder(machine)
         self.recorder.failed = self._give_up
-        self.watchers: list[Watcher] = []
+        self._audience = Watchers(machine, self._give_up)
+        self.watchers = self._audience.general
         """Hear of every event."""
-        self._watched: dict[str, list[Watcher]] = {}
         self._aloud: set[str] = set()
         """Runs of which every model call streams."""
         self._loop = asyncio.get_running_loop()
@@ -218,7 +217,7 @@ class Driver:
 
     def watch(self, run: str, watcher: Watcher) -> None:
         """Tell a watcher of the events of one run, until it has ended."""
-        self._watched.setdefault(run, []).append(watcher)
+        self._audience.add(run, watcher)
 
     def stream(self, run: str) -> None:
         """Let every model call of a run stream its text, whatever its plan says, until the run has ended."""
@@ -226,8 +225,7 @@ class Driver:
 
     def unwatch(self, run: str, watcher: Watcher) -> None:
         """Tell a watcher nothing more of a run."""
-        if run in self._watched:
-            self._watched[run] = [each for each in self._watched[run] if each != watcher]
+        self._audience.remove(run, watcher)
 
     def cancel(self, run: str, reason: str = "cancelled by the user") -> None:
         """Give a run up. Its future still resolves, with what was done."""
@@ -324,7 +322,7 @@ class Driver:
             until = perf_counter() + SLICE
             while inbox:
                 event = inbox.popleft()
-                runs = self._runs_of(event) if self._watched else ()
+                runs = self._runs_of(event) if self._audience else ()
                 if self._is_large(event):
                     self._write_urgent()
                     handled = self._loop.run_in_executor(None, self._handle_large, event)
@@ -335,8 +333,9 @@ class Driver:
                     actions = self._handle(event)
                 if isinstance(event, Succeeded | Failed | Stopped):
                     self._runs.pop(event.attempt, None)
-                if self.watchers or self._watched:
-                    self._say(event, runs, actions)
+                if self._audience:
+                    seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
+                    self._audience.tell(seen, runs, actions)
                 for action in actions:
                     self._perform(action)
                     if perf_counter() >= until:
@@ -425,10 +424,8 @@ class Driver:
             for each in [*waiting, *([future] if future is not None else [])]:
                 if not each.done():
                     each.set_exception(error)
-            self._watched.pop(run, None)
+            self._audience.forget(run)
             self.cancel(run, f"{type(error).__name__}: {error}")
-
-    # -- watchers ----------------------------------------------------------------------------------------------------
 
     def _runs_of(self, event: Event | _Adoption) -> tuple[str, ...]:
         match event:
@@ -441,34 +438,6 @@ class Driver:
                 return () if run is None else (run,)
             case _:
                 return ()
-
-    def _say(self, event: Event | _Adoption, runs: Iterable[str], actions: list[Action]) -> None:
-        """Tell watchers of an event."""
-        seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
-        for watcher in list(self.watchers):
-            self._tell(watcher, seen, actions, None)
-        if self._watched:
-            self._tell_watchers(runs, seen, actions)
-
-    def _tell_watchers(self, runs: Iterable[str], event: Event, actions: list[Action]) -> None:
-        """Tell the watchers of those runs that an event concerns, and of those in which something moved."""
-        concerned = dict.fromkeys(runs)
-        for move in self.machine.moves:
-            concerned[_run_in(move[1])] = None
-        for run in concerned:
-            for watcher in self._watched.get(run, ()):
-                self._tell(watcher, event, actions, run)
-
-    def _tell(self, watcher: Watcher, event: Event, actions: list[Action], run: str | None) -> None:
-        try:
-            watcher(event, self.machine, actions)
-        except Exception as error:
-            log.exception("a watcher raised and hears of nothing more")
-            if run is None:
-                self.watchers.remove(watcher)
-            else:
-                self._watched[run] = [each for each in self._watched[run] if each is not watcher]
-                self._give_up([run], error)
 
     # -- actions -----------------------------------------------------------------------------------------------------
 
@@ -504,7 +473,7 @@ class Driver:
                 self.admission.ended(self.now())
                 self.expander.forget(action.run)
                 self._contexts.pop(action.run, None)
-                self._watched.pop(action.run, None)
+                self._audience.forget(action.run)
                 self._aloud.discard(action.run)
                 self._hinter.forget(action.run)
                 future = self._waiting.pop(action.run, None)
