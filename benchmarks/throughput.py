@@ -22,8 +22,8 @@ from plait.apps.common.problems import draw
 from plait.core import Text, Worker
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
+from plait.workers.engine.loading import arguments
 from plait.workers.engine.options import EngineOptions
-from plait.workers.engine.vllm import arguments
 
 from .measure import Row, interleave
 

@@ -25,12 +25,13 @@ from .._shared import resources
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import made, takes
 from .._shared.streams import Checkpoint, Inbox
+from .loading import broken
 from .options import EngineOptions
 from .pooling import Pooling
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest
 from .tokens import spelled
-from .vllm import REPORTS, Core, broken
+from .vllm import REPORTS, Core
 
 __all__ = ["Engine", "Pooling"]
 

@@ -17,9 +17,9 @@ from typing import Any, TextIO
 
 from plait.core.errors import EngineError
 
+from .loading import broken, load, prepare, tokens_input
 from .options import EngineOptions
 from .process import first_line
-from .vllm import broken, load, prepare, tokens_input
 
 Order = dict[str, Any]
 """`id`, `task` (`classify` or `token_classify`), `text`; `pair` (a second text) or `messages` in the text's place;

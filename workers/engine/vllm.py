@@ -1,4 +1,4 @@
-"""vLLM itself: built, stepped and freed by the engine's thread. The only file that imports vllm."""
+"""vLLM itself: built, stepped and freed by the engine's thread. Only this file and `loading.py` import vllm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import inspect
 import logging
 import sys
 import threading
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,17 +19,16 @@ from plait.core.events import Job
 from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
 
-from .._shared import resources
 from .._shared.cached_blocks import CachedBlocks, read
-from .._shared.codes import PROCESSOR
 from .._shared.confidence import Trace, measure
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop
 from .._shared.streams import Checkpoint, Stream
+from .loading import load, prepare, tokens_input
 from .options import EngineOptions
-from .parameters import Abilities, engine_arguments, lora_rank
+from .parameters import Abilities
 from .private import Seen, follow_blocks, pack_head, prefill_field, seen
-from .process import INSTALL, environment, explain, first_line
+from .process import first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 
 log = logging.getLogger("plait.engine")
@@ -451,92 +449,6 @@ class Core:
         Core._place.release()
 
 
-def broken(error: BaseException, model: str) -> EngineError:
-    """Return why an engine did not start."""
-    return error if isinstance(error, EngineError) else EngineError(explain(error, model))
-
-
-def prepare(spec: EngineOptions) -> dict[str, Any]:
-    """Make this process ready for a model and return the arguments of vLLM's engine. Raises `EngineError` for what
-    cannot be had."""
-    folder = resources.local_model(spec.model)
-    config = resources.read_config(folder) if folder else None
-    if spec.cpu_list:
-        resources.bind(spec.cpu_list)
-    threads = spec.threads or resources.default_threads(folder, spec.cpu_list)
-    gpu = environment(threads, forced=spec.threads is not None, cores=spec.cpu_list, local=folder is not None)
-    if gpu:
-        resources.enough_gpus(spec.tensor_parallel_size)
-    kv = spec.kv_cache_memory_bytes if gpu else resources.reserve(
-        spec.model, folder, config, spec.kv_cache_memory_bytes, spec.slots, spec.max_model_len
-    )  # fmt: skip
-    return arguments(spec, str(folder or spec.model), kv, gpu, lora_rank(spec.lora))
-
-
-def load(args: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the module vllm and its engine. Raises `EngineError`, or whatever vLLM raises."""
-    try:
-        import vllm
-    except ModuleNotFoundError as error:
-        said = "is not installed" if error.name == "vllm" else f"is installed but cannot be imported ({error})"
-        raise EngineError(f"vLLM {said}: {INSTALL}") from error
-    except Exception as error:
-        raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
-    known = inspect.signature(vllm.EngineArgs).parameters
-    asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner"}
-    if args.get("kv_events_config"):
-        args = {**args, "kv_events_config": _events_config()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        taken = vllm.EngineArgs(**engine_arguments(args, known, asked, vllm.__version__))
-        return vllm, vllm.LLMEngine.from_engine_args(taken)
-
-
-def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
-    """Return the arguments of vLLM's engine under their names in 0.32; `None` leaves vLLM's default."""
-    return {
-        "model": model,
-        "max_num_seqs": spec.slots,
-        # -1: what the model allows and the cache holds
-        "max_model_len": spec.max_model_len or -1,
-        "seed": spec.seed,
-        "dtype": "bfloat16" if spec.dtype == "auto" and not gpu else spec.dtype,
-        "tensor_parallel_size": spec.tensor_parallel_size,
-        "distributed_executor_backend": "uni" if spec.tensor_parallel_size == 1 else None,
-        "scheduling_policy": "priority",
-        "enable_prefix_caching": True,
-        "disable_log_stats": True,
-        "logits_processors": [PROCESSOR],
-        "use_tqdm_on_load": False,
-        # -1: as many as a step asks for, up to the whole vocabulary
-        "max_logprobs": -1,
-        "kv_cache_memory_bytes": kv,
-        # only full blocks are cached, and 128, the default on a CPU, is longer than most shared prefixes
-        "block_size": spec.block_size or (None if gpu else 32),
-        "enforce_eager": None if gpu else True,
-        # A seeded request whose prompt is read over several steps breaks vLLM 0.32 on a CPU: it turns back the offset
-        # of the request's random generator, which a CPU's has not.
-        "enable_chunked_prefill": None if gpu else False,
-        "gpu_memory_utilization": spec.gpu_memory_utilization if gpu else None,
-        "enable_lora": True if rank else None,
-        # One place stays empty: on a CPU vLLM 0.32 takes the last one for requests without an adapter that are decoded
-        # together with some that have one.
-        "max_loras": len(spec.lora) + 1 if rank else None,
-        "max_lora_rank": rank,
-        "kv_events_config": True if spec.kv_events else None,
-    }
-
-
-def _events_config() -> Any:
-    """Return the setting that makes vLLM tell of its prefix cache, to nobody yet; `None` where it has none."""
-    try:
-        from vllm.config import KVEventsConfig
-
-        return KVEventsConfig(enable_kv_cache_events=True, publisher="null")
-    except (ImportError, TypeError, ValueError):
-        return None
-
-
 def _take(blocks: CachedBlocks, events: Sequence[Any]) -> None:
     for event in events:
         blocks.take(read(event))
@@ -551,14 +463,3 @@ def _end_ids(engine: Any, prompter: Prompter) -> tuple[int, ...]:
     for eos in (getattr(prompter.tokenizer, "eos_token_id", None), generation.get("eos_token_id")):
         found.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
     return tuple(sorted(found))
-
-
-def tokens_input() -> Any:
-    """Return what makes token ids an input of the engine."""
-    from vllm import inputs
-
-    return getattr(inputs, "tokens_input", None) or _plain_input
-
-
-def _plain_input(ids: list[int], cache_salt: str | None = None) -> dict[str, Any]:
-    return {"prompt_token_ids": ids} | ({"cache_salt": cache_salt} if cache_salt else {})

@@ -1,0 +1,114 @@
+"""How an engine of vLLM is loaded: what it is made of, and why it could not be."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+from plait.core.errors import EngineError
+
+from .._shared import resources
+from .._shared.codes import PROCESSOR
+from .options import EngineOptions
+from .parameters import engine_arguments, lora_rank
+from .process import INSTALL, environment, explain, first_line
+
+__all__ = ["arguments", "broken", "load", "prepare", "tokens_input"]
+
+
+def broken(error: BaseException, model: str) -> EngineError:
+    """Return why an engine did not start."""
+    return error if isinstance(error, EngineError) else EngineError(explain(error, model))
+
+
+def prepare(spec: EngineOptions) -> dict[str, Any]:
+    """Make this process ready for a model and return the arguments of vLLM's engine. Raises `EngineError` for what
+    cannot be had."""
+    folder = resources.local_model(spec.model)
+    config = resources.read_config(folder) if folder else None
+    if spec.cpu_list:
+        resources.bind(spec.cpu_list)
+    threads = spec.threads or resources.default_threads(folder, spec.cpu_list)
+    gpu = environment(threads, forced=spec.threads is not None, cores=spec.cpu_list, local=folder is not None)
+    if gpu:
+        resources.enough_gpus(spec.tensor_parallel_size)
+    kv = spec.kv_cache_memory_bytes if gpu else resources.reserve(
+        spec.model, folder, config, spec.kv_cache_memory_bytes, spec.slots, spec.max_model_len
+    )  # fmt: skip
+    return arguments(spec, str(folder or spec.model), kv, gpu, lora_rank(spec.lora))
+
+
+def load(args: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the module vllm and its engine. Raises `EngineError`, or whatever vLLM raises."""
+    try:
+        import vllm
+    except ModuleNotFoundError as error:
+        said = "is not installed" if error.name == "vllm" else f"is installed but cannot be imported ({error})"
+        raise EngineError(f"vLLM {said}: {INSTALL}") from error
+    except Exception as error:
+        raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
+    known = inspect.signature(vllm.EngineArgs).parameters
+    asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner"}
+    if args.get("kv_events_config"):
+        args = {**args, "kv_events_config": _events_config()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        taken = vllm.EngineArgs(**engine_arguments(args, known, asked, vllm.__version__))
+        return vllm, vllm.LLMEngine.from_engine_args(taken)
+
+
+def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
+    """Return the arguments of vLLM's engine under their names in 0.32; `None` leaves vLLM's default."""
+    return {
+        "model": model,
+        "max_num_seqs": spec.slots,
+        # -1: what the model allows and the cache holds
+        "max_model_len": spec.max_model_len or -1,
+        "seed": spec.seed,
+        "dtype": "bfloat16" if spec.dtype == "auto" and not gpu else spec.dtype,
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "distributed_executor_backend": "uni" if spec.tensor_parallel_size == 1 else None,
+        "scheduling_policy": "priority",
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "logits_processors": [PROCESSOR],
+        "use_tqdm_on_load": False,
+        # -1: as many as a step asks for, up to the whole vocabulary
+        "max_logprobs": -1,
+        "kv_cache_memory_bytes": kv,
+        # only full blocks are cached, and 128, the default on a CPU, is longer than most shared prefixes
+        "block_size": spec.block_size or (None if gpu else 32),
+        "enforce_eager": None if gpu else True,
+        # A seeded request whose prompt is read over several steps breaks vLLM 0.32 on a CPU: it turns back the offset
+        # of the request's random generator, which a CPU's has not.
+        "enable_chunked_prefill": None if gpu else False,
+        "gpu_memory_utilization": spec.gpu_memory_utilization if gpu else None,
+        "enable_lora": True if rank else None,
+        # One place stays empty: on a CPU vLLM 0.32 takes the last one for requests without an adapter that are decoded
+        # together with some that have one.
+        "max_loras": len(spec.lora) + 1 if rank else None,
+        "max_lora_rank": rank,
+        "kv_events_config": True if spec.kv_events else None,
+    }
+
+
+def _events_config() -> Any:
+    """Return the setting that makes vLLM tell of its prefix cache, to nobody yet; `None` where it has none."""
+    try:
+        from vllm.config import KVEventsConfig
+
+        return KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+    except (ImportError, TypeError, ValueError):
+        return None
+
+
+def tokens_input() -> Any:
+    """Return what makes token ids an input of the engine."""
+    from vllm import inputs
+
+    return getattr(inputs, "tokens_input", None) or _plain_input
+
+
+def _plain_input(ids: list[int], cache_salt: str | None = None) -> dict[str, Any]:
+    return {"prompt_token_ids": ids} | ({"cache_salt": cache_salt} if cache_salt else {})
