@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plait.apps.learn.accept import halving, paired_test, sign_p
+from plait.apps.learn.accept import flip_p, halving, paired_test, sign_p
 from plait.apps.learn.improve import Tried, improve
 from plait.apps.learn.learnable import Learnable, Values, Versions
 from plait.apps.learn.reflect import groups_of, proposal, reflection
@@ -141,6 +143,23 @@ def test_the_sign_test_is_exact_and_ties_say_nothing() -> None:
     assert paired_test([0.0, 1.0], [float("nan"), float("nan")]).losses == 2
     with pytest.raises(ValueError, match="cannot be paired"):
         paired_test([1.0], [])
+
+
+def test_how_much_a_change_is_better_counts_and_not_only_how_often() -> None:
+    """Right answers won on some problems weigh more than a few tokens lost on most."""
+    gain = [1.0] * 30 + [-0.02] * 60
+    won = paired_test([0.5] * 90, [0.5 + each for each in gain])
+    assert won.accepted and won.losses > won.wins and won.more == pytest.approx(0.32)
+    assert not paired_test([0.5] * 90, [0.5 - each for each in gain]).accepted
+    for differences in ([0.1, 0.2, 0.4, -0.3, 0.8], [1.0, -0.5, 0.25, 0.125, -2.0]):
+        every = [math.fsum(s * d for s, d in zip(signs, differences, strict=True))
+                 for signs in itertools.product((1, -1), repeat=5)]  # fmt: skip
+        exact = sum(each >= math.fsum(differences) - 1e-9 for each in every) / 32
+        assert flip_p(differences) == pytest.approx(exact, abs=0.015)
+    assert flip_p([0.5] * 5) == sign_p(5, 0) and flip_p([]) == flip_p([0.0]) == 1.0
+    rng = random.Random(3)
+    taken = [paired_test([0.0] * 30, [rng.choice((1, -1)) * rng.random() ** 3 for _ in range(30)]) for _ in range(300)]
+    assert sum(each.accepted for each in taken) / 300 == pytest.approx(0.1, abs=0.05), "the level is kept"
 
 
 def test_halving_finds_the_best_threshold_for_less() -> None:
