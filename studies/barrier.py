@@ -32,7 +32,7 @@ from plait.runtime.client.config import BUNDLED_MODEL
 from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine
 
-from .search import Noisy
+from .search.world import Noisy
 
 __all__ = ["Figures", "Tries", "World", "main"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from plait.core.events import Job
-from plait.core.interfaces import Progress, Worker
-from plait.core.ops import Text, Think
+from plait.core.interfaces import Progress
+from plait.core.ops import Think
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.config import Config
 from training.decode import generate_scored
@@ -24,6 +24,7 @@ from training.export import load
 from training.model import Llama
 
 from .statistics import mean
+from .worker import InProcess, text_of
 
 __all__ = ["Plain", "command_of", "timed"]
 
@@ -48,12 +49,10 @@ class Waiting:
     done: asyncio.Future[Result]
 
 
-class Plain(Worker):
+class Plain(InProcess):
     """Models by name, each a folder of weights and its vocabulary (`encode`, `decode`, `END`, `ID`)."""
 
-    serves = ("think",)
     name = "plain"
-    slots = 64
 
     def __init__(self, folders: Mapping[str, Path], vocabulary: object) -> None:
         self._folders, self._vocabulary = folders, vocabulary
@@ -62,7 +61,8 @@ class Plain(Worker):
 
     async def start(self) -> None:
         """Load the models."""
-        self._closed, self._work = asyncio.Event(), asyncio.Event()
+        await super().start()
+        self._work = asyncio.Event()
         words = self._vocabulary
         self._trades = {
             name: Trade(load(folder), words.encode, words.decode, words.END, words.ID)  # type: ignore[attr-defined]
@@ -74,9 +74,8 @@ class Plain(Worker):
         """Write one call."""
         think = job.op
         assert isinstance(think, Think)
-        text = "".join(part.text for part in think.parts if isinstance(part, Text)) + think.begin
         trade = self._trades[think.model or self.models[0]]
-        waiting = Waiting(think, trade.encode(text), asyncio.get_running_loop().create_future())
+        waiting = Waiting(think, trade.encode(text_of(think)), asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._work.set()
         result = await waiting.done
@@ -137,18 +136,9 @@ class Plain(Worker):
         usage = Usage(prompt=len(call.prompt), completion=1)
         return Result(value=best, labels=labels, usage=usage, finish="length")
 
-    async def cancel(self, attempt: int) -> None:
-        """What is begun is written to its end."""
-
-    async def health(self) -> AsyncIterator[bool]:
-        """Be there until it is closed."""
-        if not self._closed.is_set():
-            yield True
-            await self._closed.wait()
-
     async def close(self) -> None:
-        """Free nothing."""
-        self._closed.set()
+        """End the task that writes."""
+        await super().close()
         self._writer.cancel()
 
 

@@ -9,19 +9,18 @@ that any setting was chosen on. Differences are of the same puzzles; 95 % bootst
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import count, takewhile
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from plait.apps.common.intervals import paired
 from plait.core.ops import Plugin
+from plait.tasks.countdown import Countdown
 
-from .search import SLOTS, Outcome, options_of, outcome_of, puzzles
+from .search.cells import collect, kept_in, mean_of, of, options_of, planned
+from .search.world import SLOTS, Noisy, Outcome, Script, outcome_of, puzzles
 
-__all__ = ["CELLS", "Cell", "collect", "kept_in", "page_of"]
+__all__ = ["CELLS", "Cell", "page_of"]
 
 NODES, AUROC = 96, 0.9
 
@@ -44,6 +43,12 @@ class Cell:
         search = Plugin.model_validate(given["search"])
         return {**given, "search": Plugin(name=search.name, options={**search.options, **dict(self.options)})}  # type: ignore[dict-item]
 
+    def run(self, text: str, number: int) -> Outcome:
+        """Run it on a puzzle; `number` is the seed."""
+        task, scorer = Countdown(text=text, count=self.size, any_width=True), Noisy(auroc=AUROC)
+        planner = planned(self.given(), self.size, NODES, scorer=scorer, width=self.width)
+        return outcome_of(task, planner, Script(task, scorer), number)
+
 
 def _cells() -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
@@ -64,35 +69,6 @@ def _cells() -> dict[str, Cell]:
 CELLS = _cells()
 
 
-def collect(kept: Path, number_of: int, seed: int) -> dict[str, list[Outcome]]:
-    """Run what is missing in a file of JSON lines, and return all outcomes, puzzle by puzzle."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    known = {(name, i): one for name, done in kept_in(kept, seed).items() for i, one in enumerate(done)}
-    with kept.open("a", encoding="utf-8") as file:
-        texts = {size: puzzles(size, number_of, seed) for size in {cell.size for cell in CELLS.values()}}
-        for number in range(number_of):
-            for name, cell in CELLS.items():
-                if (name, number) not in known:
-                    text = texts[cell.size][number]
-                    done = outcome_of(cell.size, cell.given(), AUROC, NODES, text, number, cell.width)
-                    known[name, number] = done
-                    told = {"cell": name, "puzzle": number, "seed": seed, **asdict(done)}
-                    file.write(json.dumps(told) + "\n")
-                    file.flush()
-    return {name: [known[name, number] for number in range(number_of)] for name in CELLS}
-
-
-def kept_in(kept: Path, seed: int) -> dict[str, list[Outcome]]:
-    """Return what is in such a file: of each cell the puzzles from the first on."""
-    known: dict[str, dict[int, Outcome]] = {name: {} for name in CELLS}
-    for line in kept.read_text().splitlines() if kept.is_file() else ():
-        row = json.loads(line)
-        name, number, drawn = row.pop("cell"), row.pop("puzzle"), row.pop("seed")
-        if drawn == seed and name in known:
-            known[name][number] = Outcome(**row)
-    return {name: [done[i] for i in takewhile(done.__contains__, count())] for name, done in known.items()}
-
-
 def page_of(found: Mapping[str, Sequence[Outcome]]) -> str:
     """Return the table as Markdown."""
     lines = [
@@ -106,29 +82,24 @@ def page_of(found: Mapping[str, Sequence[Outcome]]) -> str:
             continue
         done = every[:n]
         base = done if against is every else against[:n]
-        by, low, high = (100 * each for each in paired(_of(done, "right"), _of(base, "right")))
+        by, low, high = (100 * each for each in paired(of(done, "right"), of(base, "right")))
         difference = "" if done is base else f"{by:+.1f} ({low:+.1f} to {high:+.1f})"
         kv, seconds = (
-            "" if done is base else f"{fmean(_of(done, each)) / fmean(_of(base, each)):.2f}"
-            for each in ("kv", "seconds")
+            "" if done is base else f"{mean_of(done, each) / mean_of(base, each):.2f}" for each in ("kv", "seconds")
         )
         shown = (
             name,
             len(done),
-            f"{fmean(_of(done, 'right')):.1%}",
+            f"{mean_of(done, 'right'):.1%}",
             difference,
-            f"{fmean(_of(done, 'covered')):.1%}",
+            f"{mean_of(done, 'covered'):.1%}",
             kv,
-            f"{fmean(_of(done, 'seconds')):.2f}",
+            f"{mean_of(done, 'seconds'):.2f}",
             seconds,
-            f"{fmean(_of(done, 'tokens')):.0f}",
+            f"{mean_of(done, 'tokens'):.0f}",
         )
         lines.append(f"| {' | '.join(map(str, shown))} |")
     return "\n".join(lines)
-
-
-def _of(done: Sequence[Outcome], name: str) -> list[float]:
-    return [float(getattr(each, name)) for each in done]
 
 
 def main() -> None:
@@ -140,7 +111,14 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="run nothing: the table of what is there")
     given = parser.parse_args()
     kept = given.out / "records" / "search-pairs.jsonl"
-    page = page_of(kept_in(kept, given.seed) if given.report else collect(kept, given.puzzles, given.seed))
+    if not given.report:
+        texts = {size: puzzles(size, given.puzzles, given.seed) for size in (4, 5, 6)}
+
+        def run(name: str, number: int) -> Outcome:
+            return CELLS[name].run(texts[CELLS[name].size][number], number)
+
+        collect(kept, list(CELLS), run, given.puzzles, given.seed)
+    page = page_of(kept_in(kept, given.seed, list(CELLS)))
     (given.out / "search-pairs.md").write_text(page + "\n", encoding="utf-8")
     print(page)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from plait.core.events import Job
-from plait.core.interfaces import Progress, Worker
-from plait.core.ops import Plugin, Text, Think
+from plait.core.interfaces import Progress
+from plait.core.ops import Plugin, Think
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted.words import generated
+from studies.worker import InProcess, text_of
 
 Model = Callable[[str], str]
 """Returns how a text goes on, to its end."""
@@ -21,12 +21,10 @@ Judge = Callable[[str], float]
 """Returns the probability of the highest label behind a text; the rest is that of the lowest."""
 
 
-class Models(Worker):
+class Models(InProcess):
     """Tokens are words. A text that is continued reaches it as text."""
 
-    serves = ("think",)
     name = "models"
-    slots = 64
 
     def __init__(self, models: Mapping[str, Model], judge: Judge = lambda text: 1.0) -> None:
         self._models, self._judge = models, judge
@@ -35,15 +33,11 @@ class Models(Worker):
         """Who was asked, in order; `NAME?` for a mark."""
         self.tokens = dict.fromkeys(models, 0)
 
-    async def start(self) -> None:
-        """Load nothing."""
-        self._closed = asyncio.Event()
-
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
         assert isinstance(think, Think)
         name = think.model or ""
-        text = "".join(part.text for part in think.parts if isinstance(part, Text)) + think.begin
+        text = text_of(think)
         labels = think.sampling.labels
         self.calls.append(name + "?" * bool(labels))
         if labels:
@@ -54,18 +48,6 @@ class Models(Worker):
         words, cut = generated(self._models[name](text), think.sampling)
         self.tokens[name] += len(words)
         yield Result(value="".join(words), usage=Usage(completion=len(words)), finish=cut or "stop", logprob=-0.5)
-
-    async def cancel(self, attempt: int) -> None:
-        """All it does is done at once."""
-
-    async def health(self) -> AsyncIterator[bool]:
-        if not self._closed.is_set():
-            yield True
-            await self._closed.wait()
-
-    async def close(self) -> None:
-        """Free nothing."""
-        self._closed.set()
 
 
 def goes_on(whole: str, question: str = "Why?") -> Model:

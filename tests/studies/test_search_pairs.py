@@ -10,8 +10,9 @@ import pytest
 from plait.tasks.countdown import Countdown
 from studies import search_pairs
 from studies.barrier import SEARCHES, WIDTH, WORLDS, Tries, planner
-from studies.search import Outcome
-from studies.search_pairs import CELLS, Cell, collect, page_of
+from studies.search.cells import collect, kept_in
+from studies.search.world import Outcome, puzzles
+from studies.search_pairs import CELLS, Cell, page_of
 from studies.tree_placement import placed
 
 
@@ -30,23 +31,24 @@ def test_differences_are_of_the_same_puzzles(monkeypatch: pytest.MonkeyPatch) ->
     assert "| b | 40 | 47.5% | -2.5 (-7.5 to +0.0) |" in rows[3] and "| 0.50 | 1.00 | 0.50 |" in rows[3]
 
 
-def test_puzzles_that_were_done_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_pairs, "CELLS", {"a": Cell(4, "rebase", "a"), "b": CELLS["ets, 4 numbers"]})
-    first = collect(tmp_path / "kept.jsonl", 1, 5)
-    made: list[int] = []
-    run = search_pairs.outcome_of
+def test_puzzles_that_were_done_are_not_done_again(tmp_path: Path) -> None:
+    cells = {"a": Cell(4, "rebase", "a"), "b": CELLS["ets, 4 numbers"]}
+    made: list[tuple[str, int]] = []
 
-    def counted(*given: object) -> Outcome:
-        made.append(1)
-        return run(*given)  # type: ignore[arg-type]
+    def run(name: str, number: int) -> Outcome:
+        made.append((name, number))
+        return cells[name].run(puzzles(4, 2, 5)[number], number)
 
-    monkeypatch.setattr(search_pairs, "outcome_of", counted)
-    assert search_pairs.kept_in(tmp_path / "kept.jsonl", 5) == first
-    again = collect(tmp_path / "kept.jsonl", 2, 5)
-    assert len(made) == 2 and all(again[name][0] == first[name][0] for name in first)
-    rows = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    kept, names = tmp_path / "kept.jsonl", list(cells)
+    collect(kept, names, run, 1, 5)
+    first = kept_in(kept, 5, names)
+    collect(kept, names, run, 2, 5)
+    again = kept_in(kept, 5, names)
+    assert made == [("a", 0), ("b", 0), ("a", 1), ("b", 1)] and all(again[name][:1] == first[name] for name in names)
+    rows = [json.loads(line) for line in kept.read_text().splitlines()]
     assert {(row["cell"], row["puzzle"]) for row in rows} == {(name, i) for name in "ab" for i in (0, 1)}
     assert again["b"][0].kv < again["a"][0].kv, "what is pruned is not resident"
+    assert kept_in(kept, 6, names) == {"a": [], "b": []}
 
 
 def test_cells_have_the_options_that_they_are_named_by() -> None:
