@@ -221,14 +221,14 @@ class Script:
         best: tuple[float, list[Move]] = (-1.0, [])
         spent = 0
         while not spent or spent + STEP * (len(numbers) - 1) / 2 <= most:  # so that it ends about there
-            left: tuple[int, ...] = numbers
-            line: list[Move] = []
+            left, line = numbers, list[Move]()
             while len(left) > 1:
                 line.append(self._move(left, random))
                 left = cast("tuple[int, ...]", remaining(left, line[-1:]))
                 spent += _length(random)
-            self.hit = self.hit or left[0] == self._task.target
-            best = max(best, (self._score(left[0]), line), key=lambda each: each[0])
+            end = line[-1][-1]
+            self.hit = self.hit or end == self._task.target
+            best = max(best, (self._score(end), line), key=lambda each: each[0])
         said = " ; ".join(_spaced(each) for each in best[1])
         return Result(value=f"<hit> {said} <end>", usage=Usage(completion=spent), finish="stop")
 
