@@ -32,7 +32,7 @@ from plait.runtime.client.config import BUNDLED_MODEL
 from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine
 
-from .search.world import Noisy
+from .search.script import Noisy
 
 __all__ = ["Figures", "Tries", "World", "main"]
 

@@ -18,7 +18,8 @@ from plait.core.ops import Plugin
 from plait.tasks.countdown import Countdown
 
 from .search.cells import collect, kept_in, mean_of, of, options_of, planned
-from .search.world import SLOTS, Noisy, Outcome, Script, outcome_of, puzzles
+from .search.script import Noisy, Script
+from .search.world import SLOTS, Outcome, outcome_of, puzzles
 
 __all__ = ["CELLS", "Cell", "page_of"]
 

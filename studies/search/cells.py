@@ -12,7 +12,8 @@ from statistics import fmean
 from plait.core.ops import Plugin
 from plait.tasks.countdown import Countdown
 
-from .world import SLOTS, Measured, Noisy, Outcome, Script, outcome_of, threaded
+from .script import Noisy, Script, threaded
+from .world import SLOTS, Measured, Outcome, outcome_of
 
 __all__ = ["AUROCS", "METHODS", "Cell", "cells", "collect", "kept_in", "mean_of", "of", "options_of", "planned"]
 

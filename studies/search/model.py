@@ -37,7 +37,8 @@ from training.decode import generate
 from training.export import load
 
 from .cells import collect, kept_in, mean_of, of, options_of, planned
-from .world import Noisy, Outcome, outcome_of, read, steps_of
+from .script import Noisy, read, steps_of
+from .world import Outcome, outcome_of
 
 __all__ = ["SCORERS", "Cell", "Model", "Stepper", "Threader", "cells", "drawn", "page_of"]
 

@@ -8,7 +8,8 @@ from typing import Any
 from plait.apps.common.intervals import paired, wilson
 
 from .cells import METHODS, Cell, mean_of, of
-from .world import RIGHT, SLOTS, Outcome
+from .script import RIGHT
+from .world import SLOTS, Outcome
 
 __all__ = ["page_of", "rows_of"]
 

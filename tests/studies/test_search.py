@@ -17,7 +17,8 @@ from plait.tasks.countdown import Countdown
 from studies import search
 from studies.search.cells import METHODS, Cell, cells, planned
 from studies.search.page import page_of, rows_of
-from studies.search.world import Noisy, Outcome, Script, outcome_of, puzzles
+from studies.search.script import Noisy, Script
+from studies.search.world import Outcome, outcome_of, puzzles
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "search"
 
