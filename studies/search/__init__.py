@@ -26,7 +26,8 @@ def run(out: Path, problems: int, seed: int, report: bool = False) -> str:
 
         collect(kept, list(named), one, problems, seed)
     rows = rows_of({named[name]: done for name, done in kept_in(kept, seed, list(named)).items()}, problems)
-    (out / "search.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    told = ",\n".join(json.dumps(row) for row in rows)
+    (out / "search.json").write_text(f"[\n{told}\n]\n", encoding="utf-8")
     page = page_of(rows, seed)
     (out / "search.md").write_text(page, encoding="utf-8")
     return page

@@ -28,16 +28,20 @@ def rows_of(found: Mapping[Cell, Sequence[Outcome]], problems: int) -> list[Row]
         done = every[:count]
         low, high = wilson(sum(each.right for each in done), count)
         row: Row = {"numbers": cell.size, "method": cell.method, "auroc": cell.auroc, "nodes": cell.nodes}
-        row |= {"puzzles": count, "accuracy": [mean_of(done, "right"), low, high]}
-        row |= {name: mean_of(done, name) for name in ("covered", "tokens", "seconds", "kv")}
+        row |= {"puzzles": count, "accuracy": _rounded(mean_of(done, "right"), low, high)}
+        row |= {name: round(mean_of(done, name), 4) for name in ("covered", "tokens", "seconds", "kv")}
         for name, other in (
             ("best-of-n", Cell(cell.size, "best-of-n", cell.auroc, cell.nodes)),
             ("majority", Cell(cell.size, "majority", 0.5, cell.nodes)),
         ):
             if other != cell and other in found:
-                row[f"less {name}"] = list(paired(of(done, "right"), of(found[other][:count], "right")))
+                row[f"less {name}"] = _rounded(*paired(of(done, "right"), of(found[other][:count], "right")))
         rows.append(row)
     return rows
+
+
+def _rounded(*values: float) -> list[float]:
+    return [round(each, 4) for each in values]
 
 
 def page_of(rows: Sequence[Row], seed: int) -> str:
