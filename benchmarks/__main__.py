@@ -22,6 +22,7 @@ NAMES = (
     "placement",
     "shared_prefix",
     "queueing",
+    "deadlines",
     "overload",
     "plan_stream",
     "react",
