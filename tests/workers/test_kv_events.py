@@ -6,6 +6,7 @@ The messages were made with vLLM 0.32's own classes and encoder: blocks of four 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -210,11 +211,11 @@ async def test_a_server_is_followed_and_asked_again_over_sockets() -> None:
     try:
         async with asyncio.timeout(10):
             reader = aiter(events.mailbox)
-            assert await anext(reader) == CacheNews(cleared=True)
-            events.ended(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
             while not asked.done():
                 await publisher.send_multipart(message(1, FORKED))
                 await asyncio.sleep(0.02)
+            assert await anext(reader) == CacheNews(cleared=True)
+            events.ended(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
             assert await anext(reader) == CacheNews(((5, 8),))
     finally:
         await events.close()
@@ -222,6 +223,23 @@ async def test_a_server_is_followed_and_asked_again_over_sockets() -> None:
         router.close(linger=0)
         context.destroy(linger=0)
     assert [each async for each in events.mailbox] == []
+
+
+async def test_a_server_that_publishes_elsewhere_is_not_believed_to_hold_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """vLLM publishes to `tcp://host:5557`, and opens `tcp://*:5557`: with the first nothing arrives here."""
+    pytest.importorskip("zmq")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        events = KvEvents(f"tcp://127.0.0.1:{free.getsockname()[1]}", None)
+        events.start()
+        for attempt in range(20):
+            events.ended(attempt, Result(prompt_ids=(1,) * 300), "", "")
+        await asyncio.sleep(0.5)
+        await events.close()
+    assert [each async for each in events.mailbox] == []
+    assert [record.message.count("tcp://*:5557") for record in caplog.records] == [1]
 
 
 async def test_unread_news_is_joined() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -43,10 +44,20 @@ def vllm_process(
 
 
 @contextlib.asynccontextmanager
-async def vllm_server(model: Path, name: str, log: Path, *flags: str) -> AsyncIterator[Http]:
-    """Start the server, wait for it, and end it."""
-    with vllm_process(model, name, log, *flags, "--enable-prompt-tokens-details") as (address, process):
-        worker = Http(f"{address}/v1", slots=16)
+async def vllm_server(
+    model: Path, name: str, log: Path, *flags: str, kv_events: str | None = None, **others: object
+) -> AsyncIterator[Http]:
+    """Start the server, wait for it, and end it. `kv_events`: where it publishes the news of its prefix cache,
+    an address of 127.0.0.1."""
+    if kv_events is not None:
+        publishing = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": kv_events.replace("127.0.0.1", "*"),
+        }
+        others = {**others, "kv-events-config": json.dumps(publishing)}
+    with vllm_process(model, name, log, *flags, "--enable-prompt-tokens-details", **others) as (address, process):
+        worker = Http(f"{address}/v1", slots=16, kv_events=kv_events)
         while True:
             assert process.poll() is None, log.read_text(errors="replace")[-3000:]  # noqa: ASYNC240
             try:

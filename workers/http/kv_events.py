@@ -26,6 +26,8 @@ PATIENCE = 2.0
 """Seconds that a server has to repeat what was lost."""
 ENDED = 4096
 """Prompts that may wait to be looked up."""
+LONG, SILENT = 256, 16
+"""After so many prompts of at least so many tokens, of which each should have filled a block, silence is no chance."""
 
 
 class Batches:
@@ -64,7 +66,8 @@ class Batches:
 
 
 class KvEvents:
-    """Follows one server, from `start` to `close`."""
+    """Follows one server, from `start` to `close`. Until it is heard nothing is told: a server that publishes elsewhere
+    would be taken to hold nothing."""
 
     def __init__(self, address: str, replay: str | None) -> None:
         """Raises `ConfigError` where pyzmq or msgspec is not installed."""
@@ -77,7 +80,9 @@ class KvEvents:
         self._blocks = CachedBlocks()
         self._batches = Batches(self._blocks)
         self._ended: deque[tuple[float, int, Result, str, str]] = deque(maxlen=ENDED)
-        self.mailbox = Mailbox(EMPTY)
+        self.mailbox = Mailbox()
+        self._heard, self._unheard = False, 0
+        """Whether a message has come, and how many long prompts were answered without one."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -93,7 +98,11 @@ class KvEvents:
 
     def ended(self, attempt: int, result: Result, model: str, salt: str) -> None:
         """An answer has come, or was given up."""
-        if result.prompt_ids:
+        if not self._heard and len(result.prompt_ids) >= LONG:
+            self._unheard += 1
+            if self._unheard == SILENT:
+                log.warning(UNHEARD, SILENT, self._address)
+        if self._heard and result.prompt_ids:
             due = asyncio.get_running_loop().time() + LATER
             self._ended.append((due, attempt, result, model, salt))
 
@@ -107,6 +116,9 @@ class KvEvents:
             socket.connect(self._address)
             while True:
                 parts = await socket.recv_multipart()
+                if not self._heard:
+                    self._heard = True
+                    self.mailbox.put(EMPTY)
                 missing = self._batches.take(parts, again=self._replay is not None)
                 if missing is not None:
                     for each in await self._again(context, zmq, missing):
@@ -147,6 +159,10 @@ class KvEvents:
                 self.mailbox.put(news)
 
 
+UNHEARD = (
+    "%d prompts were answered and no news of the server's prefix cache came from %s: what it holds is guessed. Its "
+    "--kv-events-config needs an `endpoint` that it opens itself, with a star: tcp://*:5557"
+)
 MISSING = "kv_events needs pyzmq and msgspec: pip install 'plait[kv-events]'"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,10 @@ import pytest
 @pytest.mark.timeout(180)
 def test_the_index_agrees_with_the_hits_of_an_engine_that_evicts() -> None:
     child = Path(__file__).with_name("kv_events_child.py")
-    done = subprocess.run([sys.executable, str(child)], capture_output=True, text=True, timeout=170, check=False)
+    env = os.environ | {"PYTHONPATH": f"{child.parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, str(child)], capture_output=True, text=True, timeout=170, env=env, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert found["hits"] > 15 and found["evictions"] >= 4, found

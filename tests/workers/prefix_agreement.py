@@ -1,0 +1,54 @@
+"""Sixty prompts behind a few headers, and how the index of prefixes, asked before each, agreed with what a worker then
+found in its cache."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from plait import AsyncOrchestrator, Plan, Sampling, Step, Think
+
+BLOCK, HEADER = 32, 256
+
+
+async def agreement(
+    orchestrator: AsyncOrchestrator,
+    worker: str,
+    settle: float,
+    foreign: Callable[[Think], Awaitable[object]] | None = None,
+) -> dict[str, Any]:
+    """Return `hits`, `evictions`, and `wrong`, the pairs (predicted, found) more than a block apart.
+
+    Args:
+        orchestrator: with the policy `affinity`, so that it keeps the index.
+        worker: its only worker's name.
+        settle: seconds for the news of an answer to arrive.
+        foreign: runs every third prompt past the orchestrator.
+    """
+    rng = random.Random(3)
+    headers = [" ".join(str(rng.randrange(128)) for _ in range(HEADER)) for _ in range(12)]
+    wrong: list[tuple[int, int]] = []
+    hits = evictions = 0
+    assert orchestrator._driver is not None
+    machine = orchestrator._driver.machine
+    for number in range(60):
+        text = f"{headers[min(11, int(rng.expovariate(0.25)))]} {number} <go>"
+        think = Think(prompt=text, sampling=Sampling(max_tokens=8, temperature=1.0, seed=number))
+        if foreign is not None and number % 3 == 2:
+            await foreign(think)
+            await asyncio.sleep(settle)
+            continue
+        index = machine._records.prefixes
+        content = text.encode()
+        share = max((index.held(root, content).get(worker, 0) for root in index._roots), default=0) / len(content)
+        answer = await orchestrator.run("x", plan=Plan(steps=(Step(name="a", op=think),), output="a"))
+        assert answer.status == "done", answer.failure
+        predicted = int(share * answer.usage.prompt) // BLOCK * BLOCK
+        hits += answer.usage.cached > 0
+        evictions += 0 < answer.usage.cached < HEADER or (number > 20 and not answer.usage.cached)
+        if abs(predicted - answer.usage.cached) > BLOCK:
+            wrong.append((predicted, answer.usage.cached))
+        await asyncio.sleep(settle)
+    return {"hits": hits, "evictions": evictions, "wrong": wrong}
