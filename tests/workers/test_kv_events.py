@@ -211,11 +211,11 @@ async def test_a_server_is_followed_and_asked_again_over_sockets() -> None:
     try:
         async with asyncio.timeout(10):
             reader = aiter(events.mailbox)
+            assert await anext(reader) == CacheNews(cleared=True)
+            events.ended(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
             while not asked.done():
                 await publisher.send_multipart(message(1, FORKED))
                 await asyncio.sleep(0.02)
-            assert await anext(reader) == CacheNews(cleared=True)
-            events.ended(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
             assert await anext(reader) == CacheNews(((5, 8),))
     finally:
         await events.close()
@@ -238,7 +238,7 @@ async def test_a_server_that_publishes_elsewhere_is_not_believed_to_hold_nothing
             events.ended(attempt, Result(prompt_ids=(1,) * 300), "", "")
         await asyncio.sleep(0.5)
         await events.close()
-    assert [each async for each in events.mailbox] == []
+    assert [each async for each in events.mailbox] == [CacheNews(cleared=True)]
     assert [record.message.count("tcp://*:5557") for record in caplog.records] == [1]
 
 

@@ -66,8 +66,8 @@ class Batches:
 
 
 class KvEvents:
-    """Follows one server, from `start` to `close`. Until it is heard nothing is told: a server that publishes elsewhere
-    would be taken to hold nothing."""
+    """Follows one server, from `start` to `close`. Until it is heard, nothing is said of prompts: a server that
+    publishes elsewhere would be taken to hold none."""
 
     def __init__(self, address: str, replay: str | None) -> None:
         """Raises `ConfigError` where pyzmq or msgspec is not installed."""
@@ -80,7 +80,7 @@ class KvEvents:
         self._blocks = CachedBlocks()
         self._batches = Batches(self._blocks)
         self._ended: deque[tuple[float, int, Result, str, str]] = deque(maxlen=ENDED)
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox(EMPTY)
         self._heard, self._unheard = False, 0
         """Whether a message has come, and how many long prompts were answered without one."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,7 +102,7 @@ class KvEvents:
             self._unheard += 1
             if self._unheard == SILENT:
                 log.warning(UNHEARD, SILENT, self._address)
-        if self._heard and result.prompt_ids:
+        if result.prompt_ids:
             due = asyncio.get_running_loop().time() + LATER
             self._ended.append((due, attempt, result, model, salt))
 
@@ -116,9 +116,7 @@ class KvEvents:
             socket.connect(self._address)
             while True:
                 parts = await socket.recv_multipart()
-                if not self._heard:
-                    self._heard = True
-                    self.mailbox.put(EMPTY)
+                self._heard = True
                 missing = self._batches.take(parts, again=self._replay is not None)
                 if missing is not None:
                     for each in await self._again(context, zmq, missing):
@@ -154,7 +152,8 @@ class KvEvents:
             await asyncio.sleep(LATER / 3)
             while self._ended and self._ended[0][0] <= loop.time():
                 _, attempt, result, model, salt = self._ended.popleft()
-                self._blocks.ended(attempt, result.prompt_ids, model, salt)
+                if self._heard:
+                    self._blocks.ended(attempt, result.prompt_ids, model, salt)
             if (news := self._blocks.news()) is not None:
                 self.mailbox.put(news)
 
