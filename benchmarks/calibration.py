@@ -1,6 +1,6 @@
 """The calibrated simulator against the engine: held-out runs of the bundled model, twenty configurations.
 
-    python -m benchmarks.calibration --folder FOLDER [--minutes 9] [--report] [--seconds]
+    python -m benchmarks.calibration --folder FOLDER [--minutes 9] [--report] [--seconds] [--fit NAME]
 
 A profile is fitted to single answers, 1 to 48 at a time, every other lot of them streamed. Held out are puzzles by
 votes of 2 and of 8, with short prompts and with long ones, and by threads, on engines of 8 and of 64 slots, 3 and 8
@@ -9,7 +9,10 @@ makespan and of the p99 of runs, and Kendall's τ between the measured and the s
 
 What shares a physical core with a virtual one changes its speed by up to 1.9 times from one second to the next, and no
 count of processes shows it. So the process stays on one core, a thread in it times a short loop fifty times a second
-there, and times are counted in seconds of that core at its full speed; `--seconds` counts by the clock.
+there, and times are counted in seconds of that core at its full speed that no other process had; `--seconds` counts by
+the clock.
+
+With `--fit "votes of 2"` the profile is fitted to those configurations too, which are then held out no longer.
 
 The work is done in pieces, of a minute or two each, that are kept in the folder: the same command goes on where it
 stopped. With each piece stands how much of a core the process had.
@@ -60,8 +63,9 @@ HEADERS = (0, 12, 40)
 LOTS = (1, 2, 4, 8, 16, 32, 48)
 """Single answers at a time, a lot before each configuration."""
 ROUNDS = 4
-LOOP, EVERY = 2_000, 0.02
-"""Turns of the loop that is timed, and seconds between two of them."""
+LOOP, EVERY, SMOOTH = 2_000, 0.02, 12
+"""Turns of the loop that is timed; seconds between two of them; how many before and after are averaged for what others
+had of the core."""
 
 
 class Piece(NamedTuple):
@@ -85,11 +89,12 @@ class Runs(NamedTuple):
 
 
 class Yardstick:
-    """Times a short loop again and again, in CPU seconds of its thread: how fast the core was at each time."""
+    """Times a short loop again and again, in CPU seconds of its thread: how fast the core was at each time. And what
+    other processes had of the core until then. For a process that stays on one core."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[float, float]] = []
-        """Times on the monotonic clock, which is the journal's, and seconds of the loop."""
+        self.seen: list[tuple[float, float, float]] = []
+        """Times on the monotonic clock, which is the journal's; seconds of the loop; seconds that others had."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._measure, daemon=True)
 
@@ -102,22 +107,33 @@ class Yardstick:
         self._thread.join()
 
     def _measure(self) -> None:
+        core = f"cpu{min(os.sched_getaffinity(0))} "
         while not self._stop.wait(EVERY):
             began, total = time.thread_time(), 0
             for i in range(LOOP):
                 total += i * i
-            self.seen.append((time.monotonic(), time.thread_time() - began))
+            took = time.thread_time() - began
+            line = next(each for each in Path("/proc/stat").read_text().splitlines() if each.startswith(core))
+            user, nice, system, _idle, _waiting, *rest = map(int, line.split()[1:9])
+            busy = (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+            self.seen.append((time.monotonic(), took, busy - time.process_time()))
 
 
 class CoreTime:
-    """Seconds of a core at its full speed, by the monotonic clock."""
+    """Seconds of a core at its full speed that the process could have had, by the monotonic clock."""
 
-    def __init__(self, seen: Sequence[tuple[float, float]], full: float) -> None:
-        times, loops = np.array(seen).T
+    def __init__(self, seen: Sequence[Sequence[float]], full: float) -> None:
+        times, loops, *rest = np.array(seen).T
         smooth = np.array([np.median(loops[max(0, i - 2) : i + 3]) for i in range(len(loops))])
         self.speeds = np.minimum(1.0, full / smooth)
+        gone = np.diff(times)
+        if rest:  # the kernel counts in hundredths of a second
+            others = np.convolve(
+                np.pad(rest[0], SMOOTH, mode="edge"), np.ones(2 * SMOOTH + 1) / (2 * SMOOTH + 1), "valid"
+            )
+            gone = np.clip(gone - np.diff(others), 0.05 * gone, gone)
         self._times = times
-        gone = np.diff(times) * (self.speeds[1:] + self.speeds[:-1]) / 2
+        gone = gone * (self.speeds[1:] + self.speeds[:-1]) / 2
         self._core = times[0] + np.concatenate([[0.0], np.cumsum(gone)])
 
     def __call__(self, at: float) -> float:
@@ -182,19 +198,21 @@ async def measured(folder: Path, piece: Piece) -> None:
     (folder / f"{piece.name}.json").write_text(json.dumps(said))
 
 
-def report(folder: Path, seconds: bool) -> None:
-    """Fit, simulate, and print the table, in seconds of the core or of the clock."""
+def report(folder: Path, seconds: bool, fitted: Sequence[str]) -> None:
+    """Fit to single answers and the configurations `fitted`, simulate the others, and print the table, in seconds of
+    the core or of the clock."""
     pieces = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("round-*.json"))]
     clocks: list[Clock] = [lambda at: at] * len(pieces)
     if not seconds:
-        full = float(np.quantile([loop for _, said in pieces for _, loop in said["loops"]], 0.1))
+        full = float(np.quantile([loop for _, said in pieces for _, loop, *_ in said["loops"]], 0.1))
         clocks = made = [CoreTime(said["loops"], full) for _, said in pieces]
         speeds = np.concatenate([each.speeds for each in made])
         print(f"speed of the core: {np.quantile(speeds, 0.05):.2f} to 1.00, mean {speeds.mean():.2f}")
     attempts: list[Recorded] = []
     for at, (path, said) in enumerate(pieces):
         for what, runs, _ in said["runs"]:
-            seen = recorded(path.with_suffix(".jsonl"), set(runs), clocks[at])[0] if not what else ()
+            known = not what or any(each in what for each in fitted)
+            seen = recorded(path.with_suffix(".jsonl"), set(runs), clocks[at])[0] if known else ()
             attempts += [replace(each, worker=f"{at} {runs[0]}") for each in seen]
     profile = fit(attempts, model="countdown")
     print(profile.model_dump_json(exclude={"lengths"}))
@@ -203,7 +221,7 @@ def report(folder: Path, seconds: bool) -> None:
     for clock, (path, said) in zip(clocks, pieces, strict=True):
         for what, runs, had in said["runs"]:
             cores[what].append(had)
-            if what:
+            if what and not any(each in what for each in fitted):
                 rows[what].append(compared(path.with_suffix(".jsonl"), profile, set(runs), clock=clock))
     alone = cores.pop("")
     print(f"cores that single answers had: {min(alone):.2f} to {max(alone):.2f}, median {median(alone):.2f}")
@@ -240,6 +258,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--report", action="store_true", help="only fit and simulate what there is")
     parser.add_argument("--seconds", action="store_true", help="report in seconds of the clock, not of the core")
+    parser.add_argument("--fit", action="append", default=[], metavar="NAME", help="fit to these configurations too")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="stay on this core")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -256,7 +275,7 @@ def main() -> None:
         asyncio.run(measured(options.folder, piece))
         longest = max(longest, time.perf_counter() - now)
         print(f"{piece.name}: {time.perf_counter() - now:.0f} s", flush=True)
-    report(options.folder, options.seconds)
+    report(options.folder, options.seconds, options.fit)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ ends, until more than half have, until one is right. The recorded puzzles are av
 Then these are measured. Beside the prediction stands what order statistics of lengths say alone, at the pace of one
 sample: what is left out there is that samples slow one another down.
 
-Times are in seconds of the core at its full speed (see `benchmarks.calibration`). Puzzles are done one after another
-until the minutes are over; the same command goes on where it stopped.
+Times are in seconds of the core at its full speed that no other process had (see `benchmarks.calibration`). Puzzles are
+done one after another until the minutes are over; the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def ends(path: Path, runs: dict[str, Problem], clock: CoreTime) -> dict[str, lis
 def report(folder: Path) -> None:
     """Fit to the recorded puzzles, predict, and compare with the others."""
     pieces = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("part-*.json"))]
-    full = float(np.quantile([loop for _, said in pieces for _, loop in said["loops"]], 0.1))
+    full = float(np.quantile([loop for _, said in pieces for _, loop, *_ in said["loops"]], 0.1))
     attempts, groups = list[Recorded](), list[Branches]()
     measured: dict[int, list[list[Ended]]] = {n: [] for n in WIDTHS}
     for at, (path, said) in enumerate(pieces):
