@@ -127,7 +127,7 @@ def forecast(plan: Plan, brief: Brief, config: Config, known: Past) -> Forecast:
     profile, paced = _profile(config, known)
     if profile is None:
         return Forecast(paced)
-    drawn = f"by {counted(len(known.runs), 'recorded run')}" if known.runs else "by lengths of other planners"
+    drawn = f"by {counted(len(known.runs), 'recorded run')}" if known.runs else "by the lengths in the profile"
     reports = [_played(plan, brief, profile, known.runs, seed) for seed in range(_DRAWS)]
     firsts = [
         min(ends)
