@@ -77,12 +77,12 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_kills_in_the_midst_of_generating_lose_and_double_nothing(tmp_path: Path) -> None:
-    puzzles = [f"{3 + n % 11} {5 + n % 7} 7 11 -> {20 + n}" for n in range(60)]
+    puzzles = [f"{3 + n % 11} {5 + n % 7} 7 11 -> {20 + n}" for n in range(50)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in puzzles))
     words = [
         "rollouts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path / "out.jsonl"), "--branches", "4",
         "--task", "countdown", "--planner", "threads:width=3,temperature=1,child_temperature=1",
-        "--worker", "engine", "--slots", "16", "--concurrency", "8", "--json",
+        "--worker", "engine", "--concurrency", "8", "--json",
     ]  # fmt: skip
-    kills, seen = killed_until_done(words, tmp_path / "out.jsonl", 5, 11, soon=300.0, within=0.3)
+    kills, seen = killed_until_done(words, tmp_path / "out.jsonl", 5, 11, soon=300.0, within=0.3, PLAIT_SLOTS="16")
     check(tmp_path / "out.jsonl", len(puzzles), 5, kills, seen)
