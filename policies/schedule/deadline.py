@@ -26,8 +26,7 @@ class Deadline(Policy):
 
     A run that can no longer make it goes behind those that can: one whose way would take too long even on the quickest
     engine with nothing else to do. To judge by the usual pace would give up many that can still make it, since engines
-    get quicker as their batches get smaller; to give up none would let the lost ones, which have the least slack, go
-    first and make the others late too.
+    get quicker as their batches get smaller.
 
     Differs from the paper: ageing; nobody is held up by a step that has no room, since another worker takes the next.
     """
