@@ -133,20 +133,22 @@ async def unchanged(server: Server) -> bool:
 
 
 async def by_arithmetic(server: Server) -> bool:
-    """Whether a server samples by the codes of requests: it then refuses what is no code, and says why; a server that
-    does not generates a token. Raises `ServerError` for any other trouble."""
+    """Whether a server samples by the codes of requests: it then refuses what is no code, and says why, at once or, as
+    vLLM does, in the stream; a server that does not generates a token. Raises `ServerError` for any other trouble."""
     think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
     chat = server.dialect.endpoint == "chat/completions"
     prompt = await tokenise(server.link, server.model, "a", True) if server.dialect.ids else "a"
     fields = body(server.dialect, server.model, think, prompt, chat) | {"vllm_xargs": {CODE: "?"}}
+    reading = Reading(server.dialect, think)
     try:
         async with contextlib.aclosing(server.link.stream(server.dialect.endpoint, fields)) as chunks:
-            async for _ in chunks:
-                pass
+            async for chunk in chunks:
+                reading.feed(chunk)
     except ServerError as trouble:
+        if f"{CODE} of arithmetic sampling" in trouble.message:
+            return True
         if trouble.status not in (400, 422, 500):
             raise
-        return f"{CODE} of arithmetic sampling" in trouble.message
     return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +25,25 @@ class ByCodes(FakeServer):
         return super()._refusal(body, chat, fault)
 
 
+@dataclass
+class InTheStream(FakeServer):
+    """Refuses inside the stream, as vLLM 0.32 does: requests are checked when their answers have begun."""
+
+    def _chunks(self, body: dict[str, Any], *others: Any) -> Iterator[dict[str, Any]]:
+        if body.get("vllm_xargs", {}).get(CODE) == "?":
+            said = f"{CODE} of arithmetic sampling is a number from 0 to below 1, and not '?'"
+            return iter([{"error": {"message": said, "type": "BadRequestError", "code": 400}}])
+        return iter(super()._chunks(body, *others))
+
+
 def codes(server: FakeServer) -> list[Any]:
     return [body["vllm_xargs"][CODE] for _, body in server.requests if "vllm_xargs" in body]
 
 
+@pytest.mark.parametrize("kind", [ByCodes, InTheStream])
 @pytest.mark.parametrize("ids", [True, False])
-async def test_the_server_is_asked_once_and_then_gets_the_codes(ids: bool) -> None:
-    async with serving(ByCodes(ids=ids)) as (server, worker):
+async def test_the_server_is_asked_once_and_then_gets_the_codes(ids: bool, kind: type[FakeServer]) -> None:
+    async with serving(kind(ids=ids)) as (server, worker):
         lines = (ask(worker, attempt=i, arithmetic=i / 4, temperature=1.0, seed=i) for i in range(4))
         assert {result.text.strip() for result in await asyncio.gather(*lines)} == {"alpha beta gamma delta"}
         assert sorted(codes(server), key=str) == [0.0, 0.25, 0.5, 0.75, "?"]
