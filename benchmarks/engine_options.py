@@ -1,6 +1,7 @@
 """What an engine pays for its events of cached blocks, and for the logits processor of arithmetic sampling.
 
     python -m benchmarks.engine_options [--rounds 60] [--seconds 300]
+    python -m benchmarks.engine_options --parts
 
 One engine in this process (vLLM on a CPU, the bundled model), with both; before each turn they are turned off and on
 again inside vLLM, and its prefix cache is emptied. (Engines in processes of their own differ by some percent though
@@ -8,6 +9,9 @@ they are the same.) Two loads, with the same prompts and seeds for all ways of a
 128 tokens of answer each, 32 in flight, no request using the processor; `evicting`, 120 prompts behind 24 headers of
 256 tokens with 16 tokens of answer, six in flight, on a cache of a third of the headers, so that blocks come and go all
 the time. Seconds of CPU of the process beside `neither`, round by round: mean with its 95 % interval, and median.
+
+`--parts` needs no engine: microseconds of CPU that a prompt costs vLLM's cache manager and our reading of its events,
+on a cache that evicts, with 16 tokens of answer; and those of the processor in a step that has no request for it.
 """
 
 from __future__ import annotations
@@ -19,17 +23,21 @@ import random
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from timeit import timeit
 from typing import Any
 
 from plait import AsyncOrchestrator, Config, Plan, Sampling, Step, Think
 from plait.apps.common.problems import draw
 from plait.core import Plugin
 from plait.runtime.plugins.loader import Plugins
+from plait.workers._shared.cached_blocks import CachedBlocks, read
 from plait.workers.engine import Engine
 
 from .four_engines import words
-from .measure import interleave
+from .kv_index import ANSWER, BLOCK, TOGETHER, Cache
+from .measure import interleave, spread
 
 WAYS = ("neither", "kv_events", "processor")
 HEADERS, HEADER, OWN, CACHE = 24, 256, 40, 12 << 20
@@ -122,6 +130,57 @@ async def measured(rounds: int, seconds: float) -> list[str]:
     return rows
 
 
+def a_prompt(events: bool, header: int, count: int = 400) -> float:
+    """Return the µs of CPU of a prompt in vLLM's cache manager, and in what reads its events."""
+    rng = random.Random(5)
+    headers = [[rng.randrange(5000) for _ in range(header)] for _ in range(HEADERS)]
+    weights = [1 / (1 + i) for i in range(HEADERS)]
+    asked = [rng.choices(headers, weights)[0] + [rng.randrange(5000) for _ in range(OWN)] for _ in range(count)]
+    cache, blocks = Cache(1 + HEADERS * (header + 64) // BLOCK // 3), CachedBlocks()
+    manager: Any = cache._manager
+    manager.enable_kv_cache_events = manager.block_pool.enable_kv_cache_events = events
+    under_way: deque[tuple[int, Any, list[int]]] = deque()
+    began = time.process_time()
+
+    def stepped(number: int) -> None:
+        for event in manager.take_events():
+            blocks.take(read(event))
+        if events and number % 16 == 0:
+            blocks.news()
+
+    for attempt, ids in enumerate(asked, 1):
+        under_way.append((attempt, cache.begin(ids)[0], ids))
+        stepped(2 * attempt)
+        if len(under_way) == TOGETHER:
+            done, request, ids = under_way.popleft()
+            cache.end(request, [1] * ANSWER)
+            if events:
+                blocks.ended(done, ids)
+            stepped(2 * attempt + 1)
+    return (time.process_time() - began) / count * 1e6
+
+
+def parts() -> list[str]:
+    """Return what events and an idle processor cost, in lines."""
+    lines: list[str] = []
+    for header in (256, 512, 2016):
+        pairs = [(a_prompt(False, header), a_prompt(True, header)) for _ in range(5)]
+        without, added = spread([a for a, _ in pairs]), spread([b - a for a, b in pairs])
+        lines.append(f"kv_events, headers of {header} tokens: {added} µs a prompt more than {without}")
+    import torch
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.sample.logits_processor.interface import BatchUpdate
+
+    from plait.workers.engine.arithmetic import Arithmetic
+
+    config: Any = None  # it is not read
+    processor, logits = Arithmetic(config, torch.device("cpu"), False), torch.zeros(32, 288)
+    comes = BatchUpdate(batch_size=32, removed=[3], added=[(3, SamplingParams(), [1], [])], moved=[])
+    step = timeit(lambda: (processor.update_state(None), processor.apply(logits)), number=100_000) * 10
+    request = timeit(lambda: processor.update_state(comes), number=20_000) * 50
+    return [*lines, f"processor: {step:.2f} µs a step, {request:.2f} µs a request that comes without it"]
+
+
 def interval(values: list[float]) -> str:
     """Return a mean with its 95 % interval."""
     mean = statistics.fmean(values)
@@ -134,7 +193,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_options", description=__doc__)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=math.inf, help="no round begins that would end later")
+    parser.add_argument("--parts", action="store_true", help="without an engine")
     options = parser.parse_args()
+    if options.parts:
+        sys.stdout.write("\n".join(parts()) + "\n")
+        return
     rows = asyncio.run(measured(options.rounds, options.seconds))
     head = "| | load | CPU a step, neither | CPU ÷ neither, mean | median | seconds ÷ neither, mean | rounds |"
     sys.stdout.write("\n".join([head, "|---" * 7 + "|", *rows]) + "\n")
