@@ -59,7 +59,7 @@ KINDS = {
 }
 """Planners, and how many other puzzles (of 8 tokens) stand before the prompt."""
 HEADERS = (0, 12, 40)
-"""Of single answers."""
+"""Of single answers; the same in a lot, or each lot would have the same context a sequence."""
 LOTS = (1, 2, 4, 8, 16, 32, 48)
 """Single answers at a time, a lot before each configuration."""
 ROUNDS = 4
@@ -189,7 +189,7 @@ async def measured(folder: Path, piece: Piece) -> None:
             await asyncio.sleep(3 * EVERY)
             for number, (name, together) in enumerate(kinds):
                 seed, lot = 1_000 * (100 * piece.round + number) + piece.slots, LOTS[(number + piece.round) % len(LOTS)]
-                alone, header = [HEADERS[i % len(HEADERS)] for i in range(lot)], KINDS[name][1]
+                alone, header = [HEADERS[(number + piece.slots // 64) % len(HEADERS)]] * lot, KINDS[name][1]
                 single = singles[(number + piece.round // 2) % 2]
                 found.append(await solve(orchestrator, "", single, alone, lot, seed + 500))
                 what = f"{piece.slots} slots, {name}, {together} at a time"
