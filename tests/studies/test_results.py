@@ -34,7 +34,7 @@ def test_every_study_has_its_page_and_every_page_its_numbers() -> None:
     assert COMMITTED == PAGES
     overview = (RESULTS / "README.md").read_text(encoding="utf-8")
     assert sorted(set(re.findall(r"\]\(([\w-]+)\.md\)", overview))) == PAGES
-    rows = dict(re.findall(r"^\| \[([\w-]+)\]\(.*\| `([^`]+)` \|$", overview, re.MULTILINE))
+    rows = dict(re.findall(r"^\| \[([\w-]+)\]\(\1\.md\).*\| `([^`]+)` \|$", overview, re.MULTILINE))
     today = {name: page_of(name)["command"].replace("plait study", "python -m studies") for name in COMMITTED}
     assert rows == today
 

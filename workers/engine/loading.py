@@ -72,7 +72,7 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "scheduling_policy": "priority",
         "enable_prefix_caching": True,
         "disable_log_stats": True,
-        "logits_processors": [PROCESSOR],
+        "logits_processors": [PROCESSOR] if (not gpu if spec.arithmetic is None else spec.arithmetic) else None,
         "use_tqdm_on_load": False,
         # -1: as many as a step asks for, up to the whole vocabulary
         "max_logprobs": -1,

@@ -82,7 +82,11 @@ class Abilities:
             most = 0 if sampling.logprobs == 1 else sampling.logprobs
             fields["logprobs"] = most if most == -1 else max(most, sampling.top_logprobs or 0)
         if sampling.arithmetic is not None and sampling.temperature and not labels:
-            self.need("logits_processors", self.arithmetic)
+            if not self.arithmetic:
+                raise EngineError(
+                    "this engine cannot sample by arithmetic: start it with arithmetic=true (vLLM 0.32 or later), or "
+                    "leave `arithmetic` out of the planner's options"
+                )
             fields["extra_args"] = {CODE: sampling.arithmetic}
         if labels:
             # The whole vocabulary's: vLLM's own `logprob_token_ids` blanks those of all other requests of its step.

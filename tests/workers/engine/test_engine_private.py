@@ -12,6 +12,7 @@ from plait.core.errors import ConfigError
 from plait.workers._shared.resources import identity
 from plait.workers._shared.streams import Stream
 from plait.workers.engine import Engine
+from plait.workers.engine.loading import arguments
 from plait.workers.engine.options import EngineOptions
 from plait.workers.engine.private import prefill_field, seen
 from plait.workers.engine.requests import EngineRequest
@@ -83,3 +84,11 @@ def test_a_model_that_was_trained_again_is_another_one(tmp_path: Any) -> None:
     assert first == identity([str(tmp_path), "org/name"]) and first.endswith(" org/name")
     weights.write_bytes(b"other")
     assert identity([str(tmp_path), "org/name"]) != first
+
+
+@pytest.mark.parametrize(("gpu", "asked", "loaded"), [(False, None, True), (True, None, False), (True, True, True)])
+def test_a_logits_processor_is_loaded_where_it_costs_nothing_or_is_asked_for(
+    gpu: bool, asked: bool | None, loaded: bool
+) -> None:
+    given = arguments(EngineOptions(model="m", arithmetic=asked), "m", None, gpu)
+    assert (given["logits_processors"] is not None) is loaded
