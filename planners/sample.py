@@ -54,7 +54,8 @@ class Sample(Planner):
     """Arithmetic sampling (Vilnis et al., arXiv 2210.15458): in place of random numbers each sample follows a code, and
     the codes of all are spread evenly, so that the samples repeat one another less and their votes scatter less. Each
     by itself is an ordinary sample. Stop rules that count votes assume independent ones. Needs the worker `engine` or
-    `ray`, or a vLLM server with `--logits-processors plait.workers.engine.arithmetic:Arithmetic`."""
+    `ray`, on a GPU with their option `arithmetic=true`, or a vLLM server with
+    `--logits-processors plait.workers.engine.arithmetic:Arithmetic`."""
     begin: str = ""
     """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks before
     it answers (NoThinking, arXiv 2504.09858); where the chat template opens the block itself, give the text that ends

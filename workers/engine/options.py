@@ -51,7 +51,7 @@ class EngineOptions(Frozen):
     """Follow vLLM's own news of blocks that its prefix cache stores and evicts, so that steps are placed by what it
     really holds. It pays with several engines."""
     arithmetic: bool | None = None
-    """Load what draws samples by a code (`Sampling.arithmetic`). By default on a CPU only: on a GPU vLLM reads each step's
-    tokens back before the next as soon as any logits processor is loaded."""
+    """Load what draws samples by a code (`Sampling.arithmetic`). By default on a CPU only: on a GPU vLLM reads each
+    step's tokens back before the next as soon as any logits processor is loaded."""
     silence: float = Field(default=600.0, gt=0)
     """Seconds in which an engine that has requests has to make a step; else it is taken for dead."""
