@@ -85,15 +85,15 @@ async def measure(plan: Plan, merged: bool) -> tuple[int, int, int, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "j.plait"
         worker = Engine([Reply(text=LONG)])
-        alike = writer._alike
+        alike = writer.alike
         if not merged:
-            writer._alike = lambda first, then: False
+            writer.alike = lambda first, then: False
         try:
             async with AsyncOrchestrator(workers=[worker], tools=[look], journal=path) as orchestrator:
                 answer = await orchestrator.run(plan=plan)
                 assert answer.status in ("done", "partial"), answer
         finally:
-            writer._alike = alike
+            writer.alike = alike
         with sqlite3.connect(path) as db:
             events = db.execute("SELECT count(*) FROM events").fetchone()[0]
         db.close()
