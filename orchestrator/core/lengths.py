@@ -84,4 +84,4 @@ def expected_tokens(
     longer.sort()
     so_far = list(accumulate(weight for _, weight in longer))
     length, _ = longer[bisect_left(so_far, share * so_far[-1] - 1e-9)]
-    return max(1.0, min(length, limit) - known)
+    return max(1.0, float(min(length, limit) - known))

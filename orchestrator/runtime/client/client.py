@@ -354,6 +354,7 @@ class AsyncOrchestrator:
         The steps share a run, with its budget, journal and answer; other options as for `submit`. Set `ctx.value` to
         what the run shall end in; after the block `ctx.result` is its answer. An exception gives the run up.
 
+        >>> from plait.core.budget import Budget
         >>> from plait.workers.scripted import Reply, Scripted
         >>> async def main() -> None:
         ...     async with AsyncOrchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as plait:
