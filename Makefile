@@ -23,17 +23,13 @@ setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu to ch
 demo: $(READY) ## Solve a few puzzles serially, by a vote and by reasoning threads, on a real engine
 	@$(BIN)/plait demo $(ARGS)
 
-# Two runs side by side: what starts engines and Ray, one test after another, since engines that share cores hold each
-# other up; and what needs no engine, over all cores (`--dist loadfile`: a file's tests share its fixtures). Starts of
-# engines wait for much that is not a core, so this takes two thirds of the time of one after the other.
+# First what needs no engine, over all cores (`--dist loadfile`: a file's tests share its fixtures); then, one after
+# another, what starts engines and Ray, since engines that share cores hold each other up.
 test: $(READY) ## Run the tests but the slow ones and those for a GPU (ARGS="tests/core -x" to choose)
 ifeq ($(strip $(ARGS)),)
-	@failed=0; log=$$(mktemp); \
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not engine and not slow and not gpu" > $$log 2>&1 & others=$$!; \
-	echo "── tests with an engine; those without run beside them and are told of afterwards"; \
+	@failed=0; \
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not engine and not slow and not gpu" || failed=1; \
 	$(BIN)/python -m pytest -m "engine and not slow and not gpu" || failed=1; \
-	wait $$others || failed=1; \
-	echo "── tests without an engine"; cat $$log; rm -f $$log; \
 	exit $$failed
 else
 	@$(BIN)/python -m pytest $(ARGS)
