@@ -11,7 +11,7 @@ from typing import Any
 from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import Brief
-from ...core.lengths import template
+from ...core.lengths import quantile, template
 from ...core.messages import counted
 from ...core.ops import Think
 from ...core.plan import Plan
@@ -181,6 +181,5 @@ def _played(plan: Plan, brief: Brief, profile: Profile, runs: list[Lengths], see
 
 
 def _times(values: list[float]) -> Times:
-    values = sorted(values)
-    low, middle, high = (round(values[int(part * (len(values) - 1))], 4) for part in (0.1, 0.5, 0.9))
+    low, middle, high = (round(quantile(values, share), 4) for share in (0.1, 0.5, 0.9))
     return low, middle, high
