@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
 from .ops import Kind, Plugin, Think
 from .plan import Plan, Request, Step
 from .prices import Price
+from .prompt import Uses, laid_over
 from .result import Failure, Result
 from .task import Task
 from .tools.tool import ToolSpec
@@ -79,6 +80,23 @@ class Planner(Frozen):
 
     n_option: ClassVar[str | None] = None
     """Name of the field that says how many branches there are, for planners that have one: what `n=` of a run sets."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prompts_over_defaults(cls, values: object) -> object:
+        # What a user says of a call changes that alone: `plan.max_tokens=4000` keeps the planner's temperature.
+        if not isinstance(values, Mapping):
+            return values
+        given = cast("Mapping[str, object]", values)
+        return laid_over(given, {name: info.default for name, info in cls.model_fields.items() if name in given})
+
+    @model_validator(mode="after")
+    def _templates_name_known_fields(self) -> Self:
+        for name, info in type(self).model_fields.items():
+            for uses in info.metadata:
+                if isinstance(uses, Uses):
+                    uses.check(name, getattr(self, name))
+        return self
 
     def start(self, brief: Brief) -> Plan:
         """Return the first plan, whose output is the run's answer."""

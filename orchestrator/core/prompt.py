@@ -1,0 +1,170 @@
+"""How a model is asked: `Generation`, what may be said of any model call, and `Prompt`, one kind of call of a planner.
+
+A planner declares the kinds of calls that it makes as fields, with its own defaults:
+
+    class LLMCompiler(Planner):
+        plan: Annotated[Prompt, Uses("question", "tools")] = Prompt(max_tokens=1024)
+        joiner: Annotated[Prompt, Uses("question", "observations")] = Prompt(max_tokens=512)
+
+What an option says of a call is laid over the planner's default: `LLMCompiler(plan=Prompt(max_tokens=4000))`, or
+`llmcompiler:plan.max_tokens=4000` where plugins are written as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pydantic import Field, JsonValue, field_validator
+
+from .ops import LogitBias, Part, Sampling, Structured, Text
+from .values import Frozen
+
+__all__ = ["Generation", "Prompt", "Thinking", "Uses"]
+
+Thinking = Literal["auto", "on", "off"]
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+class Generation(Frozen):
+    """How text is generated. What is `None` or empty is left to whoever comes next: the planner's default, the
+    request (for the call that writes the answer), the model's own `generation_config`, the worker."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens to generate, thoughts apart."""
+    thinking: Thinking = "auto"
+    """Whether a model that can think before it answers shall: `auto` leaves it to the planner and the model."""
+    thinking_tokens: int | None = Field(default=None, ge=0)
+    """Most tokens of thoughts."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """0 is greedy."""
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Sample from the most likely tokens that together have this probability."""
+    top_k: int | None = Field(default=None, ge=0)
+    """Sample from so many of the most likely tokens; 0: all."""
+    min_p: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Leave out tokens less likely than this share of the likeliest one."""
+    presence_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
+    """Taken off the logit of each token that the output has already."""
+    frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
+    """The same, times how often the output has the token."""
+    logit_bias: LogitBias = {}
+    """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the generation."""
+    logprobs: int | None = Field(default=None, ge=-1)
+    """At how many of the likeliest tokens of each position to look (`Sampling.logprobs`)."""
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    def over(self, other: Generation) -> Self:
+        """Return this, with what it leaves open as `other` says it."""
+        fields = type(self).model_fields
+        open_ = {
+            name: getattr(other, name)
+            for name in other.model_fields_set & fields.keys()
+            if getattr(self, name) == fields[name].default
+        }
+        return self.model_copy(update=open_) if open_ else self
+
+
+class Prompt(Generation):
+    """One kind of model call that a planner makes: what it is asked, and how its text is generated."""
+
+    template: str | None = Field(default=None, max_length=200_000)
+    """Text with named fields in braces (`{question}`) in place of the planner's own; the planner's docstring says
+    which fields there are. Other braces stay as they are."""
+    model: str | None = None
+    """Name of the model that answers; `None`: the request's."""
+    form: Structured | None = None
+    """The form that the text must have; `None`: free."""
+    begin: str | None = None
+    """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks
+    before it answers (NoThinking, arXiv 2504.09858)."""
+    stream: bool = False
+    """Send the text while it is being written."""
+
+    def parts(self, default: str, /, **fields: str | Sequence[Part]) -> tuple[Part, ...]:
+        """Return the template, or the planner's `default` where the user gave none, with its fields put in, once each.
+
+        A field is a text, or pieces such as references to other steps.
+
+        >>> Prompt(template="Q: {question}").parts("{question}", question="2 + 2?")
+        (Text(kind='text', text='Q: 2 + 2?'),)
+        """
+        template = default if self.template is None else self.template
+        out: list[Part] = []
+        end = 0
+        for place in _FIELD.finditer(template):
+            if place[1] not in fields:  # braces of the user's own, such as those of JSON
+                continue
+            value = fields[place[1]]
+            out.append(Text(text=template[end : place.start()]))
+            out += [Text(text=value)] if isinstance(value, str) else value
+            end = place.end()
+        return joined([*out, Text(text=template[end:])])
+
+    def text(self, default: str, /, **fields: str) -> str:
+        """Return the same as one text."""
+        return "".join(part.text for part in self.parts(default, **fields) if isinstance(part, Text))
+
+    def sampling(self, seed: int | None = None, **more: object) -> Sampling:
+        """Return how the worker samples; `seed` counts where the temperature is not 0. `more` are fields of `Sampling`
+        that are a matter of the planner, not of its user."""
+        names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+        given = {name: getattr(self, name) for name in (*names, "logprobs") if getattr(self, name) is not None}
+        given |= {"logit_bias": self.logit_bias} if self.logit_bias else {}
+        given |= {"stop": self.stop} if self.stop else {}
+        given |= {"structured": self.form} if self.form is not None else {}
+        return Sampling.model_validate({**given, "seed": seed if self.temperature else None, **more})
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Which fields the template of a planner's `Prompt` may name: `Annotated[Prompt, Uses("question", "tools")]`."""
+
+    fields: tuple[str, ...]
+
+    def __init__(self, *fields: str) -> None:
+        object.__setattr__(self, "fields", fields)
+
+    def check(self, name: str, prompt: Prompt) -> None:
+        """Raise `ValueError` for a template that names a field which is not there."""
+        for place in _FIELD.finditer(prompt.template or ""):
+            if place[1] not in self.fields:
+                there = ", ".join(self.fields) or "none"
+                raise ValueError(
+                    f"{name}.template names {{{place[1]}}}, and there is no such field (there are: {there})"
+                )
+
+
+def laid_over(values: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
+    """Return a planner's options with each `Prompt` among them laid over the planner's default of that name."""
+    out = dict(values)
+    for name, default in defaults.items():
+        if name in out and isinstance(default, Prompt):
+            given = out[name]
+            given = given if isinstance(given, Prompt) else Prompt.model_validate(given)
+            out[name] = default.model_copy(update={key: getattr(given, key) for key in given.model_fields_set})
+    return out
+
+
+def joined(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return pieces without empty texts, neighbouring texts as one."""
+    out: list[Part] = []
+    for part in parts:
+        if isinstance(part, Text) and out and isinstance(out[-1], Text):
+            out[-1] = Text(text=out[-1].text + part.text)
+        elif not (isinstance(part, Text) and not part.text):
+            out.append(part)
+    return tuple(out)
+
+
+def as_json(generation: Generation) -> dict[str, JsonValue]:
+    """Return what it says, and nothing that it leaves open."""
+    return generation.model_dump(mode="json", exclude_unset=True)
