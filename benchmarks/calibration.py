@@ -42,9 +42,9 @@ from plait.apps.commands.calibrate import compared
 from plait.apps.common.problems import draw
 from plait.core import Plan, Plugin, Request, Text, Think
 from plait.core.interfaces import Brief, Planner
-from plait.planners.sample import Sample
-from plait.planners.single import Single
-from plait.planners.threads import Threads
+from plait.planners.threads.threads import Threads
+from plait.planners.votes.sample import Sample
+from plait.planners.votes.single import Single
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.calibrate import Clock, Recorded, fit, recorded

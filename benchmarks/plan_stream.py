@@ -13,7 +13,7 @@ import asyncio
 import time
 
 from plait import AsyncOrchestrator, Config, tool
-from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.workers.scripted import Reply, Scripted
 
 from .measure import Row, Spread, interleave, spread
@@ -85,7 +85,7 @@ async def _plain_chain() -> float:
 
 async def _parse() -> float:
     """Milliseconds to read a long plan in small pieces."""
-    from plait.planners.llmcompiler.parser import PlanText
+    from plait.planners.tools.llmcompiler.parser import PlanText
 
     text = "".join(f'{i}. search("thing {i}", [${max(1, i - 1)}])\n' for i in range(1, TASKS + 1)) + "join()"
     reader = PlanText()

@@ -21,8 +21,8 @@ from plait.core.ops import Call, Text, Think
 from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import ToolSpec
-from plait.planners.llmcompiler import LLMCompiler
-from plait.planners.react import React
+from plait.planners.tools.llmcompiler import LLMCompiler
+from plait.planners.tools.react import React
 from plait.runtime.simulation.latency import Host, LatencyModel
 from plait.runtime.simulation.simulator import SimReport, simulate
 

@@ -20,7 +20,7 @@ from plait.core.ops import Call, Text, Think
 from plait.core.plan import Request
 from plait.core.result import Result, Signals, Usage
 from plait.core.tools.tool import ToolSpec
-from plait.planners.partial_rollout import PartialRollout
+from plait.planners.votes.partial_rollout import PartialRollout
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 

@@ -35,7 +35,7 @@ from plait import AsyncOrchestrator
 from plait.apps.common.problems import Problem, draw
 from plait.core.ops import Plugin
 from plait.core.runtime_distribution import Branches, Prediction, Problems, Step
-from plait.planners.sample import Sample
+from plait.planners.votes.sample import Sample
 from plait.runtime.client.config import Config
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins

@@ -16,7 +16,7 @@ from plait.core.events import Job
 from plait.core.ops import Think
 from plait.core.plan import Request
 from plait.core.result import Result, Usage
-from plait.planners.speculate import Speculate
+from plait.planners.effort.speculate import Speculate
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 

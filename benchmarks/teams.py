@@ -24,10 +24,10 @@ from plait.core.interfaces import Planner
 from plait.core.ops import Text, Think
 from plait.core.plan import Request
 from plait.core.result import Failure, Result, Usage
-from plait.planners.blackboard import Blackboard
-from plait.planners.debate import Debate
-from plait.planners.layers import Layers
-from plait.planners.sample import Sample
+from plait.planners.agents.blackboard import Blackboard
+from plait.planners.agents.debate import Debate
+from plait.planners.agents.layers import Layers
+from plait.planners.votes.sample import Sample
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 

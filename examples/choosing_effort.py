@@ -4,10 +4,10 @@ a dearer planner. All models are scripted."""
 from __future__ import annotations
 
 from plait import Orchestrator
-from plait.planners.by_complexity import ByComplexity
-from plait.planners.scale import Scale
-from plait.planners.ssr import SSR
-from plait.planners.takeover import Takeover
+from plait.planners.effort.by_complexity import ByComplexity
+from plait.planners.effort.scale import Scale
+from plait.planners.effort.ssr import SSR
+from plait.planners.effort.takeover import Takeover
 from plait.workers.scripted import Reply, Scripted
 
 QUESTION = "How many prime numbers are below 20?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from plait import Orchestrator
-from plait.planners.evolve import Evolve
+from plait.planners.search.evolve import Evolve
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Sandbox
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from city_tools import population, temperature
 
 from plait import Orchestrator
-from plait.planners.partial_rollout import PartialRollout
+from plait.planners.votes.partial_rollout import PartialRollout
 from plait.workers.scripted import Reply, Scripted
 
 

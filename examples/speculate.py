@@ -5,7 +5,7 @@ from __future__ import annotations
 from city_tools import population
 
 from plait import Orchestrator
-from plait.planners.speculate import Speculate
+from plait.planners.effort.speculate import Speculate
 from plait.workers.scripted import Reply, Scripted
 
 ROME = '<tool_call>{"name": "population", "arguments": {"city": "Rome"}}</tool_call>'

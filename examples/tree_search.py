@@ -6,7 +6,7 @@ from __future__ import annotations
 from plait import Orchestrator
 from plait.core.flow import Context
 from plait.core.search import Node, Scorer
-from plait.planners.tree import Tree
+from plait.planners.search.tree import Tree
 from plait.workers.scripted import Reply, Scripted
 
 

@@ -26,8 +26,8 @@ from plait import AsyncOrchestrator
 from plait.apps.common.problems import Problem, draw
 from plait.core.flow import Answerable, Context
 from plait.core.ops import Plugin
-from plait.planners.tree import Tree
-from plait.planners.tree.grow import Growth
+from plait.planners.search.tree import Tree
+from plait.planners.search.tree.grow import Growth
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine

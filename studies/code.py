@@ -26,8 +26,8 @@ from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
 from plait.planners._shared.functions import problem_of
-from plait.planners.code_search import CodeSearch, Searching
-from plait.planners.code_search.choose import Evidence, Rule, chosen
+from plait.planners.search.code_search import CodeSearch, Searching
+from plait.planners.search.code_search.choose import Evidence, Rule, chosen
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 

@@ -20,7 +20,7 @@ from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer
 from plait.core.tools.tool import ToolSpec
-from plait.planners.tree import Tree
+from plait.planners.search.tree import Tree
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 

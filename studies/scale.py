@@ -20,7 +20,7 @@ import numpy as np
 
 from plait.apps.route.fit import Row as Routed
 from plait.core.ops import Plugin
-from plait.planners.scale import isotonic
+from plait.planners.effort.scale import isotonic
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config

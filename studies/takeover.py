@@ -24,8 +24,8 @@ from plait.core.flow import Answerable, Context, Flow
 from plait.core.interfaces import Planner
 from plait.core.search import Node, Scorer
 from plait.core.task import Style, Task
-from plait.planners.ssr import SSR
-from plait.planners.takeover import Takeover, scores_of
+from plait.planners.effort.ssr import SSR
+from plait.planners.effort.takeover import Takeover, scores_of
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config

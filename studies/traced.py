@@ -23,7 +23,7 @@ from plait.core.events import Job
 from plait.core.ops import Plugin, Text, Think
 from plait.core.plan import Request
 from plait.core.result import Result, Usage
-from plait.planners.code_search import CodeSearch
+from plait.planners.search.code_search import CodeSearch
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 

@@ -20,7 +20,7 @@ from plait.core.ops import Plugin
 from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer
-from plait.planners.tree import Tree
+from plait.planners.search.tree import Tree
 from plait.policies.schedule.affinity import Affinity
 from plait.policies.schedule.least_loaded import LeastLoaded
 from plait.policies.schedule.random import Random as Anywhere

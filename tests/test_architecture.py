@@ -33,7 +33,13 @@ TOO_LONG: frozenset[str] = frozenset()  # stays empty: what is too long holds tw
 
 # Where plugins live and what each file must export one of. A worker is a protocol, so it is known by its methods.
 PLUGINS: dict[str, type] = {
-    "planners": interfaces.Planner,
+    "planners/agents": interfaces.Planner,
+    "planners/effort": interfaces.Planner,
+    "planners/search": interfaces.Planner,
+    "planners/split": interfaces.Planner,
+    "planners/threads": interfaces.Planner,
+    "planners/tools": interfaces.Planner,
+    "planners/votes": interfaces.Planner,
     "policies/schedule": interfaces.Policy,
     "policies/prune": interfaces.Policy,
     "policies/stop": interfaces.Policy,
@@ -254,7 +260,7 @@ LAUNCHES = frozenset(
     + ["shelve", "shutil", "subprocess", "yaml"]
 )
 LOADS_BY_NAME = {
-    "planners/threads/dialects/__init__.py",  # a file of its own folder
+    "planners/threads/threads/dialects/__init__.py",  # a file of its own folder
 }
 
 

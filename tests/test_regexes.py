@@ -37,12 +37,12 @@ TRIED = " \t\na1-*_`\"'\\()[]{}<>,.;:=+/#$?|&aZ"
 BOUNDED = {
     "orchestrator/core/tools/tool.py:": 10_000,  # pydantic's own message
     "orchestrator/apps/repl/completion.py:": 2_000,  # what a person has typed
-    "plait.planners.skeleton.text:_ALONE": 2_000,
-    "plait.planners.threads.dialects.apr:_PUZZLE": 200,
+    "plait.planners.split.skeleton.text:_ALONE": 2_000,
+    "plait.planners.threads.threads.dialects.apr:_PUZZLE": 200,
     "plait.tasks.countdown:_TEXT": 200,
     "plait.tasks.sums:_TEXT": 200,
     "plait.tasks._expression:_GROUPED": 4_000,
-    "plait.planners.llmcompiler.arguments:_ITEMS": 0,  # only put to what `_PLAIN` has matched
+    "plait.planners.tools.llmcompiler.arguments:_ITEMS": 0,  # only put to what `_PLAIN` has matched
 }
 """Expressions that are only put to texts of so many characters."""
 SEARCHES = "search|finditer|findall|sub|subn|split"

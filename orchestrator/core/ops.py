@@ -43,7 +43,7 @@ class Plugin(Frozen):
         kind = type(plugin)
         options = plugin.model_dump(mode="json", exclude_unset=True)
         module = kind.__module__.split(".")
-        if (module[:2] == ["plait", "policies"] and len(module) == 4) or module[:-1] == ["plait", "planners"]:
+        if module[:2] in (["plait", "policies"], ["plait", "planners"]) and len(module) == 4:
             return cls(name=module[-1].replace("_", "-"), options=options)
         name = f"{kind.__module__}:{kind.__qualname__}"
         HANDED_OVER[name] = kind

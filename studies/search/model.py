@@ -24,8 +24,8 @@ from plait.apps.common.intervals import paired
 from plait.core.events import Job
 from plait.core.ops import Plugin, Text, Think
 from plait.core.result import Result, Usage
-from plait.planners.threads import Threads
-from plait.planners.threads.dialects.countdown import DIALECT
+from plait.planners.threads.threads import Threads
+from plait.planners.threads.threads.dialects.countdown import DIALECT
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.tasks._countdown_states import remaining
 from plait.tasks.countdown import Countdown

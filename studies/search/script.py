@@ -20,8 +20,8 @@ from plait.core.interfaces import Planner
 from plait.core.ops import Text, Think
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer
-from plait.planners.threads import Threads
-from plait.planners.threads.dialects.countdown import DIALECT, Countdown as CountdownDialect
+from plait.planners.threads.threads import Threads
+from plait.planners.threads.threads.dialects.countdown import DIALECT, Countdown as CountdownDialect
 from plait.tasks._countdown_states import moves, remaining, solvable
 from plait.tasks.countdown import Countdown
 

@@ -11,8 +11,8 @@ from plait.core.interfaces import Planner
 from plait.core.ops import Plugin
 from plait.core.plan import Request
 from plait.core.search import Node
-from plait.planners.tree import Tree
-from plait.planners.tree.grow import Growth
+from plait.planners.search.tree import Tree
+from plait.planners.search.tree.grow import Growth
 from plait.runtime.simulation.latency import Host, Outcome as Sayer
 from plait.runtime.simulation.simulator import simulate
 from plait.tasks._countdown_states import solvable

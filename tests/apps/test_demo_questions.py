@@ -13,7 +13,7 @@ from plait.apps.commands.demo.turns import OneCallATurn, read_call
 from plait.core.interfaces import Job, Progress
 from plait.core.ops import Text, Think
 from plait.core.result import Failure, Result
-from plait.planners.decompose.rules import signals
+from plait.planners.split.decompose.rules import signals
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.tasks.tables import Tables
 from plait.tasks.tables.asking import is_test

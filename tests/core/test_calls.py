@@ -6,7 +6,7 @@ import pytest
 
 from plait.core.tools.calls import calls_in, loads
 from plait.core.tools.turns import wanted
-from plait.planners.llmcompiler.tool_calls import NativeCalls
+from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
 
 
 @pytest.mark.parametrize("deep", [150, 980, 985, 5000])

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
-from plait.planners.threads.dialects import load
+from plait.planners.threads.threads.dialects import load
 
 DIALECTS = ("threadweaver-conclusion", "multiverse", "parallel-r1", "npr")
 TAGS = tuple(dict.fromkeys(tag for name in DIALECTS for tag in load(name).tags))

@@ -17,8 +17,8 @@ from plait.core.result import Result
 from plait.core.sampling_theory import branches_needed, majority_probability
 from plait.planners._shared.drafts import Draft
 from plait.planners._shared.steps import Asker
-from plait.planners.auto import Auto
-from plait.planners.auto.rules import Limits, Signs, counterfactual, decide
+from plait.planners.effort.auto import Auto
+from plait.planners.effort.auto.rules import Limits, Signs, counterfactual, decide
 from plait.workers.scripted import Reply
 from tests.planners.driving import drive
 from tests.planners.scripted_runs import ask, brief, checked, read, states

@@ -12,7 +12,7 @@ from plait.core.events import Job
 from plait.core.ops import Text, Think
 from plait.core.plan import Request
 from plait.core.result import Failure, Result, Usage
-from plait.planners.blackboard import Blackboard
+from plait.planners.agents.blackboard import Blackboard
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import SimReport, simulate
 

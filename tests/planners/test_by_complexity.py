@@ -11,8 +11,8 @@ import pytest
 from plait import tool
 from plait.core.errors import FieldError, PluginError
 from plait.core.flow import Answerable, Flow
-from plait.planners.by_complexity import ByComplexity
-from plait.planners.react import React
+from plait.planners.effort.by_complexity import ByComplexity
+from plait.planners.tools.react import React
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, labels
 

@@ -13,9 +13,9 @@ import pytest
 from plait import Orchestrator, tool
 from plait.core.errors import TaskError
 from plait.core.programs import harness, outputs, traced
-from plait.planners.code_search import CodeSearch
-from plait.planners.code_search.choose import Evidence, chosen, decided, mutual
-from plait.planners.code_search.programs import mutated, tests_in as read_tests
+from plait.planners.search.code_search import CodeSearch
+from plait.planners.search.code_search.choose import Evidence, chosen, decided, mutual
+from plait.planners.search.code_search.programs import mutated, tests_in as read_tests
 from plait.tasks.code import Code
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Outcome, Program, Sandbox

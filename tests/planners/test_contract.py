@@ -20,7 +20,7 @@ from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Think
 from plait.core.plan import Plan, Request, Step
 from plait.core.result import Result
-from plait.planners.threads.dialects import load
+from plait.planners.threads.threads.dialects import load
 from plait.runtime.driver.flows import first_patch
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
@@ -28,7 +28,7 @@ from tests.plugin_names import module_names
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = module_names("planners")
-DIALECTS = module_names("planners/threads/dialects")
+DIALECTS = module_names("planners/threads/threads/dialects")
 PROMPT = "Translate these words into German: water, light, air."
 NO_PAPER = {"single", "fixed"}
 """One call, and what a person wrote."""
@@ -191,7 +191,7 @@ def test_a_planner_says_where_it_is_from_its_defaults_and_what_differs(name: str
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_dialect_says_where_it_is_from_its_defaults_and_what_differs(name: str) -> None:
-    doc = " ".join((ROOT / "planners" / "threads" / "dialects" / f"{name}.py").read_text().split('"""')[1].split())
+    doc = " ".join((ROOT / "planners/threads/threads/dialects" / f"{name}.py").read_text().split('"""')[1].split())
     assert name == "countdown" or re.search(r"arXiv \d{4}\.\d{5}", doc)
     assert name == "countdown" or re.search(r"\bdefaults\b", doc, re.IGNORECASE)
     assert name == "countdown" or re.search(r"\bdiffer", doc, re.IGNORECASE)
@@ -206,7 +206,7 @@ def test_a_planner_has_an_offline_example_tests_and_its_place_in_the_documents(n
     assert examples, f"no example that needs no model uses {name}"
     tests = [path for folder in ("planners", "policies") for path in (ROOT / "tests" / folder).glob("test_*.py")
              if path.name not in ("test_contract.py", "test_corpus.py")]  # fmt: skip
-    assert any(used.search(path.read_text()) or f"planners.{name} " in path.read_text() for path in tests)
+    assert any(used.search(path.read_text()) or f".{name} " in path.read_text() for path in tests)
     document = (ROOT / "docs" / "planners.md").read_text()
     section = document.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
     assert f"`{name}`" in document.partition("\n## ")[0], "it is not in the table of when to use which"

@@ -22,7 +22,7 @@ from plait.core.errors import PlaitError
 from plait.core.interfaces import Planner
 from plait.core.ops import Think
 from plait.core.plan import Plan
-from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.runtime.client.answer import Answer
 from plait.runtime.driver import expander
 from plait.workers.scripted import Reply, Scripted
@@ -115,7 +115,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     }
     for name in module_names("planners"):
         if name == "threads":
-            for dialect in module_names("planners/threads/dialects"):
+            for dialect in module_names("planners/threads/threads/dialects"):
                 small = {"max_rounds": 3, "max_threads": 20}
                 asked = COUNTDOWN if dialect == "countdown" else ("plain", PUZZLE)
                 yield f"threads-{dialect}", "threads", {"dialect": dialect, **small}, asked
@@ -293,7 +293,7 @@ async def test_a_plan_longer_than_its_limit_is_run_as_far_as_it() -> None:
 
 @pytest.mark.parametrize("text", CORPUS)
 def test_a_written_plan_is_the_same_in_pieces(text: str) -> None:
-    from plait.planners.llmcompiler import PlanReader
+    from plait.planners.tools.llmcompiler import PlanReader
 
     def read(pieces: list[str]) -> object:
         reader = PlanReader.of_text(LLMCompiler(), ())

@@ -13,8 +13,8 @@ from plait.core.ops import Join, Structured, Text, Think
 from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.planners._shared.json_text import read_object
-from plait.planners.decompose import Decompose
-from plait.planners.decompose.rules import Split, faults, read as read_split, signals, tier
+from plait.planners.split.decompose import Decompose
+from plait.planners.split.decompose.rules import Split, faults, read as read_split, signals, tier
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, labels, made, prompt, states
 

@@ -13,7 +13,7 @@ from plait import AsyncOrchestrator, tool
 from plait.core.events import Job
 from plait.core.plan import Request
 from plait.core.result import Failure
-from plait.planners.deepprune import DeepPrune
+from plait.planners.votes.deepprune import DeepPrune
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.driving import Outcome, drive
 

@@ -19,8 +19,8 @@ from plait.core.plan import Request
 from plait.core.programs import outputs, timed
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
-from plait.planners.evolve import Evolve
-from plait.planners.evolve.population import Grid, Member, better, spread
+from plait.planners.search.evolve import Evolve
+from plait.planners.search.evolve.population import Grid, Member, better, spread
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply, Scripted

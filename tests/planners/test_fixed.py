@@ -13,7 +13,7 @@ from plait.core.errors import PlanError
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Text, Think
 from plait.core.plan import Request
-from plait.planners.fixed import Fixed
+from plait.planners.tools.fixed import Fixed
 from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 

@@ -17,8 +17,8 @@ from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Plugin, Text, Think
 from plait.core.plan import Request
-from plait.planners.llmcompiler import LLMCompiler
-from plait.planners.llmcompiler.prompts import signature
+from plait.planners.tools.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler.prompts import signature
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted

@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 from plait import tool
 from plait.core.errors import PluginError
 from plait.core.ops import Think
-from plait.planners.llmcompiler import LLMCompiler
-from plait.planners.llmcompiler.prompts import expression
-from plait.planners.llmcompiler.tool_calls import NativeCalls
+from plait.planners.tools.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler.prompts import expression
+from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers._shared.prompt import Prompter
 from plait.workers.scripted import Reply, Scripted

@@ -14,8 +14,8 @@ from plait.core.interfaces import Brief
 from plait.core.ops import Call, Plugin
 from plait.core.plan import Request
 from plait.core.values import substitute
-from plait.planners.llmcompiler import LLMCompiler
-from plait.planners.llmcompiler.parser import PlanText
+from plait.planners.tools.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler.parser import PlanText
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted

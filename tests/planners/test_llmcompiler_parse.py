@@ -13,10 +13,10 @@ from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.core.values import json_references, substitute
-from plait.planners.llmcompiler import LLMCompiler
-from plait.planners.llmcompiler.arguments import parse_arguments, read_plain
-from plait.planners.llmcompiler.parser import PlanText
-from plait.planners.llmcompiler.reader import UNREAD, PlanReader
+from plait.planners.tools.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler.arguments import parse_arguments, read_plain
+from plait.planners.tools.llmcompiler.parser import PlanText
+from plait.planners.tools.llmcompiler.reader import UNREAD, PlanReader
 
 
 def parse(text: str, *tools) -> dict:

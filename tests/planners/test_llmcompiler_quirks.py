@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler import LLMCompiler
 
 
 def ref(step: str) -> dict[str, str]:

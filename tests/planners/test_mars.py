@@ -11,8 +11,8 @@ import pytest
 from plait.core.events import Job
 from plait.core.plan import Request
 from plait.core.result import Failure
-from plait.planners.mars import Mars
-from plait.planners.mars.rule import Look, Seen, Switching, calibrated, safe
+from plait.planners.votes.mars import Mars
+from plait.planners.votes.mars.rule import Look, Seen, Switching, calibrated, safe
 from tests.planners.driving import Outcome, drive
 
 

@@ -14,7 +14,7 @@ from plait.core.ops import Call, Text, Think
 from plait.core.plan import Request
 from plait.core.result import Failure, Result, Signals, Usage
 from plait.core.tools.tool import ToolSpec
-from plait.planners.partial_rollout import PartialRollout
+from plait.planners.votes.partial_rollout import PartialRollout
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import SimReport, simulate
 

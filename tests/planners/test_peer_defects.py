@@ -11,8 +11,8 @@ import pytest
 from plait import AsyncOrchestrator, Plugin
 from plait.core.ops import Think
 from plait.core.result import Failure, Result
-from plait.planners.threads import Threads
-from plait.planners.threads.dialects import load
+from plait.planners.threads.threads import Threads
+from plait.planners.threads.threads.dialects import load
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.scripted_runs import ask, states
 from tests.planners.test_threads_apr import CALL, LAST, NONE, PUZZLE, SEARCH

@@ -9,7 +9,7 @@ import pytest
 
 from plait.core.errors import FieldError
 from plait.core.ops import Plugin
-from plait.planners.portfolio import Arm, Portfolio
+from plait.planners.effort.portfolio import Arm, Portfolio
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted import Reply, Scripted
 

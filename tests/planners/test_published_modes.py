@@ -10,11 +10,11 @@ from plait.core.plan import Request
 from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.planners._shared.steps import NO_THINKING
-from plait.planners.llmcompiler import LLMCompiler
-from plait.planners.sample import Sample
-from plait.planners.single import Single
-from plait.planners.skeleton_graph import SkeletonGraph
-from plait.planners.think_summarize import ThinkSummarize
+from plait.planners.split.skeleton_graph import SkeletonGraph
+from plait.planners.tools.llmcompiler import LLMCompiler
+from plait.planners.votes.sample import Sample
+from plait.planners.votes.single import Single
+from plait.planners.votes.think_summarize import ThinkSummarize
 from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply

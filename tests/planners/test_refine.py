@@ -11,8 +11,8 @@ from plait.core.errors import FieldError
 from plait.core.ops import Join, Plugin, Think
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
-from plait.planners.refine import Refine
-from plait.planners.refine.prompts import chosen
+from plait.planners.votes.refine import Refine
+from plait.planners.votes.refine.prompts import chosen
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, named, prompt, read, states
 

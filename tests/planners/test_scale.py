@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from plait.planners.scale import Scale, Tally, isotonic
+from plait.planners.effort.scale import Scale, Tally, isotonic
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, labels
 from tests.planners.two_models import Models, ran

@@ -10,8 +10,8 @@ from plait.core.interfaces import Brief
 from plait.core.ops import Join, Plugin, Text, Think
 from plait.core.plan import Request
 from plait.core.result import Failure
-from plait.planners.sample import Sample
-from plait.planners.single import Single
+from plait.planners.votes.sample import Sample
+from plait.planners.votes.single import Single
 from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 from tests.planners.driving import drive

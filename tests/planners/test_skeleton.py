@@ -9,8 +9,8 @@ from plait import AsyncOrchestrator
 from plait.core.errors import FieldError, PluginError
 from plait.core.ops import Join, Plugin, Structured, Text, Think
 from plait.core.result import Result
-from plait.planners.skeleton import Skeleton
-from plait.planners.skeleton.text import letter, points
+from plait.planners.split.skeleton import Skeleton
+from plait.planners.split.skeleton.text import letter, points
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.scripted_runs import ask, brief, checked, labels, made, named, prompt, states
 

@@ -13,7 +13,7 @@ from plait.core.ops import Text, Think
 from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.planners._shared.sub_problems import HARDEST, GraphText, Part
-from plait.planners.skeleton_graph import SkeletonGraph
+from plait.planners.split.skeleton_graph import SkeletonGraph
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, labels, named, prompt, read, states
 

@@ -16,7 +16,7 @@ from plait.core.ops import Call, Text, Think
 from plait.core.plan import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
-from plait.planners.speculate import Speculate, best_window
+from plait.planners.effort.speculate import Speculate, best_window
 from plait.runtime.simulation.latency import Host, LatencyModel
 from plait.runtime.simulation.simulator import SimReport, simulate
 

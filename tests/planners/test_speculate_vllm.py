@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plait import AsyncOrchestrator
-from plait.planners.speculate import Speculate
+from plait.planners.effort.speculate import Speculate
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.engine import Engine

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plait.planners.ssr.strategies import POOL, Counts, Strategy, choose
+from plait.planners.effort.ssr.strategies import POOL, Counts, Strategy, choose
 from tests.planners.two_models import Models, goes_on, ran
 
 TARGET = " t1\n t2\n t3\n t4\n Answer: 7"

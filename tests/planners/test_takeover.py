@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from plait.core.errors import FieldError
-from plait.planners.takeover import Takeover, p_value, scores_of
+from plait.planners.effort.takeover import Takeover, p_value, scores_of
 from plait.tasks.plain import Plain
 from tests.planners.two_models import Models, goes_on, ran
 

@@ -12,8 +12,8 @@ from plait.core.events import Job
 from plait.core.ops import Text, Think
 from plait.core.plan import Request
 from plait.core.result import Failure, Result, Usage
-from plait.planners.debate import Debate
-from plait.planners.layers import Layers
+from plait.planners.agents.debate import Debate
+from plait.planners.agents.layers import Layers
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply

@@ -9,7 +9,7 @@ from plait.core.ops import Join, Think
 from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.planners._shared.drafts import Draft, block, drafts_of, histogram, ranked
-from plait.planners.think_summarize import ThinkSummarize
+from plait.planners.votes.think_summarize import ThinkSummarize
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, made, named, prompt, states
 

@@ -14,8 +14,8 @@ from plait.core.interfaces import Brief
 from plait.core.ops import Join, Plugin, Ref, Text, Think
 from plait.core.plan import Plan, Request, Step
 from plait.core.result import Failure, Result
-from plait.planners.threads import Threads
-from plait.planners.threads.dialects import Dialect, load
+from plait.planners.threads.threads import Threads
+from plait.planners.threads.threads.dialects import Dialect, load
 from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 from tests.planners import countdown_model as model

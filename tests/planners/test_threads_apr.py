@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from plait.core.errors import FieldError, TaskError
 from plait.core.ops import Think
 from plait.core.result import Failure
-from plait.planners.threads.dialects import load
+from plait.planners.threads.threads.dialects import load
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.test_threads_dialects import by_ending, ends, run
 from tests.planners.token_worker import TokenWorker

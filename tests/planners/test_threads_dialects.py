@@ -12,8 +12,8 @@ from plait import AsyncOrchestrator, Plugin
 from plait.core.errors import PluginError
 from plait.core.ops import Think
 from plait.core.result import Failure
-from plait.planners.threads import Threads
-from plait.planners.threads.dialects import Dialect, load
+from plait.planners.threads.threads import Threads
+from plait.planners.threads.threads.dialects import Dialect, load
 from plait.runtime.client.answer import Answer
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.token_worker import TokenWorker

@@ -10,8 +10,8 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 
 from plait.apps.common.preflight import preflight as look
-from plait.planners.threads import Threads
-from plait.planners.threads.dialects import load
+from plait.planners.threads.threads import Threads
+from plait.planners.threads.threads.dialects import load
 from tests.planners.token_worker import Letters
 
 NAMES = ["multiverse", "npr", "parallel-r1", "threadweaver", "threadweaver-conclusion"]

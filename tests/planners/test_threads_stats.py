@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from plait.planners.threads.dialects import load
+from plait.planners.threads.threads.dialects import load
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.parallelism import TrajectoryTags, activated_share, parallelism, trajectory_lengths
 from tests.planners.test_threads_dialects import MV_INNER, MV_LIST, multiverse, run

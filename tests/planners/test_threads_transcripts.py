@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from plait.core.ops import Think
-from plait.planners.threads import Threads
-from plait.planners.threads.dialects import load
+from plait.planners.threads.threads import Threads
+from plait.planners.threads.threads.dialects import load
 from tests.planners.test_threads_dialects import ASK, run
 from tests.planners.token_worker import TokenWorker
 

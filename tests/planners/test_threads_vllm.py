@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from plait import AsyncOrchestrator, Plugin
 from plait.apps.common.preflight import preflight
 from plait.core.result import Result
-from plait.planners.threads import Threads
-from plait.planners.threads.dialects import Dialect, load
+from plait.planners.threads.threads import Threads
+from plait.planners.threads.threads.dialects import Dialect, load
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.parallelism import parallelism
 from plait.workers.ray import pool

@@ -18,8 +18,8 @@ from plait.core.ops import Plugin, Text, Think
 from plait.core.plan import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer, SearchTree
-from plait.planners.tree import Tree
-from plait.planners.tree.vote import choose
+from plait.planners.search.tree import Tree
+from plait.planners.search.tree.vote import choose
 from plait.policies.schedule.affinity import Affinity
 from plait.policies.schedule.random import Random as Anywhere
 from plait.policies.score.model import Model

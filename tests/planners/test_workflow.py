@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from plait import Orchestrator, tool
 from plait.core.tools.tool import ToolSpec
-from plait.planners.workflow import Workflow
-from plait.planners.workflow.check import check
-from plait.planners.workflow.execute import holds
-from plait.planners.workflow.plan import Ref, abstracted, every, filled, parse, references, repaired
+from plait.planners.tools.workflow import Workflow
+from plait.planners.tools.workflow.check import check
+from plait.planners.tools.workflow.execute import holds
+from plait.planners.tools.workflow.plan import Ref, abstracted, every, filled, parse, references, repaired
 from plait.workers.scripted import Reply
 from plait.workers.tools.plan_library import plan_library
 from tests.runtime.client.test_messages import Seen, said

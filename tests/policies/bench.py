@@ -23,7 +23,7 @@ from plait.core.result import Failure, Result, Signals, Usage
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.machine.views import StepView
-from plait.planners.sample import Sample
+from plait.planners.votes.sample import Sample
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.plugins.spec import parse_plugin

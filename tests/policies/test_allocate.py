@@ -17,7 +17,7 @@ from plait.core.ops import Plugin, Think
 from plait.core.plan import Request
 from plait.core.result import Failure
 from plait.core.states import State
-from plait.planners.adaptive import Adaptive
+from plait.planners.votes.adaptive import Adaptive
 from plait.policies.allocate.by_saturation import BySaturation
 from plait.policies.merge.majority import Majority
 from plait.runtime.plugins.spec import parse_plugin

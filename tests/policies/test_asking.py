@@ -13,7 +13,7 @@ from plait.core.interfaces import Merge
 from plait.core.plan import Request
 from plait.core.result import Failure
 from plait.core.states import State
-from plait.planners.sample import Sample
+from plait.planners.votes.sample import Sample
 from plait.policies.merge.judged import Judged
 from plait.policies.merge.map_reduce import MapReduce
 from plait.policies.merge.pairwise import Pairwise

@@ -19,7 +19,7 @@ from plait.core.plan import Request
 from plait.core.result import Failure, Result
 from plait.core.states import State
 from plait.core.view import Branch
-from plait.planners.sample import Sample
+from plait.planners.votes.sample import Sample
 from plait.policies.merge.equivalent import Equivalent
 from plait.workers.tools import math_equal
 from tests.planners.driving import drive

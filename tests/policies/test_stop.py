@@ -20,7 +20,7 @@ from plait.core.result import Failure
 from plait.core.sampling_theory import beta_mean, branches_needed, coverage, semantic_entropy
 from plait.core.states import State
 from plait.core.view import Branch
-from plait.planners.sample import Sample
+from plait.planners.votes.sample import Sample
 from plait.policies._stopping import Poll, StopRule
 from plait.policies.stop.adaptive_consistency import AdaptiveConsistency, majority_probability
 from plait.policies.stop.confident import Confident

@@ -18,7 +18,7 @@ from plait.core.ops import Call, Function, Join, Think
 from plait.core.plan import Request, Step
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
-from plait.planners.react import React
+from plait.planners.tools.react import React
 from plait.policies.merge.tool_majority import ToolMajority
 from plait.policies.schedule.waves import Waves
 from plait.policies.stop.first_finish import FirstFinish

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from plait.core.tools.tool import ToolSpec
-from plait.planners.tree.calls import about_tools, spoken
+from plait.planners.search.tree.calls import about_tools, spoken
 from plait.tasks.bash_sql.problems import Generated, drawn
 from plait.workers.http import Http
 from plait.workers.scripted import Scripted

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plait.planners.ssr import SSR
-from plait.planners.takeover import Takeover
+from plait.planners.effort.ssr import SSR
+from plait.planners.effort.takeover import Takeover
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.tasks.tables.asking import held_out

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from plait.planners.ssr import SSR
-from plait.planners.takeover import Takeover
+from plait.planners.effort.ssr import SSR
+from plait.planners.effort.takeover import Takeover
 from plait.tasks.tables.asking import held_out
 from studies.takeover import CONDITIONS, PlanText, Row, calibration_of, page_of, planner_of
 from training.tables.generate import Case, plan_text

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plait.apps.rollouts.record import Record, Segment
-from plait.planners.threads.dialects import load
+from plait.planners.threads.threads.dialects import load
 from training.check import solves
 from training.grpo import five
 from training.grpo.threads import play, records, reward

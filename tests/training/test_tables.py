@@ -14,7 +14,7 @@ from plait import AsyncOrchestrator, Plugin
 from plait.core.interfaces import Job, Progress
 from plait.core.ops import Text, Think
 from plait.core.result import Failure, Result
-from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.tasks.tables import Tables
 from plait.tasks.tables.asking import held_out, is_test
 from plait.tasks.tables.language import NAMES

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from plait.core.tools.tool import ToolSpec
-from plait.planners.llmcompiler import LLMCompiler
+from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.tasks.tables import Tables
 from plait.tasks.tables.language import read
 from plait.tasks.tables.plan import PARAMETERS, Facts, answer, carry_out

@@ -1,6 +1,7 @@
 """Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
-A name means, in this order: a file or package of ours (`critical-path` is `policies/schedule/critical_path.py`), an
+A name means, in this order: a file or package of ours in one of the folders of its kind (`critical-path` is
+`policies/schedule/critical_path.py`; planners' folders are families for readers, no part of the name), an
 entry point of an installed distribution (`entry_points.py`), or with a colon a class anywhere (`their_pkg.mod:Class`).
 """
 
@@ -37,7 +38,9 @@ PluginKind = Literal["planner", "policy", "merge", "task", "worker", "search", "
 T = TypeVar("T")
 
 PACKAGES: dict[PluginKind, tuple[str, ...]] = {
-    "planner": ("plait.planners",),
+    "planner": tuple(
+        f"plait.planners.{family}" for family in ("votes", "threads", "tools", "split", "search", "effort", "agents")
+    ),
     "policy": ("plait.policies.schedule", "plait.policies.prune", "plait.policies.stop"),
     "merge": ("plait.policies.merge", "plait.policies.allocate"),
     "task": ("plait.tasks",),

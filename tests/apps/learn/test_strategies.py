@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.apps.learn.strategies import utility
-from plait.planners.portfolio import Portfolio
+from plait.planners.effort.portfolio import Portfolio
 
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
 

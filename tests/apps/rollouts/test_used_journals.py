@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from plait.apps.rollouts.store import read_rollouts
-from plait.planners.sample import Sample
+from plait.planners.votes.sample import Sample
 
 ROOT = Path(__file__).parents[3]
 OLD = ROOT / "tests" / "runtime" / "journal" / "data" / "format-2.plait"

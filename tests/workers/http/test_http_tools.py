@@ -17,7 +17,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import Function, Sampling, Text, Think
 from plait.core.result import Failure, Result
-from plait.planners.llmcompiler.tool_calls import NativeCalls
+from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
 from plait.workers._shared.function_calls import Calls
 from plait.workers.http import Http
 

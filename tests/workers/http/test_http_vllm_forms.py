@@ -20,7 +20,7 @@ from plait import AsyncOrchestrator
 from plait.core.events import Job
 from plait.core.ops import Function, Sampling, Structured, Text, Think
 from plait.core.result import Failure, Result
-from plait.planners.single import Single
+from plait.planners.votes.single import Single
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.http import Http
 

@@ -10,8 +10,8 @@ import pytest
 from plait import AsyncOrchestrator
 from plait.core.errors import PluginError, ToolError
 from plait.core.ops import Plugin
-from plait.planners.react import React
-from plait.planners.tree import Tree
+from plait.planners.search.tree import Tree
+from plait.planners.tools.react import React
 from plait.runtime.plugins.loader import Plugins
 from plait.tasks.bash_sql import BashSql as Task
 from plait.tasks.bash_sql.problems import KINDS, Generated, drawn

@@ -14,7 +14,7 @@ import pytest
 
 from plait import AsyncOrchestrator
 from plait.core.errors import ConfigError, ToolError
-from plait.planners.tree import Tree
+from plait.planners.search.tree import Tree
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.reward import reward_model
 

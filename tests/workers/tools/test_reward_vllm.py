@@ -12,7 +12,7 @@ import pytest
 
 from plait import AsyncOrchestrator
 from plait.core.ops import Plugin
-from plait.planners.tree import Tree
+from plait.planners.search.tree import Tree
 from plait.workers.engine import Engine
 from plait.workers.tools.reward import reward_model
 

@@ -1,0 +1,1 @@
+"""Planners whose agents read one another."""

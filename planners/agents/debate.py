@@ -1,0 +1,112 @@
+"""Planner `debate`: several agents answer, read one another's answers, and answer again; the majority decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from plait.core.awaited import Line, StepFailed
+from plait.core.errors import PlannerError
+from plait.core.flow import Answerable, Context, Flow
+from plait.core.ops import Plugin
+
+from .._shared.flips import Flips, agreed, table
+from .._shared.steps import OnePlugin, visible
+
+__all__ = ["Debate"]
+
+_SEEN = "These are the answers of other agents:\n\n{answers}\n\nUse them as advice. {question}"
+_AGAIN = "Give your answer to the question again."
+
+
+class Debate(Flow):
+    """Agents that read one another (multi-agent debate, Du et al., arXiv 2305.14325).
+
+    Each agent answers, then reads the last answers of the others and answers again, in the same conversation, so that
+    its prefix is cached. It ends after `rounds`, when all agree, or when a round has changed nothing; then they vote.
+    `why` tells what each round changed (to right, to wrong): answers that only follow the majority cost tokens and win
+    nothing, so compare with `sample` at the same number of calls before you choose it.
+
+    Differs from the original: agents run side by side; an agent that fails keeps its last answer, and one without an
+    answer does not vote; it ends early. Defaults: 3 agents, 2 rounds, temperature 0.8.
+    """
+
+    n_option = "agents"
+    agents: int = Field(default=3, ge=2)
+    """How many."""
+    rounds: int = Field(default=2, ge=1)
+    """Most rounds, the first answers included."""
+    sparse: int | None = Field(default=None, ge=1)
+    """How many of the others each one reads: its next neighbours in a ring. All by default."""
+    hide_answers: bool = False
+    """Show the others' arguments without the line that claims their answer, against conformity."""
+    keep_first: bool = False
+    """Let the first answers vote beside the last: they were given in private."""
+    merge: OnePlugin = Plugin(name="majority")
+    """How the answers become one."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Most tokens of one answer."""
+    temperature: float = Field(default=0.8, ge=0.0)
+    """0 makes all agents say the same."""
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Have the agents answer, read and answer again, and vote."""
+        task, flips = ctx.brief.task, list[Flips]()
+        first = await self._round(ctx, [self._ask(ctx, None, question, i, 1) for i in range(self.agents)], [])
+        lines = first
+        for number in range(2, self.rounds + 1):
+            before = [task.extract(each.line) if each is not None else None for each in lines]
+            if agreed(before, task):
+                break
+            asked = [
+                None if each is None else self._ask(ctx, each, self._seen(lines, i), i, number)
+                for i, each in enumerate(lines)
+            ]
+            lines = await self._round(ctx, asked, lines)
+            flips.append(Flips.of(number, before, [task.extract(each.line) if each else None for each in lines], task))
+            if not flips[-1].changed:
+                break
+        voters = dict.fromkeys([*(first if self.keep_first else ()), *lines])
+        voting = [each for each in voters if each is not None]
+        vote = ctx.join(voting, self.merge, tolerate="best-effort", name="vote")
+        return ctx.answer(vote, table(flips), name="answer")
+
+    def _ask(self, ctx: Context, before: Line | None, prompt: str, agent: int, number: int) -> Line:
+        think = ctx.think if before is None else before.think
+        return think(
+            prompt,
+            name=f"agent-{agent + 1}-round-{number}",
+            label=f"agent {agent + 1}, round {number}",
+            chat=ctx.brief.task.chat(),
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+        )
+
+    @staticmethod
+    async def _round(ctx: Context, asked: Sequence[Line | None], before: Sequence[Line | None]) -> list[Line | None]:
+        """Wait for a round; who failed keeps what it had said before."""
+        await ctx.gather(*(each for each in asked if each is not None), return_exceptions=True)
+        lines: list[Line | None] = []
+        for place, each in enumerate(asked):
+            done = each is not None and each.done
+            lines.append(each if done else before[place] if before else None)
+        if not any(lines):
+            error = next(each.error for each in asked if each is not None)
+            raise error if isinstance(error, StepFailed) else PlannerError("no agent has answered")
+        return lines
+
+    def _seen(self, lines: Sequence[Line | None], agent: int) -> str:
+        """Return the message that shows an agent what the others said."""
+        others = [lines[(agent + step) % len(lines)] for step in range(1, len(lines))]
+        shown = [visible(each.text).strip() for each in others[: self.sparse] if each is not None]
+        if self.hide_answers:
+            shown = [_without_claim(each) for each in shown]
+        answers = "\n\n".join(f"One agent: {each}" for each in shown)
+        return f"\n\n{_SEEN.format(answers=answers, question=_AGAIN)}\n"
+
+
+def _without_claim(text: str) -> str:
+    """Return an argument without the lines that claim an answer."""
+    kept = [line for line in text.splitlines() if "answer" not in line.casefold() and "\\boxed" not in line]
+    return "\n".join(kept) or "(no argument)"

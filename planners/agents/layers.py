@@ -1,0 +1,92 @@
+"""Planner `layers`: each layer of answers reads those of the layer before; a last call makes one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from plait.core.awaited import Line
+from plait.core.chat import Message
+from plait.core.flow import Answerable, Context, Flow
+
+from .._shared.flips import Flips, agreed, table
+from .._shared.steps import visible
+
+__all__ = ["Layers"]
+
+_REFERENCES = """\
+You have been given answers of several models to the user's latest question. Synthesize them into one answer of high \
+quality. Judge them critically: some may be biased or wrong. Do not merely repeat them.
+
+{answers}"""
+
+
+class Layers(Flow):
+    """Answers in layers (Mixture-of-Agents, Wang et al., arXiv 2406.04692).
+
+    The first layer answers the question; each further layer, and the call that aggregates the last one, reads all
+    answers of the layer before, as a message of the system. It ends early when all answers of a layer agree. `why`
+    tells what each layer changed. With one model in all places this is Self-MoA (arXiv 2502.00674), which often does
+    better than a mixture; compare with `sample` at the same number of calls before you choose it.
+
+    Differs from the original: the answers of a layer run side by side and stand in a shuffled order, by the request's
+    seed; an answer that fails is left out; it ends early. Defaults: 3 layers with the aggregating one, 6 answers in a
+    layer, temperature 0.7, 512 tokens.
+    """
+
+    n_option = "width"
+    layers: int = Field(default=3, ge=2)
+    """How many, the aggregating call included."""
+    width: int = Field(default=6, ge=1)
+    """Answers in a layer."""
+    models: tuple[str, ...] = ()
+    """Names of the models, in turn; the worker's own by default."""
+    aggregator: str | None = None
+    """The model that aggregates."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Most tokens of one answer."""
+    temperature: float = Field(default=0.7, ge=0.0)
+    """Of the answers; the aggregating call is greedy."""
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Have each layer read the one before, and aggregate."""
+        task, flips = ctx.brief.task, list[Flips]()
+        lines: list[Line] = []
+        for layer in range(1, self.layers):
+            before = [task.extract(each.line) for each in lines]
+            asked = [self._ask(ctx, question, lines, layer, i) for i in range(self.width)]
+            ended = await ctx.gather(*asked, return_exceptions=True)
+            done = [each for each in asked if each.done]
+            if not done:
+                raise next(each for each in ended if isinstance(each, BaseException))
+            if layer > 1 and len(done) == len(before):
+                flips.append(Flips.of(layer, before, [task.extract(each.line) for each in done], task))
+            lines = done
+            if agreed([task.extract(each.line) for each in lines], task):
+                return ctx.answer(lines[0], f"all {len(lines)} of layer {layer} agree; {table(flips)}", name="answer")
+        last = await self._ask(ctx, question, lines, self.layers, 0, last=True)
+        return ctx.answer(last, f"aggregated of {len(lines)}; {table(flips)}", name="answer")
+
+    def _ask(
+        self, ctx: Context, question: str, read: Sequence[Line], layer: int, place: int, last: bool = False
+    ) -> Line:
+        history = list(ctx.brief.request.messages)
+        shown = [visible(each.text).strip() for each in read]
+        ctx.random.shuffle(shown)
+        answers = "\n".join(f"{number}. {text}" for number, text in enumerate(shown, 1))
+        if read:
+            history.insert(0, Message(role="system", content=_REFERENCES.format(answers=answers)))
+        model = self.aggregator if last else self.models[place % len(self.models)] if self.models else None
+        chat = ctx.brief.task.chat()
+        prompt = question if chat or not read else f"{_REFERENCES.format(answers=answers)}\n\n{question}"
+        return ctx.think(
+            prompt,
+            name="aggregate" if last else f"layer-{layer}-{place + 1}",
+            label="aggregate" if last else f"layer {layer}, answer {place + 1}",
+            chat=chat,
+            messages=history if chat else (),
+            model=model,
+            max_tokens=self.max_tokens,
+            temperature=0.0 if last else self.temperature,
+        )

@@ -1,0 +1,153 @@
+"""The decision list of the planner `auto`: which way of solving follows from the answers of a few probes.
+
+Sources: Adaptive-Consistency (arXiv 2305.11860) for agreement; the saturation model of test-time scaling (arXiv
+2505.20522) for the number of samples with a verifier. The literature on serial against parallel reasoning contradicts
+itself, so the other thresholds are options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from plait.core.sampling_theory import beta_mean, branches_needed, majority_probability, votes_needed
+
+from ..._shared.drafts import Draft
+
+Choice = Literal["probes", "vote", "best-of", "threads", "serial", "refine", "sequential"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The budget that is left, and facts about the model."""
+
+    tokens: int | None = None
+    """Tokens that may still be generated; `None`: no limit."""
+    seconds: float | None = None
+    """Seconds of the whole run; `None`: no limit."""
+    call_tokens: int = 1024
+    """Most tokens of one more call."""
+    deep_tokens: int = 4096
+    """Most tokens of one deep attempt."""
+    rate: float | None = None
+    """Tokens a second that one line of generation makes, if known."""
+    most: int = 16
+    """Most samples, probes included."""
+    words: bool = True
+    """The model reads prompts in words, and not those of its training alone: it can be asked to refine."""
+    strong: bool = False
+    """The model gains from reading its own attempts."""
+    threads: bool = False
+    """The model can spawn threads."""
+    threads_from: int = 4096
+    """Tokens that must be left for threads to be worth while."""
+    agreement: float = 0.95
+    """Probability at which the first answer leads surely."""
+    epsilon: float = 0.01
+    """With a verifier: gain of one more sample below which there are enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Facts about the probes' answers."""
+
+    probes: int
+    answers: int
+    """Probes with a short answer, which can be counted."""
+    first: int
+    """Votes for the most frequent answer."""
+    second: int
+    right: bool
+    """One was verified."""
+    judged: bool
+    """The task has a verifier that can tell."""
+
+    @classmethod
+    def of(cls, drafts: Sequence[Draft], verifier: bool = False) -> Signs:
+        """Count the answers of probes. `verifier`: the task has one, even if no probe gave it an answer to judge."""
+        votes: dict[str, int] = {}
+        for draft in drafts:
+            if draft.key is not None and draft.claim is not None:
+                votes[draft.key] = votes.get(draft.key, 0) + 1
+        counts = [*sorted(votes.values(), reverse=True), 0, 0]
+        judged = any(draft.verified is not None for draft in drafts) or (verifier and not votes)
+        right = any(draft.verified is True for draft in drafts)
+        return cls(len(drafts), sum(votes.values()), counts[0], counts[1], right, judged)
+
+
+Way = tuple[Choice, int, str]
+"""A way to go on, how many samples or rounds it takes, and the reason."""
+
+
+def decide(signs: Signs, limits: Limits) -> Way:
+    """Return the way to go on: that of the first rule that holds."""
+    return next(ways(signs, limits))
+
+
+def counterfactual(signs: Signs, limits: Limits) -> Way | None:
+    """Return the way of the next rule that holds and chooses differently; `None` if there is none."""
+    chosen, *others = ways(signs, limits)
+    return next((way for way in others if way[0] != chosen[0]), None)
+
+
+def ways(signs: Signs, limits: Limits) -> Iterator[Way]:
+    """Yield the ways whose rules hold, in the order of the rules."""
+    counts = f"{signs.first} of {signs.probes} probes agree"
+    if signs.right:
+        yield "probes", 0, "a probe is verified"
+    if limits.tokens is not None and limits.tokens < min(64, limits.call_tokens):
+        yield "probes", 0, f"{limits.tokens} tokens are left, too few for another call"
+        return
+    sure = majority_probability(signs.first, signs.second)
+    if signs.answers and sure >= limits.agreement and not signs.judged:
+        yield "probes", 0, f"{counts}, the first answer leads with probability {sure:.3f}"
+    if limits.threads and (limits.tokens is None or limits.tokens >= limits.threads_from):
+        yield "threads", 0, "the model can spawn threads, and there are tokens for them"
+    affordable = limits.most - signs.probes
+    if limits.tokens is not None:
+        affordable = min(affordable, limits.tokens // limits.call_tokens)
+    if signs.judged:
+        p = beta_mean(0, signs.probes)
+        wanted = branches_needed(p, limits.epsilon) - signs.probes
+        more = max(1, min(wanted, affordable))
+        said = f"there is a verifier, and {signs.probes} wrong probes leave a success rate of about {p:.2f}"
+        yield "best-of", more, f"{said}: {more} more samples" + _held(more, wanted)
+    if _is_short(limits) and limits.words:
+        yield "refine", 1, f"the time allows one more call: it reads all probes ({counts})"
+    strong = limits.strong and limits.words
+    if signs.answers == 0 and limits.words:
+        yield "refine", 1, "the probes are prose, which no vote can count: one call reads them all"
+    if signs.answers == 0:
+        yield "serial", 1, "no probe came to an answer: one deep attempt"
+        return
+    if signs.first == 1 and signs.answers > 1:
+        if strong:
+            yield "sequential", _rounds(limits), f"all {signs.answers} answers differ, and the model is strong"
+        yield "serial", 1, f"all {signs.answers} answers differ: one deep attempt, not more of the same"
+    if strong and limits.tokens is not None and affordable < limits.most - signs.probes:
+        yield "sequential", _rounds(limits), "few tokens are left, and the model is strong"
+    # A vote needs a clear lead; how many samples would contain a right answer says nothing about that.
+    wanted = votes_needed(signs.first, signs.second, limits.agreement, limits.most) - signs.first - signs.second
+    more = max(0, min(wanted, affordable))
+    if more == 0:
+        yield "vote", 0, f"{counts}, not surely enough ({sure:.2f})" + _held(more, wanted)
+    else:
+        yield "vote", more, f"{counts}, not surely enough ({sure:.2f}): {more} more samples" + _held(more, wanted)
+    yield "serial", 1, "one deep attempt"
+
+
+def _is_short(limits: Limits) -> bool:
+    """Whether there is time for one more call only; without a rate every time limit counts as short."""
+    if limits.seconds is None:
+        return False
+    return limits.rate is None or limits.seconds * limits.rate < 3 * limits.call_tokens
+
+
+def _rounds(limits: Limits) -> int:
+    left = 3 if limits.tokens is None else limits.tokens // limits.call_tokens
+    return max(1, min(3, left))
+
+
+def _held(more: int, wanted: int) -> str:
+    return f" (of {wanted}, which the limits do not allow)" if more < wanted else ""

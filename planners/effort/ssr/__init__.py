@@ -1,0 +1,196 @@
+"""Planner `ssr`: a draft model writes steps along several strategies; the target model keeps or rewrites each step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from plait.core.awaited import Asked, Awaited, Joined, StepFailed
+from plait.core.errors import PlannerError
+from plait.core.flow import Answerable, Context, Flow
+from plait.core.ops import Plugin
+
+from ..._shared.relay import Piece, Relay
+from ..._shared.steps import OnePlugin
+from .strategies import POOL, Counts, Strategy, choose
+
+__all__ = ["SSR"]
+
+_USEFUL = (
+    "{question}\n\nA way to go about it: {strategy}\nHow useful is that here, from 0 (useless) to 9 (decisive)? "
+    "One digit:\n"
+)
+_ALONG = "\n\nGo about it in this way: {strategy}\n"
+_MARKS = tuple("0123456789")
+_HIGHEST = 9.0
+
+
+class SSR(Flow):
+    """Speculative parallel scaling of reasoning (SSR, arXiv 2505.15340), with steps verified in batches (Lookahead
+    Reasoning, arXiv 2506.19830).
+
+    The target scores the strategies of a pool for this request, one token each, and the best `n` get a path each. On a
+    path the draft writes step after step, up to `window` ahead; the target gives each a mark from 0 to 9 as soon as it
+    is written. The steps before the first mark below `tau` stand, and the target writes that step anew in place of the
+    draft's. A vote decides between the paths' answers.
+
+    With `tau` above 9 the target writes all, and every path is what the target alone would have written; with 0 the
+    draft does.
+
+    Strategies are data: an id, a text, tags. They are chosen to have high scores together and different tags
+    (`cover`). `known` holds wins and losses of strategies in earlier runs of a task: the score is then drawn from
+    Beta(1 + wins + 4 m, 1 + losses + 4 (1 - m)), where m is the mark in [0, 1] (Thompson sampling). Requests of a task
+    that has prompts of its own, and cannot be told a strategy, get `n` paths that differ by their seeds.
+
+    The paper's pool, threshold and prompts were not at hand: these are ours, and 7 is the threshold as it is commonly
+    quoted. Defaults: 3 paths of 24 steps, a window of 4, temperature 0.7.
+    """
+
+    n_option: ClassVar[str | None] = "n"
+
+    draft: str | None = None
+    """Name of the model that drafts; by default any."""
+    target: str | None = None
+    """Name of the model that scores and rewrites; by default any."""
+    n: int = Field(default=3, ge=1, le=64)
+    """Paths."""
+    tau: float = Field(default=7.0, ge=0.0, le=10.0)
+    """Mark from which on a drafted step stands; above 9 none does."""
+    window: int = Field(default=4, ge=1, le=64)
+    """Steps that the draft may be ahead of the last one that stands."""
+    early: Literal["all", "two", "first"] = "all"
+    """When the vote begins: after all paths, after the first two whose answers are the same, or after the first."""
+    strategies: tuple[Strategy, ...] = POOL
+    """The pool; empty: paths differ by their seeds alone."""
+    cover: float = Field(default=0.3, ge=0.0)
+    """What a tag that no chosen strategy has adds to a score in [0, 1]."""
+    known: dict[str, Counts] = {}
+    """Wins and losses of strategies, by id, as `{"cases": {"wins": 3, "losses": 1}}`."""
+    scorer: OnePlugin = Plugin(name="model")
+    """Scores steps in [0, 1], which is a mark from 0 to 9. `model` asks the target for the digit."""
+    stop: str = Field(default="\n\n", min_length=1)
+    """Where a step ends."""
+    steps: int = Field(default=24, ge=1, le=1000)
+    """Most steps of a path."""
+    max_tokens: int = Field(default=256, ge=1)
+    """Most tokens of a step."""
+    temperature: float = Field(default=0.7, ge=0.0)
+    """Of both models; 0 is greedy."""
+    merge: OnePlugin = Plugin(name="majority")
+    """The merge of the paths."""
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Choose strategies, write the paths side by side, and vote."""
+        chosen = await self._chosen(ctx, question)
+        counts = Kept()
+        paths = [ctx.gather(self._path(ctx, question, number, each, counts)) for number, each in enumerate(chosen, 1)]
+        ended = await self._enough(ctx, paths)
+        if not ended:
+            raise next((each.error for each in paths if each.error is not None), PlannerError("no path ended"))
+        ways = ", ".join(each.id for each in chosen if each is not None)
+        said = f"{counts}{f'; strategies: {ways}' if ways else ''}"
+        if len(ended) == 1:
+            return ctx.answer(ended[0], said, name="answer")
+        vote = ctx.join(ended, self.merge, name="vote", label=f"{self.merge.name} of {len(ended)}")
+        return ctx.answer(vote, said, name="answer")
+
+    async def _chosen(self, ctx: Context, question: str) -> Sequence[Strategy | None]:
+        """Return the strategies of the paths; `None` where a path has none."""
+        if not self.strategies or not ctx.brief.task.chat():
+            return [None] * self.n
+        asked = [
+            ctx.think(
+                _USEFUL.format(question=question, strategy=each.text), labels=_MARKS, model=self.target, label=each.id
+            )
+            for each in self.strategies
+        ]
+        await ctx.gather(*asked, return_exceptions=True)
+        marks = [_expected(line.labels) if line.done else None for line in asked]
+        return choose(self.strategies, marks, self.known, self.n, self.cover, ctx.random.randrange(1 << 52))
+
+    async def _enough(self, ctx: Context, paths: Sequence[Awaited[list[Joined]]]) -> list[Joined]:
+        """Return the paths that ended, once there are as many as `early` wants; the others are given up."""
+        task, left = ctx.brief.task, list(paths)
+        ended: list[Joined] = []
+        while left:
+            await ctx.first(_ended(each) for each in left)
+            for each in [each for each in left if each.ended]:
+                left.remove(each)
+                if each.error is None:
+                    ended += each.outcome()
+            answers = [task.extract(each.text) for each in ended]
+            keys = [task.key(answer) for answer in answers if answer is not None]
+            if (self.early == "first" and keys) or (self.early == "two" and len(set(keys)) < len(keys)):
+                for each in left:
+                    ctx.cancel(each, "enough paths have ended")
+                break
+        return ended
+
+    async def _path(self, ctx: Context, question: str, number: int, strategy: Strategy | None, counts: Kept) -> Joined:
+        """Write one path, and return a step whose value is its text."""
+        along = "" if strategy is None else _ALONG.format(strategy=strategy.text)
+        relay = Relay(ctx, question + along, self.scorer, self.target)
+        last: Piece | None = None
+        while last is None or not (last.ended or last.number >= self.steps):
+            ahead = await self._ahead(relay, last, number) if self.tau <= _HIGHEST else []
+            stand = next((i for i, (_, mark) in enumerate(ahead) if mark < self.tau), len(ahead))
+            last = ahead[stand - 1][0] if stand else last
+            counts.drafted += len(ahead)
+            counts.kept += stand
+            if stand < len(ahead) or not ahead:
+                counts.rewritten += 1
+                last = await self._write(relay, last, self.target, f"target {number}")
+        text = "" if last is None else last.whole
+        return await ctx.answer(text, name=f"path-{number}", label=strategy.id if strategy else f"path {number}")
+
+    async def _ahead(self, relay: Relay, last: Piece | None, number: int) -> list[tuple[Piece, float]]:
+        """Draft steps behind another, each scored while the next is written; return them with their marks."""
+        drafted: list[Piece] = []
+        marks: list[Awaited[list[float]]] = []
+        while len(drafted) < self.window and (last is None or last.number < self.steps):
+            last = await self._write(relay, last, self.draft, f"draft {number}")
+            drafted.append(last)
+            marks.append(relay.ctx.gather(self._mark(relay, last)))
+            if last.ended or any(each.ended and each.outcome()[0] < self.tau for each in marks):
+                break
+        return [(piece, (await mark)[0]) for piece, mark in zip(drafted, marks, strict=True)]
+
+    async def _mark(self, relay: Relay, piece: Piece) -> float:
+        score = await relay.score(piece)
+        return 0.0 if score is None else _HIGHEST * score
+
+    async def _write(self, relay: Relay, before: Piece | None, model: str | None, who: str) -> Piece:
+        label = f"{who}, step {1 if before is None else before.number + 1}"
+        asked: Asked = {"label": label, "max_tokens": self.max_tokens, "temperature": self.temperature}
+        return await relay.write(before, model, {**asked, "stop": self.stop, "logprobs": relay.logprobs})
+
+
+@dataclass(slots=True)
+class Kept:
+    """What became of the draft's steps."""
+
+    drafted: int = 0
+    kept: int = 0
+    rewritten: int = 0
+
+    def __str__(self) -> str:
+        share = f" ({self.kept / self.drafted:.0%})" if self.drafted else ""
+        return f"{self.kept} of {self.drafted} drafted steps stood{share}, the target wrote {self.rewritten}"
+
+
+def _expected(labels: dict[str, float]) -> float | None:
+    """Return the expected mark in [0, 1]."""
+    shares = {int(label): math.exp(logprob) for label, logprob in labels.items()}
+    total = sum(shares.values())
+    return sum(mark * share for mark, share in shares.items()) / total / _HIGHEST if total else None
+
+
+async def _ended(path: Awaited[list[Joined]]) -> None:
+    """Wait for the end of a path, however it ends."""
+    with contextlib.suppress(StepFailed, PlannerError):
+        await path

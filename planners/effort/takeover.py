@@ -1,0 +1,176 @@
+"""Planner `takeover`: a draft model writes; the target model takes over the segments that it finds too unlikely."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import Field, TypeAdapter
+
+from plait.core.awaited import Asked, Made
+from plait.core.errors import PlannerError
+from plait.core.flow import Answerable, Context, Flow
+from plait.core.ops import Plugin
+
+from .._shared.relay import Piece, Relay
+from .._shared.steps import OnePlugin
+
+__all__ = ["Takeover", "p_value", "scores_of"]
+
+Scores = tuple[tuple[float, ...], ...]
+"""Of calibration: for each round the scores of segments that the draft wrote in it."""
+_SAID = "; scores by round: "
+_scores = TypeAdapter(Scores)
+
+
+class Takeover(Flow):
+    """Asynchronous test-time scaling by rejection with a known rate (ATTS, arXiv 2509.15148).
+
+    Each of `n` chains goes round by round: the draft writes a segment of at most `tokens` tokens, the scorer scores it
+    with the target's eyes, and where it does badly the target writes the segment anew, from the place where the
+    rejected one began. Chains do not wait for one another. A vote decides between their answers.
+
+    A segment does badly where its p-value, `(1 + #{calibration scores <= its score}) / (m + 1)` over the m calibration
+    scores of its round, is at most `alpha`. Where the calibration comes from the same distribution that is a share of
+    `alpha` of all segments; later rounds differ, so calibration is kept by round, and `why` says what share it was.
+    Calibration scores come from runs on other requests with `alpha=0`, whose `why` lists them (`scores_of`). Without
+    any, a segment does badly where it scores less than `floor`.
+
+    With `alpha=1` the target writes all, and the answer is the target's; with `alpha=0` the draft does.
+
+    Differs from the published code: the rejected segment is replaced, where there it stays in the context; calibration
+    is never on the requests that are answered; a score that cannot be told means a take-over; the answer is chosen by
+    a vote, where there any of 16 counts. The score is that of any scorer: by default one token of the target's, since
+    engines do not read prompts' log-probabilities from their prefix cache. Defaults: 4 chains, 200 tokens, 30 rounds.
+    """
+
+    n_option: ClassVar[str | None] = "n"
+
+    draft: str | None = None
+    """Name of the model that drafts; by default any."""
+    target: str | None = None
+    """Name of the model that takes over; by default any."""
+    n: int = Field(default=4, ge=1, le=256)
+    """Chains."""
+    alpha: float = Field(default=0.4, ge=0.0, le=1.0)
+    """Share of the segments that the target takes over."""
+    calibration: Scores = ()
+    """Scores of drafted segments, by round; rounds after the last use those of the last."""
+    floor: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Without calibration: the score below which a segment is taken over."""
+    most: int | None = Field(default=None, ge=0)
+    """Most take-overs of a chain; no limit by default."""
+    scorer: OnePlugin = Plugin(name="model")
+    """Scores segments in [0, 1]. `model` asks the target for a mark; `logprob` is the draft's own confidence."""
+    tokens: int = Field(default=200, ge=1)
+    """Most tokens of a segment."""
+    rounds: int = Field(default=30, ge=1, le=1000)
+    """Most segments of a chain."""
+    temperature: float = Field(default=0.8, ge=0.0)
+    """Of both models; 0 is greedy, and makes all chains the same."""
+    merge: OnePlugin = Plugin(name="majority")
+    """The merge of the chains."""
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Write the chains side by side, and vote."""
+        relay, tally = Relay(ctx, question, self.scorer, self.target), Tally(told=not self.alpha)
+        texts = await ctx.gather(
+            *(self._chain(ctx, relay, tally, number) for number in range(1, self.n + 1)), return_exceptions=True
+        )
+        chains = [each for each in texts if isinstance(each, Made)]
+        if not chains:
+            raise next((each for each in texts if isinstance(each, BaseException)), PlannerError("no chain ended"))
+        if len(chains) == 1:
+            return ctx.answer(chains[0], str(tally), name="answer")
+        vote = ctx.join(chains, self.merge, name="vote", label=f"{self.merge.name} of {len(chains)}")
+        return ctx.answer(vote, str(tally), name="answer")
+
+    async def _chain(self, ctx: Context, relay: Relay, tally: Tally, number: int) -> Made[object]:
+        """Write one chain, and return a step whose value is its text."""
+        last: Piece | None = None
+        taken = 0
+        for turn in range(self.rounds):
+            may = self.most is None or taken < self.most
+            piece: Piece | None = None
+            if self.alpha < 1.0 or not may:
+                piece = await self._write(relay, last, self.draft, f"draft {number}, segment {turn + 1}")
+            if piece is not None and may:
+                score = await relay.score(piece)
+                bad = self.alpha > 0.0 and self._does_badly(score, turn)
+                tally.add(turn, score, bad)
+                piece = None if bad else piece
+            if piece is None:
+                taken += 1
+                piece = await self._write(relay, last, self.target, f"target {number}, segment {turn + 1}")
+            last = piece
+            if piece.ended:
+                break
+        assert last is not None
+        return ctx.answer(last.whole, name=f"chain-{number}", label=f"chain {number}")
+
+    def _does_badly(self, score: float | None, turn: int) -> bool:
+        if score is None:
+            return True
+        if not self.calibration:
+            return score < self.floor
+        return p_value(score, self.calibration[min(turn, len(self.calibration) - 1)]) <= self.alpha
+
+    async def _write(self, relay: Relay, before: Piece | None, model: str | None, label: str) -> Piece:
+        asked: Asked = {"label": label, "max_tokens": self.tokens, "temperature": self.temperature}
+        return await relay.write(before, model, {**asked, "logprobs": relay.logprobs})
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of drafted segments, by round."""
+
+    told: bool
+    """Whether the scores are listed."""
+    scores: list[list[float]] = field(default_factory=list[list[float]])
+    taken: list[int] = field(default_factory=list[int])
+    unknown: int = 0
+
+    def add(self, turn: int, score: float | None, taken: bool) -> None:
+        """Count a segment."""
+        while len(self.scores) <= turn:
+            self.scores.append([])
+            self.taken.append(0)
+        self.taken[turn] += taken
+        if score is None:
+            self.unknown += 1
+        else:
+            self.scores[turn].append(round(score, 6))
+
+    def __str__(self) -> str:
+        drafted = sum(map(len, self.scores)) + self.unknown
+        if not drafted:
+            return "the target wrote all"
+        said = f"{sum(self.taken)} of {drafted} drafted segments taken over ({sum(self.taken) / drafted:.0%})"
+        said += f", {self.unknown} of unknown score" if self.unknown else ""
+        return said + (_SAID + json.dumps(self.scores) if self.told else "")
+
+
+def p_value(score: float, calibration: Sequence[float]) -> float:
+    """Return the conformal p-value of a score: the share of the calibration scores that are no better, with the score
+    itself counted in. Equal scores count, so that no more than a share of `alpha` is taken
+    over.
+
+    >>> p_value(0.2, [0.1, 0.5, 0.9])
+    0.5
+    """
+    return (1 + sum(each <= score for each in calibration)) / (len(calibration) + 1)
+
+
+def scores_of(why: str) -> Scores:
+    """Return the scores by round that the `why` of an answer lists; empty if it lists none.
+
+    >>> scores_of("0 of 3 drafted segments taken over (0%); scores by round: [[0.5, 0.25], [1.0]]")
+    ((0.5, 0.25), (1.0,))
+    """
+    try:
+        found, _ = json.JSONDecoder().raw_decode(why.partition(_SAID)[2])
+        return _scores.validate_python(found)
+    except ValueError:
+        return ()

@@ -1,0 +1,303 @@
+"""Planner `code-search`: many programs, run on the same inputs; tests and agreement choose one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import combinations, islice
+from typing import ClassVar
+
+from pydantic import Field, JsonValue
+
+from plait.core.awaited import Asked, Called
+from plait.core.errors import PlannerError
+from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
+from plait.core.planning import derive
+from plait.core.programs import Cell, harness, outputs, traced
+
+from ..._shared.functions import problem_of, shown
+from .choose import Evidence, Rule, chosen, decided, mutual
+from .programs import (
+    Candidate,
+    Test,
+    clusters_of,
+    mutated,
+    passed_by,
+    samples_in,
+    tests_in,
+    trace_of,
+    votes_of,
+)
+
+__all__ = ["CodeSearch", "Searching"]
+
+REPAIR = "\n\nThis program fails: {failure}\nWrite the whole corrected function in a ```python block.\n"
+_TRACED = 60
+"""Lines of a trace."""
+TESTS = """{question}
+
+Do not solve it. Write up to {count} tests for it, one a line, each as JSON: {{"args": [arguments], "want": result}}
+"""
+DIFFERENCE = """{question}
+
+Two solutions:
+
+```python
+{a}
+```
+
+```python
+{b}
+```
+
+Write one test on which they differ, as one line of JSON: {{"args": [arguments], "want": the right result}}
+"""
+
+
+class CodeSearch(Flow):
+    """Writes `n` programs side by side, runs each on the public cases as soon as it is whole, repairs those that fail,
+    and chooses by tests that the model writes without seeing the programs.
+
+    After S* (arXiv 2502.14382) and CodeMonkeys (arXiv 2501.14723). Differs: equal programs are run once and count by
+    their number; every program is run on every input once; a model call that tells programs apart is made for a pair
+    of behaviours, not of programs; a test that an empty function passes counts nothing; what a test wants is evidence,
+    not a fact. Agreement among programs decides only between equal votes, unless `rule` says otherwise. No test that
+    tells programs apart is asked for where none could change the winner. A mutual check of programs and tests is told
+    beside.
+
+    Needs the task `code` and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults: 8 samples, 1
+    repair, 8 tests, 3 pairs.
+    """
+
+    n_option: ClassVar[str | None] = "n"
+
+    n: int = Field(default=8, ge=1)
+    """Programs written at first."""
+    repairs: int = Field(default=1, ge=0)
+    """Rounds of repair for each that fails a public case. `n` · (1 + repairs) fresh samples cost about as much."""
+    tests: int = Field(default=8, ge=0)
+    """Tests that the model writes, in one call."""
+    pairs: int = Field(default=3, ge=0)
+    """Most pairs of behaviours for which a test that tells them apart is asked for."""
+    rule: Rule = "votes"
+    """`votes` of tests, `agreement` (votes times cluster) or `majority` of behaviours."""
+    trace_guided: bool = False
+    """Show a repair what each line did on the public case that failed, as EG-CFG does (arXiv 2506.10948, its guidance
+    weight being 1). One run of the program more for each repair."""
+    temperature: float = Field(default=0.8, ge=0.0)
+    """Of the programs; tests are written greedily."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of a program, and of the tests."""
+    tool: str = "run_python"
+    """The tool that runs programs."""
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Write, run, repair, test and choose."""
+        entry, public = problem_of(ctx.brief.task, "code-search")
+        if self.tool not in {spec.name for spec in ctx.brief.tools}:
+            raise PlannerError(f"code-search runs programs with the tool {self.tool!r}: give tools=Sandbox().tools()")
+        return await Searching(self, ctx, question, entry, public).answer()
+
+
+class Searching:
+    """One run. `evidence` and `candidates` tell what it found."""
+
+    def __init__(
+        self,
+        options: CodeSearch,
+        ctx: Context,
+        question: str,
+        entry: str,
+        public: list[Test],
+    ) -> None:
+        self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
+        self._candidates: dict[str, Candidate] = {}
+        self.evidence: list[tuple[Candidate, Evidence]] = []
+        """What spoke for each program among which the choice was."""
+        self.trust: list[float] = []
+        """How likely each of these is right by the mutual check of programs and tests; none where nothing was left to
+        choose."""
+        self._runs: dict[str, tuple[str, Called]] = {}
+        """Runs with their keys, by program and inputs."""
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All different programs."""
+        return list(self._candidates.values())
+
+    async def answer(self) -> Answerable:
+        """Write, run, repair, test and choose."""
+        options, ctx = self._options, self._ctx
+        asked = self._tests() if options.tests else None
+        found = await ctx.gather(*(self._sample(i) for i in range(1, options.n + 1)), return_exceptions=True)
+        for error in found:  # a sample that failed is left out; anything else is a defect
+            if isinstance(error, BaseException) and not isinstance(error, StepFailed):
+                raise error
+        if not self._candidates:
+            raise PlannerError(f"none of {options.n} samples has a program that defines {self._entry!r}")
+        best = max(each.passed for each in self._candidates.values())
+        pool = [each for each in self._candidates.values() if each.passed == best]
+        tests = await self._written(asked)
+        if len(pool) == 1:
+            self.evidence = [(pool[0], Evidence(0.0, pool[0].weight, len(pool[0].program)))]
+            return self._chosen(pool, pool[0], best, "the only one left")
+        inputs = [args for args, _ in (*self._public, *tests)]
+        inputs += [each for args, _ in self._public for each in mutated(args)]
+        await self._matrix(pool, inputs)
+        if not self._decided(pool, inputs, tests):
+            tests += await self._told_apart(pool, inputs)
+            await self._matrix(pool, [args for args, _ in tests])
+        keys = list(dict.fromkeys(json.dumps(each) for each in inputs))
+        groups = clusters_of(pool, keys)
+        size = {id(each): samples_in(group) for group in groups.values() for each in group}
+        evidence = [Evidence(float(votes_of(each, tests)), size[id(each)], len(each.program)) for each in pool]
+        self.evidence = list(zip(pool, evidence, strict=True))
+        winner = chosen(evidence, options.rule)
+        why = (
+            f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
+            f"{evidence[winner].cluster} of {sum(each.weight for each in pool)} programs behave like it"
+            f"{self._checked(pool, winner, tests)}"
+        )
+        return self._chosen(pool, pool[winner], best, why)
+
+    def _chosen(self, pool: Sequence[Candidate], winner: Candidate, best: int, why: str) -> Answerable:
+        told = f"passes {best} of {len(self._public)} public cases; {len(self._candidates)} different programs, {why}"
+        return self._ctx.answer(winner.program, told)
+
+    def _checked(self, pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
+        """Return what the mutual check of programs and tests says beside, which decides nothing."""
+        if not tests:
+            return ""
+        self.trust, trusts = mutual([passed_by(each, tests) for each in pool])
+        doubted = sum(trust < 0.5 for trust in trusts)
+        other = "" if self.trust[winner] >= max(self.trust) - 1e-6 else " and would choose another program"
+        return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    async def _sample(self, number: int) -> None:
+        """Write a program, and repair it while public cases fail."""
+        options, ctx = self._options, self._ctx
+        line = ctx.think(self._question, **self._sampling(f"program-{number}"))
+        for repair in range(options.repairs + 1):
+            await line
+            candidate = self._candidate(line)
+            if candidate is None:
+                failure = f"there is no block with a function {self._entry!r}."
+            else:
+                if candidate.weight > 1:
+                    return  # somebody wrote it before, and repairs it
+                failure = await self._failure(candidate)
+                if not failure:
+                    return
+                if options.trace_guided and repair < options.repairs:
+                    failure += await self._trace(candidate)
+            if repair < options.repairs:
+                prompt = REPAIR.replace("{failure}", failure)
+                line = line.think(prompt, **self._sampling(f"repair-{number}.{repair + 1}"))
+
+    def _sampling(self, name: str) -> Asked:
+        options = self._options
+        seed = derive(self._ctx.brief.request.seed, "code-search", name) if options.temperature else None
+        return {"name": name, "max_tokens": options.max_tokens, "temperature": options.temperature, "seed": seed}
+
+    def _candidate(self, line: Line) -> Candidate | None:
+        task = self._ctx.brief.task
+        program = task.extract(line.text)
+        if not isinstance(program, str):
+            return None
+        key = task.key(program)
+        known = self._candidates.get(key)
+        if known is not None:
+            known.weight += 1
+            return known
+        made = self._candidates[key] = Candidate(program, key, line)
+        return made
+
+    async def _failure(self, candidate: Candidate) -> str:
+        """Run the public cases; return the first failure in words, or an empty text."""
+        cells = await self._cells(candidate, [args for args, _ in self._public])
+        first = ""
+        for (args, want), cell in zip(self._public, cells, strict=True):
+            if cell == ("value", want):
+                candidate.passed += 1
+            elif not first:
+                call = f"{self._entry}({', '.join(map(json.dumps, args))})"
+                first = f"{call} gave {shown(cell)}, and should give {json.dumps(want)}."
+        return first
+
+    async def _trace(self, candidate: Candidate) -> str:
+        """Return what the lines of a program did on the first public case that it fails, or an empty text."""
+        args = next(args for args, want in self._public if candidate.cells[json.dumps(args)] != ("value", want))
+        key = f"{self._ctx.random.random():.17f}"
+        code = traced(candidate.program, self._entry, args, _TRACED, key)
+        try:
+            said = await self._ctx.call(self._options.tool, code=code)
+        except StepFailed:
+            return ""
+        ((kind, value),) = outputs(said, 1, key)
+        return trace_of(candidate.program, value) if kind == "value" else ""
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def _cells(self, candidate: Candidate, inputs: Sequence[list[JsonValue]]) -> list[Cell]:
+        """Run a program on the inputs that it has not been run on; return its cells for all."""
+        keys = [json.dumps(each) for each in inputs]
+        new = [args for args, key in zip(inputs, keys, strict=True) if key not in candidate.cells]
+        if new:
+            known = json.dumps([candidate.program, new])
+            if known not in self._runs:
+                key = f"{self._ctx.random.random():.17f}"
+                code = harness(candidate.program, self._entry, new, key)
+                self._runs[known] = (key, self._ctx.call(self._options.tool, code=code))
+            key, made = self._runs[known]
+            try:
+                said = await made
+            except StepFailed:
+                said = None  # a program that cannot be run is a failed candidate
+            candidate.cells |= dict(zip((json.dumps(each) for each in new), outputs(said, len(new), key), strict=True))
+        return [candidate.cells[key] for key in keys]
+
+    async def _matrix(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> None:
+        unique = list({json.dumps(each): each for each in inputs}.values())
+        if unique:
+            await self._ctx.gather(*(self._cells(each, unique) for each in pool))
+
+    # -- tests --------------------------------------------------------------------------------------------------------
+
+    def _tests(self) -> Line:
+        prompt = TESTS.format(question=self._question, count=self._options.tests)
+        return self._ctx.think(prompt, name="tests", max_tokens=self._options.max_tokens)
+
+    async def _written(self, asked: Line | None) -> list[Test]:
+        if asked is None:
+            return []
+        try:
+            return tests_in((await asked).text, self._options.tests)
+        except StepFailed:
+            return []
+
+    def _decided(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]], tests: Sequence[Test]) -> bool:
+        """Whether the tests that tell behaviours apart, a vote each, could change nothing any more."""
+        keys = [json.dumps(each) for each in inputs]
+        behaviours = [each.behaviour(keys) for each in pool]
+        kinds = len(set(behaviours))
+        outstanding = min(self._options.pairs, kinds * (kinds - 1) // 2)
+        votes = [float(votes_of(each, tests)) for each in pool]
+        return self._options.rule == "votes" and decided(votes, behaviours, outstanding)
+
+    async def _told_apart(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> list[Test]:
+        """Ask, for each pair of the largest behaviours, for a test on which they differ."""
+        groups = sorted(
+            clusters_of(pool, [json.dumps(each) for each in inputs]).values(), key=lambda group: -samples_in(group)
+        )
+        pairs = list(islice(combinations([group[0] for group in groups], 2), self._options.pairs))
+        lines = [
+            self._ctx.think(
+                DIFFERENCE.format(question=self._question, a=a.program, b=b.program),
+                name=f"difference-{i}",
+                max_tokens=self._options.max_tokens,
+            )
+            for i, (a, b) in enumerate(pairs, 1)
+        ]
+        return [test for line in lines for test in (await self._written(line))[:1]]

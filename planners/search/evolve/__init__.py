@@ -1,0 +1,37 @@
+"""Planner `evolve`: a population of programs on islands, changed by a model and kept by what they do when run."""
+
+from __future__ import annotations
+
+from plait.core.errors import PlannerError
+from plait.core.flow import Answerable, Context
+
+from ..._shared.functions import problem_of
+from .islands import Evolution
+from .options import EvolveOptions
+
+__all__ = ["Evolve"]
+
+
+class Evolve(EvolveOptions):
+    """Improves programs by generations: a model is shown a parent with its failure, good programs and different ones,
+    and writes a whole new program, which is run on the public cases. `islands` populations grow side by side; every
+    `migrate` generations the best of each goes to the next one.
+
+    A population is a grid (MAP-Elites): one program for each class of length and set of failing cases, so that
+    different ways to fail are kept. A program is better if it runs, then by its share of cases passed, then, of those
+    that pass all, by CPU time: the median of `repeats` timed runs, one program at a time, and only by more than twice
+    the median absolute deviation. Lines that were taken out before are named to the model, and those that come back
+    are counted.
+
+    After OpenEvolve and ParEVO (arXiv 2603.02510) and the line histories of EvoTrace. Differs: there is a slope below
+    full correctness, islands exchange programs, and the tests that grade are never seen: public cases score, hidden
+    ones are the grader's (`plait eval code`). Needs the task `code` and the tool `run_python`. Defaults: 4 islands, 8
+    generations each, 5 timed runs.
+    """
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Let the islands grow, and return the best program."""
+        entry, public = problem_of(ctx.brief.task, "evolve")
+        if self.tool not in {spec.name for spec in ctx.brief.tools}:
+            raise PlannerError(f"evolve runs programs with the tool {self.tool!r}: give tools=Sandbox().tools()")
+        return await Evolution(self, ctx, question, entry, public).answer()

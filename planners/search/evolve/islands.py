@@ -1,0 +1,185 @@
+"""The generations of `evolve`: prompts, runs, times, migration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from pydantic import JsonValue
+
+from plait.core.awaited import Awaited
+from plait.core.errors import PlannerError
+from plait.core.flow import Answerable, Context, StepFailed
+from plait.core.planning import derive
+from plait.core.programs import harness, outputs, timed
+
+from ..._shared.functions import Cases, shown
+from .options import EvolveOptions
+from .population import Grid, Member, spread
+
+__all__ = ["Evolution"]
+
+PARENT = "\n\nImprove this program:\n\n```python\n{program}\n```\n{verdict}\n"
+OTHERS = "\nOther programs, with what became of them:\n"
+GONE = "\nThese lines were tried before and taken out:\n{lines}\n"
+ASK = "\nWrite the whole new program in a ```python block.\n"
+_SHOWN_LINES = 8
+
+
+class Evolution:
+    """One run."""
+
+    def __init__(self, options: EvolveOptions, ctx: Context, question: str, entry: str, public: Cases) -> None:
+        self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
+        self.islands = [Grid() for _ in range(options.islands)]
+        self._known: dict[str, Awaited[Member]] = {}
+        """Every program is run once, whoever writes it."""
+        self._gone: dict[str, None] = {}
+        """Lines that a child left out of its parent."""
+        self._timing: Awaited[None] | None = None
+        self.written = self.added = self.returned = 0
+
+    async def answer(self) -> Answerable:
+        ctx = self._ctx
+        await ctx.first((self._grow(i) for i in range(len(self.islands))), ok=lambda solved: solved)
+        whole = Grid()
+        for grid in self.islands:
+            for member in grid.cells.values():
+                whole.add(member)
+        ranked = whole.ranked()
+        if not ranked:
+            raise PlannerError(f"none of {self.written} programs defines {self._entry!r}")
+        best = ranked[0]
+        time = "" if best.seconds is None else f", {best.seconds * 1e3:.3g} ms (MAD {best.mad * 1e3:.2g})"
+        back = f"; {self.returned} of {self.added} added lines had been taken out before" if self.added else ""
+        passed = f"passes {best.cases - len(best.failing)} of {best.cases} public cases"
+        many = f"{len(self._known)} different of {self.written} programs"
+        return ctx.answer(best.program, f"{passed}{time}; {many}{back}")
+
+    async def _grow(self, island: int) -> bool:
+        """Make the generations of one island. True if a program passes all and time does not count."""
+        options, grid = self._options, self.islands[island]
+        for generation in range(1, options.generations + 1):
+            parent = self._parent(grid)
+            try:
+                text = await self._written(island, generation, grid, parent)
+            except StepFailed:
+                continue
+            self.written += 1
+            program = self._ctx.brief.task.extract(text)
+            if not isinstance(program, str):
+                continue
+            if parent is not None:
+                self._compare(parent.program, program)
+            member = await self._member(program)
+            grid.add(member)
+            if not options.repeats and member.runs and not member.failing:
+                return True
+            if options.migrate and generation % options.migrate == 0:
+                self.islands[(island + 1) % len(self.islands)].add(grid.ranked()[0])
+        return False
+
+    def _parent(self, grid: Grid) -> Member | None:
+        """Return the best program by half, else any of the grid."""
+        ranked, random = grid.ranked(), self._ctx.random
+        if not ranked:
+            return None
+        return ranked[0] if random.random() < 0.5 else random.choice(ranked)
+
+    async def _written(self, island: int, generation: int, grid: Grid, parent: Member | None) -> str:
+        options, name = self._options, f"program-{island + 1}.{generation}"
+        prompt = self._question
+        if parent is not None:
+            others = [each for each in grid.ranked() if each is not parent]
+            shown_others = others[: options.top]
+            rest = others[options.top :]
+            shown_others += self._ctx.random.sample(rest, min(options.diverse, len(rest)))
+            if shown_others:
+                prompt += OTHERS + "".join(
+                    f"\n```python\n{each.program}\n```\n{_verdict(each)}\n" for each in shown_others
+                )
+            prompt += PARENT.replace("{verdict}", _verdict(parent)).replace("{program}", parent.program)
+            gone = [line for line in self._gone if line not in parent.program][-_SHOWN_LINES:]
+            prompt += GONE.replace("{lines}", "\n".join(gone)) if gone else ""
+            prompt += ASK
+        line = await self._ctx.think(
+            prompt,
+            name=name,
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            top_p=options.top_p,
+            seed=derive(self._ctx.brief.request.seed, "evolve", name) if options.temperature else None,
+        )
+        return line.text
+
+    def _compare(self, parent: str, child: str) -> None:
+        """Keep the history of lines."""
+        old, new = _lines(parent), _lines(child)
+        fresh = [line for line in new if line not in old]
+        self.added += len(fresh)
+        self.returned += sum(line in self._gone for line in fresh)
+        self._gone |= {line: None for line in old if line not in new}
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def _member(self, program: str) -> Member:
+        key = self._ctx.brief.task.key(program)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = Awaited(self._ctx.host)
+            try:
+                known.settle(await self._run(program))
+            except BaseException as error:
+                known.settle(error=error)
+                raise
+        return await known
+
+    async def _run(self, program: str) -> Member:
+        said, key = await self._said(lambda key: harness(program, self._entry, [args for args, _ in self._public], key))
+        cells = outputs(said, len(self._public), key)
+        failing = tuple(i for i, (_, want) in enumerate(self._public) if cells[i] != ("value", want))
+        runs = said is not None and not any(kind == "broken" for kind, _ in cells)
+        failure = ""
+        if failing:
+            args, want = self._public[failing[0]]
+            call = f"{self._entry}({', '.join(map(json.dumps, args))})"
+            failure = f"{call} gave {shown(cells[failing[0]])}, and should give {json.dumps(want)}."
+        seconds, mad = (None, 0.0) if failing or not runs or not self._options.repeats else await self._timed(program)
+        return Member(program, runs, failing, len(self._public), failure, seconds, mad)
+
+    async def _timed(self, program: str) -> tuple[float | None, float]:
+        """Time a program, one at a time, so that they do not take each other's cores."""
+        while self._timing is not None:
+            await self._timing
+        mine = self._timing = Awaited[None](self._ctx.host)
+        try:
+            inputs = [args for args, _ in self._public]
+            said, key = await self._said(lambda key: timed(program, self._entry, inputs, self._options.repeats, key))
+        finally:
+            self._timing = None
+            mine.settle()
+        ((kind, times),) = outputs(said, 1, key)
+        if kind != "value" or not isinstance(times, list):
+            return None, 0.0
+        found = [float(each) for each in times if isinstance(each, int | float)]
+        return spread(found) if found else (None, 0.0)
+
+    async def _said(self, code: Callable[[str], str]) -> tuple[JsonValue, str]:
+        key = f"{self._ctx.random.random():.17f}"
+        try:
+            return await self._ctx.call(self._options.tool, code=code(key)), key
+        except StepFailed:
+            return None, key  # a program that cannot be run is a failed one
+
+
+def _verdict(member: Member) -> str:
+    if not member.runs:
+        return f"It does not run. {member.failure}"
+    if member.failing:
+        return f"It passes {member.cases - len(member.failing)} of {member.cases} cases. {member.failure}"
+    time = "" if member.seconds is None else f" It takes {member.seconds * 1e3:.3g} ms: make it faster."
+    return f"It passes all cases.{time}"
+
+
+def _lines(program: str) -> Sequence[str]:
+    return list(dict.fromkeys(line.strip() for line in program.splitlines() if len(line.strip()) > 3))

@@ -1,0 +1,96 @@
+"""Tool calls of a tree's nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from plait.core.awaited import Called, StepFailed
+from plait.core.flow import Context
+from plait.core.search import Node, SearchTree
+from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
+from plait.core.tools.tool import ToolSpec
+from plait.core.values import as_text
+
+from ..._shared.told import listed
+
+__all__ = ["Calls", "about_tools", "spoken"]
+
+_TOLD = """\
+Work on the task below in steps. You may call these functions, a line each:
+{functions}
+A step that calls one ends with <tool_call>{{"name": …, "arguments": {{…}}}}</tool_call>; its result comes before the \
+next step. {end}{give_up}
+
+"""
+
+
+def about_tools(tools: Sequence[ToolSpec], until: str = "", give_up: str = "") -> str:
+    """Return what a model is told of its tools before the question, and how a path ends."""
+    end = f"When the task is done, write the answer with the word `{until}` in it, without a call." if until else ""
+    end = end or "When the task is done, write the answer without a call."
+    dead = f" If this way cannot lead there, write `{give_up}`." if give_up else ""
+    return _TOLD.format(functions=listed(tools), end=end, give_up=dead)
+
+
+class Calls:
+    """Makes the tool calls that nodes ask for. A reading call is made once a run, whoever asks for it. `drop` cancels
+    what the tree has given up, before a call with side effects is made."""
+
+    def __init__(self, ctx: Context, tree: SearchTree, drop: Callable[[], None]) -> None:
+        self._ctx, self._tree, self._drop = ctx, tree, drop
+        self._tools = {spec.name: spec for spec in ctx.brief.tools}
+        self._made: dict[str, Called] = {}
+
+    async def make(self, node: Node) -> None:
+        """Make the call that a node's step ends in, and set what the model sees of it. Errors are observations."""
+        asked = _asked(node.step)
+        if asked is None:
+            return
+        node.seen = f"\n<tool_response>{await self._result(node, asked)}</tool_response>\n"
+
+    async def _result(self, node: Node, asked: str) -> str:
+        read = list(calls_in(loads(asked)))
+        if len(read) != 1 or read[0].wrong:
+            wrong = read[0].wrong if read else ""
+            return wrong or 'a call is written {"name": …, "arguments": {…}}'
+        name, given = read[0].name, read[0].arguments
+        if not isinstance(given, dict):
+            return "the arguments of a call are an object"
+        spec = self._tools.get(name)
+        if spec is None:
+            return f"there is no tool {name!r}: there are {', '.join(sorted(self._tools)) or 'none'}"
+        if spec.side_effects:
+            self._tree.commit(node)
+            self._drop()
+            self._made.clear()  # what was read before may have changed
+        key = name + json.dumps(given, sort_keys=True)
+        made = None if spec.side_effects else self._made.get(key)
+        if made is None:
+            made = self._ctx.call(name, **given)
+            self._made[key] = made
+        try:
+            return as_text(await made)
+        except StepFailed as failed:
+            if node.outcome == "pruned" or failed.failure.kind == "BudgetExceeded":
+                raise
+            return f"the call failed: {failed.failure.message}"
+
+
+def spoken(step: str) -> str:
+    """Return a step without the call that it ends in: an argument ends no path, whatever it says.
+
+    >>> spoken('I sort it. <tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}')
+    'I sort it. '
+    """
+    start = step.rfind(OPEN)
+    return step if start < 0 else step[:start]
+
+
+def _asked(step: str) -> str | None:
+    """Return what stands in a step's last call."""
+    start = step.rfind(OPEN)
+    if start < 0:
+        return None
+    rest = step[start + len(OPEN) :]
+    return rest.partition(CLOSE)[0].strip()

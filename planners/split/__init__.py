@@ -1,0 +1,1 @@
+"""Planners that split a request into parts."""

@@ -1,0 +1,181 @@
+"""Planner `decompose`: a prompt with several pieces of one kind, split and answered piece by piece at the same time.
+
+The rules for a sound split are in `rules.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from plait.core.flow import Answerable, Flow, StepFailed
+from plait.core.ops import Join, Plugin, Structured, Text
+from plait.core.plan import Plan, Step
+from plait.core.result import Result
+
+from ..._shared.json_text import read_object
+from ..._shared.steps import Asker, shortened
+from .rules import Split, Tier, faults, read, signals, tier
+
+__all__ = ["Decompose"]
+
+_EXTRACT = """\
+Some requests ask for the same thing several times: once for each of several given texts, or a number of times over. \
+They can be split into independent requests. Decide whether this one can, and how.
+
+<request>
+{prompt}
+</request>
+
+Reply with one JSON object and nothing else. If it can be split:
+- "template": the instruction for a single piece, as a complete request. Put {{data}} where the piece goes. If all \
+pieces need the same text, begin with {{context}}. For something written several times over there is no {{data}}: word \
+the instruction for one.
+- "context": that text, copied from the request, or null.
+- "data": the pieces as a list of strings, copied from the request; or null if the same is written several times over.
+- "n": how many times, or null if there is "data".
+- "category": "Repeated Generation", "Reading Comprehension", "Keyword Extraction", "Named Entity Recognition", \
+"Translation", "Language Correction", "Sentiment Analysis", or a name of your own.
+If pieces depend on one another, or there is only one, it cannot be split: reply {{"template": null}}.
+
+Examples:
+"Translate to German: 1. Good day. 2. Good night." gives
+{{"template": "Translate to German: {{data}}", "context": null, "data": ["Good day.", "Good night."], "n": null, \
+"category": "Translation"}}
+"Write 3 riddles about rain" gives
+{{"template": "Write a riddle about rain", "context": null, "data": null, "n": 3, "category": "Repeated Generation"}}
+"""
+_SCHEMA: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {
+        "template": {"type": ["string", "null"]},
+        "context": {"type": ["string", "null"]},
+        "data": {"type": ["array", "null"], "items": {"type": "string"}},
+        "n": {"type": ["integer", "null"]},
+        "category": {"type": "string"},
+    },
+    "required": ["template"],
+    "additionalProperties": False,
+}
+_VARY = """
+
+This is one of {n} independent answers to the same request, number {i}. Choose something that the others are unlikely \
+to choose, and write only one.
+"""
+_TIERS: tuple[Tier, ...] = ("low", "medium", "high")
+
+
+class Decompose(Flow):
+    """Intra-query parallelism with the schema and rules of PARALLELPROMPT (Kolawole et al., arXiv 2506.18728).
+
+    Steps: a prompt without any sign of several pieces is one call at once, and no model is asked about it. Otherwise
+    `extract` asks for `{template, context, data | n, category}`; what it writes is checked by rules; `item-1` …
+    `item-n` are answered at the same time, and `text` puts them together in the order of the pieces. A split that is
+    not sound, less sure than `confidence`, or fails is one call, `direct`; `why` says so.
+
+    Differs from the original, a benchmark whose splits were extracted beforehand by a large model: extraction is part
+    of the run, behind a free look for signs of several pieces; pieces and context must stand in the prompt, and a
+    number must be said there; what is written n times over is varied by a seed and a line in each prompt, not by a seed
+    alone (the same answer n times is the known weakness); pieces that depend on one another are not split at all.
+    Temperature 0.7 and 1,000 tokens for a piece by default, as there.
+    """
+
+    confidence: Literal["high", "medium", "low"] = "medium"
+    """How sure a split must be. `high`: a count, a list, two questions or a word for several in the prompt. `medium`:
+    also commas, "for each", a plural before a colon, translation and its like, three pieces. `low`: any sound split."""
+    most: int = Field(default=64, ge=2)
+    """Most pieces; a prompt with more is one call."""
+    failed: Literal["note", "serial", "fail"] = "note"
+    """What a piece that fails becomes. `note`: a remark in its place. `serial`: the whole prompt is one call. `fail`:
+    the run fails."""
+    diversity: Literal["hint", "seeds"] = "hint"
+    """How answers to the same template are made to differ: each has a seed of its own; `hint` adds a line that says
+    which of how many it is."""
+    numbered: bool = True
+    """Write the piece's number before its answer."""
+    separator: str = "\n\n"
+    """Between answers."""
+    extract_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of the extraction."""
+    item_tokens: int = Field(default=1000, ge=1)
+    """Most tokens of a piece's answer."""
+    serial_tokens: int = Field(default=4000, ge=1)
+    """Most tokens of the one call that a prompt is not split for."""
+    temperature: float = Field(default=0.7, ge=0.0)
+    """Of the pieces and of the one call; 0 is greedy. The extraction is always greedy."""
+    structured: bool = False
+    """Let the engine hold the extraction to its JSON schema, where it can."""
+    stream: bool = False
+    """Send the text of pieces while it is being written."""
+
+    async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+        """Return the pieces put together, or the one call."""
+        asker = Asker("decompose", ctx.brief)
+        if not signals(ctx.brief.request.text):
+            return self._direct(ctx, asker, "one call: no sign of several pieces")
+        try:
+            found = self.split(asker, (await ctx.step(self.extract(asker))).result)
+            if isinstance(found, str):
+                return self._direct(ctx, asker, f"one call: {found}")
+            async with ctx.scope() as inner:
+                pieces = inner.plan(found)
+                await pieces
+                return pieces
+        except StepFailed as error:
+            if self.failed == "fail":
+                raise
+            return self._direct(ctx, asker, f"one call instead ({error})")
+
+    def extract(self, asker: Asker, expands: bool = False) -> Step:
+        """Return the call that asks how the prompt is split; with `expands` a reader reads it."""
+        form = Structured(kind="json", spec=_SCHEMA) if self.structured else None
+        prompt = _EXTRACT.format(prompt=asker.question)
+        return asker.step(
+            "extract", prompt, tokens=self.extract_tokens, form=form, expands=expands, label="several pieces?"
+        )
+
+    def split(self, asker: Asker, result: Result) -> Plan | str:
+        """Return the pieces and their join that an extraction asks for, or why it asks for none."""
+        if result.finish == "length":  # half a list of pieces would be read as the whole
+            return "the extraction was cut off"
+        split = read(read_object(result.text))
+        if isinstance(split, str):
+            return split
+        wrong = faults(split, asker.question, self.most)
+        if wrong:
+            return f"the split is not sound ({'; '.join(wrong)})"
+        sure = tier(split, signals(asker.brief.request.text))
+        if _TIERS.index(sure) < _TIERS.index(self.confidence):
+            return f"{sure} confidence in the split, {self.confidence} is wanted"
+        return self._pieces(asker, split, sure)
+
+    def _pieces(self, asker: Asker, split: Split, sure: Tier) -> Plan:
+        steps: list[Step] = []
+        entries: list[JsonValue] = []
+        for i in range(1, split.size + 1):
+            data = split.data[i - 1] if split.data is not None else None
+            shared, own = split.piece(data)
+            if data is None and self.diversity == "hint":
+                own += _VARY.format(n=split.size, i=i)
+            step = asker.step(
+                f"item-{i}",
+                tuple(Text(text=part) for part in (shared, own) if part),
+                tokens=self.item_tokens,
+                temperature=self.temperature,
+                stream=self.stream,
+                label=shortened(data) if data is not None else f"{i} of {split.size}",
+            )
+            steps.append(step)
+            head = f"{i}. " if self.numbered else ""
+            missing = f"{head}(no answer: {{reason}})"
+            entries.append({"branch": step.name, "head": head, "missing": missing})
+        note = f"{split.size} pieces, {sure} confidence"
+        note += f", {shortened(split.category, 40)}" if split.category.strip() else ""
+        merge = Plugin(name="stitch", options={"entries": entries, "separator": self.separator, "note": note})
+        op = Join(merge=merge, tolerate="best-effort" if self.failed == "note" else "all")
+        join = Step(name="text", op=op, needs=tuple(step.name for step in steps), label=note)
+        return Plan(steps=(*steps, join), output="text")
+
+    def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
+        return ctx.plan(asker.direct(self.serial_tokens, self.temperature, note, self.stream))

@@ -1,0 +1,127 @@
+"""Prompts of the planner `skeleton`, and the reading of the answers: the router's letter, numbered points."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ..._shared.steps import visible
+
+MAX_LINE = 2_000
+"""Characters of a line that are looked at."""
+
+ROUTER = """\
+Sort a question by the shape of its best answer.
+
+A: a list of several points that do not depend on one another, so that each can be written without seeing the text of \
+the others (tips, reasons, properties, examples).
+B: a list whose points build on one another (steps of a calculation or proof, a story, code, instructions in order).
+C: no list: a short or a single answer.
+
+Question: {question}
+
+Reply with one letter, A, B or C, and nothing else.
+"""
+SKELETON = """\
+{question}
+
+Do not answer yet. Write only the skeleton of the answer: a numbered list of {least} to {most} points, each of three \
+to five words, that together cover it. No text before or after, no sub-points, no details.{begin}
+"""
+SHARED = """\
+{question}
+
+The answer is written by several writers at the same time, one for each point of this skeleton:
+
+{skeleton}
+
+"""
+POINT = """\
+Write point {number} and nothing else, very briefly, in one or two sentences. Do not go on with other points.{begin}
+"""
+_BEGIN = ' Begin with "{begin}".'
+_ALONE = re.compile(r"\W*\b([ABC])\b(?=\s*(?:$|[.):,;*\]`\"'–—-]))")
+_SAID = re.compile(
+    r"\b(?i:answer|choice|category|class|option|type|letter|it)\W{0,4}(?:is\W{0,4})?\b([ABC])\b(?!\s+[a-z])"
+)
+_NUMBERED = re.compile(r"[ \t>#*_+-]{0,12}(\d{1,6})[*_]{0,3}[.):][*_]{0,3}(?![\d])[ \t]*(\S.*)?")
+_INLINE = re.compile(r"(?:(?<=\s)|(?<=[;,.]))(\d{1,3})[.)]\s+(?=\S)")
+
+
+class Point(NamedTuple):
+    """One point of a skeleton."""
+
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.number}. {self.text}"
+
+
+def begin_in_words(begin: str, chat: bool) -> str:
+    """Return the request to begin with a text, where it cannot be written for the model."""
+    return _BEGIN.format(begin=begin) if chat else ""
+
+
+def letter(text: str) -> str | None:
+    """Return the letter that a router wrote, alone or as `The answer is B`, or `None`. "A list …" is no A."""
+    text = visible(text[:MAX_LINE]).strip()
+    alone = _ALONE.match(text)
+    if alone is not None:
+        return alone[1]
+    said = _SAID.findall(text)
+    return said[-1] if said else None
+
+
+def points(text: str, most: int, cut: bool = False) -> list[Point]:
+    """Return the points of a skeleton, at most `most`, the first of each number, in the order of their numbers.
+
+    After Skeleton-of-Thought (arXiv 2307.15337) the assistant's text was begun with `1.`; whether the model repeats
+    that or goes on from it is seen from what it wrote. Unlike the published expression, a number counts only at the
+    start of a line ("about 3.5 ideas" is no point 3) and sub-points (`1.1.`) are none. With `cut` the text was ended by
+    a limit, and its last line, if it is not complete, is left out.
+    """
+    lines = [line[:MAX_LINE].rstrip("\r") for line in visible(text).split("\n")]
+    if cut and len(lines) > 1:
+        lines.pop()
+    first = next((line for line in lines if line.strip()), "")
+    two = any(_has_number(line, 2) for line in lines) or {"2", "3"} <= {mark[1] for mark in _INLINE.finditer(first)}
+    if two and _NUMBERED.fullmatch(first.strip()) is None and not any(_has_number(line, 1) for line in lines):
+        lines[lines.index(first)] = f"1. {first.strip()}"  # it goes on from the `1.` that was written for it
+    found: dict[int, str] = {}
+    for line in lines:
+        numbered = _NUMBERED.fullmatch(line.strip())
+        if numbered is None or numbered[2] is None:
+            continue
+        number, rest = int(numbered[1]), _plain(numbered[2])
+        if rest and number >= 1:
+            found.setdefault(number, rest)
+    if len(found) == 1:
+        found = _on_one_line(*next(iter(found.items())))
+    return [Point(number, found[number]) for number in sorted(found)][:most]
+
+
+def _on_one_line(number: int, text: str) -> dict[int, str]:
+    """Return the points of a skeleton that is all on one line: `1. Roots 2. Stem 3. Leaves`."""
+    found = {number: text}
+    start, at = 0, number
+    for mark in _INLINE.finditer(text):
+        if int(mark[1]) == at + 1:
+            found[at] = _plain(text[start : mark.start()]).rstrip(" ;,")
+            start, at = mark.end(), at + 1
+            found[at] = _plain(text[start:])
+    return {key: value for key, value in found.items() if value}
+
+
+def _has_number(line: str, number: int) -> bool:
+    found = _NUMBERED.fullmatch(line.strip())
+    return found is not None and int(found[1]) == number
+
+
+def _plain(text: str) -> str:
+    """Return a text without emphasis around it."""
+    text = text.strip()
+    for mark in ("**", "__", "*", "`"):
+        if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
+            text = text[len(mark) : -len(mark)].strip()
+    return text.replace("**", "") if text.count("**") % 2 else text

@@ -1,0 +1,101 @@
+"""Planner `llmcompiler`: a model writes a plan of tool calls, which start while it is still writing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from plait.core.errors import PlannerError
+from plait.core.interfaces import Brief, Reader
+from plait.core.ops import Call, Join, Text, Think
+from plait.core.plan import Plan, Step
+from plait.core.tools.more import MORE_TOOLS, more_tools
+from plait.core.tools.tool import ToolSpec
+
+from ..._shared.steps import OnResult, through
+from . import prompts
+from .options import DONE, LLMCompilerOptions
+from .reader import AnswerReader, PlanReader, done_reader
+
+__all__ = ["LLMCompiler"]
+
+_NAME = re.compile(r"plan-([0-9]{1,6})(?:-repair-([0-9]{1,6}))?")
+_TOOLS, _PLANNED = "tools", "planned"
+
+
+class LLMCompiler(LLMCompilerOptions):
+    """Function calls in parallel, after LLMCompiler (Kim et al., arXiv 2312.04511).
+
+    Steps: `plan-1` writes the plan and expands into a call for each task, named by its number, as soon as the task's
+    line is complete; `scratchpad-1` gathers what they observed; `joiner-1` reads that and answers or asks for another
+    plan; `answer-1` is the answer, or expands into `plan-2`, and so on. Results keep their numbers in later plans. With
+    `answer="last-task"` the joiner is left out where all tasks were done.
+
+    Differs from the original: a task starts the moment its inputs are there; results are put in once, as typed values,
+    and never read as references; a task that fails, or needs one that did, is an observation; lines that cannot be run
+    are sent back to the model; a tool that changes the world starts only when the whole plan is written. Temperature 0
+    and one more plan at most by default (the original's `max_replans=1` allows none).
+    """
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the step that writes the first plan. Raises `PlannerError` if there are no tools to plan with."""
+        if not brief.tools:
+            raise PlannerError(
+                "the planner `llmcompiler` has no tools to plan with: pass tools=[…], or --tools FILE.py with "
+                "functions marked @tool"
+            )
+        if any(spec.name.lower() == "join" for spec in brief.tools):
+            raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
+        if self.shown is None or len(brief.tools) <= self.shown:
+            return self._first(brief)
+        search = Call(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.shown})
+        steps = (Step(name=_TOOLS, op=search, label="tools"), through(_PLANNED, _TOOLS, expands=True))
+        return Plan(steps=steps, output=_PLANNED)
+
+    def _first(self, brief: Brief) -> Plan:
+        prompt = prompts.plan(
+            brief.tools, brief.task.render(), self.examples, native=self.calls(brief), rules=self.instructions
+        )
+        step = self.plan_step(brief, "plan-1", (Text(text=prompt + "\n"),), "plan")
+        return Plan(steps=(step,), output=step.name)
+
+    def _narrowed(self, brief: Brief, told: JsonValue) -> Brief:
+        """Return a brief with the tools of these names alone, and `more_tools`; the same for `None`."""
+        if not isinstance(told, list) or len(told) >= len(brief.tools):
+            return brief
+        chosen = [spec for spec in brief.tools if spec.name in told]
+        return replace(brief, tools=(*chosen, more_tools(len(brief.tools) - len(chosen))))
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader of a plan while it is written, or of the joiner's decision."""
+        if isinstance(step.op, Join) and step.name == _PLANNED:
+            found = [spec.name for spec in brief.tools]
+            return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, found))))
+        if isinstance(step.op, Join) and step.name.startswith(DONE):
+            told = step.state.get("told") if isinstance(step.state, dict) else None
+            return done_reader(self, self._narrowed(brief, told), step.state)
+        if isinstance(step.op, Join) and step.name.startswith("answer-") and step.expands:
+            state = step.op.merge.options.get("state")
+            told = state.get("told") if isinstance(state, dict) else None
+            return AnswerReader(self, state, self._narrowed(brief, told))
+        found = _NAME.fullmatch(step.name)
+        if found is None or not isinstance(step.op, Think):
+            return super().reader(step, brief)
+        reader = PlanReader(self, self._narrowed(brief, step.state), int(found[1]), int(found[2] or 0), step.op)
+        reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
+        return reader
+
+    def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> dict[str, JsonValue]:
+        """Return a written plan as JSON: `steps` (`name`, `tool`, `args`, `needs`), `repairs`, `errors`, `output`, and
+        the same as a `plan`. Without `tools` any tool will do; with them, calls that do not fit are errors."""
+        reader = PlanReader.of_text(self, tools)
+        return reader.parsed(text)
+
+
+def _names(found: JsonValue, known: Sequence[str]) -> list[JsonValue]:
+    """Return the names of tools that a value of `more_tools` has."""
+    rows = found if isinstance(found, list) else []
+    return [row["name"] for row in rows if isinstance(row, dict) and row.get("name") in known]

@@ -1,0 +1,156 @@
+"""Prompts of the planner `llmcompiler`: tools, language of plans, earlier plans and their observations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from pydantic import JsonValue
+
+from plait.core.tools.tool import ToolSpec
+from plait.core.values import as_text
+
+from ..._shared.steps import filled
+
+__all__ = ["STOP_JOINER", "STOP_PLAN", "expression", "joiner", "joiner_end", "plan", "replan_end", "signature"]
+
+STOP_PLAN = ("<END_OF_PLAN>", "<END_OFPLAN>", "\n###", "\nQuestion:")
+STOP_JOINER = ("<END_OF_RESPONSE>", "\n###", "\nQuestion:")
+
+_PLAN = """\
+Given a question, write a plan that answers it with the utmost parallelizability. Each task of the plan calls one of \
+these tools:
+
+{tools}
+
+{join}. join(): Ends the plan and collects the results of all tasks before it, to decide on the answer or a new plan.
+
+Rules:
+- Write one task a line, as `1. tool(arguments)`. Numbers are unique and strictly increasing.
+- An argument is a constant in JSON or the result of an earlier task, `$1` or `${{1}}` for that of task 1. References \
+may also stand inside texts and lists. Write `$$1` for the characters `$1` themselves.
+- A task starts as soon as the results it refers to are there, so do not refer to a result that is not needed.
+- Use no tools but these. Write no comments and no results.
+- End with join() as the last task, then <END_OF_PLAN>.
+"""
+_REPLAN = """\
+- Part of the work is done: the plans so far are given with what they observed. Begin with a line `Thought: ` on what \
+is left to do. Never repeat a task that was done; refer to its result by its number. Count on from {next}.
+"""
+_JOINER = """\
+Answer a question from what tools have observed. Write a line `Thought: ` with your reasoning, then one action:
+- `Action: Finish(the answer)` if the observations suffice. The answer is short and has no explanation.
+{replan}Then write <END_OF_RESPONSE>.
+"""
+_NATIVE = """\
+- If you can call functions, call them in place of writing lines: all calls of the plan in this one turn, without \
+waiting for results, in the order of the tasks; the first call is task {next}. An argument that is `"$1"` and nothing \
+else stands for the result of task 1, whatever its type. No join() is needed then.
+"""
+_MAY_REPLAN = "- `Action: Replan(what is missing)` if more tools must be called first.\n"
+_LAST = "Another plan is not possible: give the best answer that there is.\n"
+
+
+def plan(
+    tools: Sequence[ToolSpec],
+    question: str,
+    examples: str,
+    next_id: int = 1,
+    replan: bool = False,
+    native: bool = False,
+    rules: str | None = None,
+) -> str:
+    """Return the prompt for a plan, up to its first line, or up to the earlier plans if there were any. `native`: the
+    model may be offered the tools as functions too. `rules`: instructions in place of the built-in ones."""
+    shown = "\n\n".join(f"{i}. {_tool(spec)}" for i, spec in enumerate(tools, 1))
+    fields = {"tools": shown, "join": str(len(tools) + 1)}
+    text = _PLAN.format(**fields) if rules is None else filled(rules, fields).rstrip() + "\n"
+    if replan:
+        text += _REPLAN.format(next=next_id)
+    if native:
+        text += _NATIVE.format(next=next_id)
+    if examples.strip():
+        text += f"\nExamples:\n\n{examples.strip()}\n\n###\n"
+    return f"{text}\nQuestion: {question}\n"
+
+
+def expression(tools: Sequence[ToolSpec]) -> str:
+    """Return a regular expression that a plan matches as a whole: lines that may think, then call one of the tools,
+    and last `join()` and the mark for the end. It uses only what engines' own expressions know."""
+    names = "|".join(re.escape(spec.name).replace("\\-", "-") for spec in tools)
+    thought = r"(Thought: [^\n]{1,400}\n)?"
+    number = r"[1-9][0-9]{0,3}\. "
+    call = rf"{thought}{number}({names})\([^\n]{{0,1000}}\)\n"
+    return rf"({call})+{thought}{number}join\(\)<END_OF_PLAN>"
+
+
+def replan_end(thought: str, errors: Sequence[str]) -> str:
+    """Return what comes between the earlier plans and the new one."""
+    text = f"\nThought: {thought}\n" if thought else ""
+    if errors:
+        text += "\nThese lines of the plan could not be run:\n" + "".join(f"- {error}\n" for error in errors)
+        text += "Write what they were meant to do as new tasks, and what else is needed; then join().\n"
+    return text
+
+
+def joiner(question: str, examples: str, may_replan: bool) -> str:
+    """Return the prompt for the joiner, up to the observations."""
+    text = _JOINER.format(replan=_MAY_REPLAN if may_replan else "")
+    if not may_replan:
+        text += _LAST
+    if examples.strip():
+        text += f"\nExamples:\n\n{examples.strip()}\n\n###\n"
+    return f"{text}\nQuestion: {question}\n\n"
+
+
+def joiner_end() -> str:
+    """Return what comes after the observations."""
+    return "\n"
+
+
+def _tool(spec: ToolSpec) -> str:
+    about = "\n".join(f"   {line}".rstrip() for line in spec.description.strip().splitlines())
+    return f"{signature(spec)}:\n{about}{_parameters(spec)}" if about or _parameters(spec) else signature(spec)
+
+
+def signature(spec: ToolSpec) -> str:
+    """Return a tool's name and typed parameters: `search(query: string, k: integer = 5)`."""
+    properties = spec.parameters.get("properties")
+    required = spec.parameters.get("required")
+    must = required if isinstance(required, list) else []
+    parts: list[str] = []
+    for name, schema in (properties if isinstance(properties, dict) else {}).items():
+        kind = cast("Mapping[str, JsonValue]", schema) if isinstance(schema, dict) else {}
+        part = f"{name}: {_type(kind)}"
+        if name not in must:
+            default = kind.get("default")
+            part += " = " + (f'"{default}"' if isinstance(default, str) else as_text(default))
+        parts.append(part)
+    return f"{spec.name}({', '.join(parts)})"
+
+
+def _parameters(spec: ToolSpec) -> str:
+    properties = spec.parameters.get("properties")
+    lines: list[str] = []
+    for name, schema in (properties if isinstance(properties, dict) else {}).items():
+        about = schema.get("description") if isinstance(schema, dict) else None
+        if isinstance(about, str):
+            lines.append(f"\n   - {name}: {' '.join(about.split())}")
+    return "".join(lines)
+
+
+def _type(schema: Mapping[str, JsonValue]) -> str:
+    match schema:
+        case {"enum": list() as values}:
+            return " | ".join(f'"{value}"' if isinstance(value, str) else as_text(value) for value in values)
+        case {"type": "array", "items": dict() as items}:
+            return f"list[{_type(items)}]"
+        case {"type": str() as kind}:
+            return "null" if kind == "null" else kind
+        case {"anyOf": list() as kinds}:
+            return " | ".join(_type(kind) for kind in kinds if isinstance(kind, dict))
+        case {"$ref": str() as name}:
+            return name.rpartition("/")[2]
+        case _:
+            return "any"

@@ -1,0 +1,182 @@
+"""Planner `react`: a model reasons and calls tools, turn by turn; calls start while the turn is still being written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from pydantic import JsonValue
+
+from plait.core.agent import Agent
+from plait.core.awaited import Line, StepFailed
+from plait.core.chat import Message, with_prompt
+from plait.core.errors import PlannerError, PluginError
+from plait.core.flow import Answerable, Context
+from plait.core.interfaces import Brief, Merge, Reader
+from plait.core.plan import Step
+from plait.core.tools.more import MORE_TOOLS, found_in
+from plait.core.tools.tool import ToolSpec
+from plait.core.tools.turns import Wanted
+
+from ..._shared.told import LAST, REPAIR, instructions
+from .ledger import ERROR, Ledger, answered
+from .options import ReactOptions, transfer
+from .reader import TurnReader
+
+__all__ = ["React"]
+
+
+class React(ReactOptions):
+    """Reasoning and acting (ReAct, Yao et al., arXiv 2210.03629), with parallel calls.
+
+    A turn `turn-1` is one call of the model. Each call that it writes starts as soon as it is complete; those that
+    change the world when the turn is whole. The results go back in the order of the calls, whichever ended first, and
+    the next turn continues the conversation, so its prefix is cached. A turn without a call is the answer.
+
+    A call that fails is an observation, and so is one beyond `calls`. A call that changes nothing is made once; its
+    result is given again, until a call is made that may change something. Of a long result head and tail are shown, and
+    the model may call `more`. A call that cannot be read is sent back once. After `turns`, or when it repeats itself,
+    the model is asked for its answer. With `samples` each turn is written several times, and a vote over actions
+    chooses one.
+
+    Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
+    Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 2,000 tokens of a result.
+    """
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Take turns until one has no call."""
+        ledger = Ledger(ctx.brief, self, await self._told(ctx, question))
+        turn = await self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
+        repaired = False
+        for number in range(2, self.turns + 1):
+            calls = ledger.calls(turn.value)
+            if not calls:
+                break
+            said = await self._agents(ctx, calls) if self.samples > 1 else {}
+            heir = next((each for each in self.handoffs for call, _ in calls if call.name == transfer(each)), None)
+            readable = [call for call, _ in calls if call.id]
+            value = turn.value if self.samples == 1 else await self._made(ctx, turn, calls)
+            messages = ledger.observe(value, calls, said)
+            if heir is not None:
+                return await heir.work(ctx, question, [*ledger.talk, *messages])
+            misread = [call.wrong for call, _ in calls if call.wrong]
+            prompt = "\n".join([*misread, REPAIR[self.dialect]]) if misread else ""
+            last = number == self.turns or ledger.tired or (bool(misread) and not readable and repaired)
+            repaired = repaired or bool(misread)
+            turn = await self._turn(ctx, turn, ledger, messages, LAST if last else prompt, last)
+            if last:
+                break
+        return turn
+
+    async def _told(self, ctx: Context, question: str) -> list[ToolSpec]:
+        """Return the tools that the model is told of at first."""
+        tools = ctx.brief.tools
+        if self.shown is None or len(tools) <= self.shown:
+            return list(tools)
+        return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.shown), tools))
+
+    async def _made(self, ctx: Context, turn: Line, calls: Sequence[tuple[Wanted, str]]) -> JsonValue:
+        """Make the calls of a turn that was voted for, and return what a turn comes to whose calls its reader made."""
+        wanted = [call for call, fate in calls if fate == "run"]
+        made = [ctx.call(call.name, **call.arguments) for call in wanted]
+        await ctx.gather(*made, return_exceptions=True)
+        results: dict[str, JsonValue] = {}
+        for call, each in zip(wanted, made, strict=True):
+            error = each.error
+            what = error.failure.message if isinstance(error, StepFailed) else ""
+            results[call.step] = {"value": each.value} if each.done else {"error": what}
+        return {"text": turn.text, "results": results}
+
+    async def _agents(self, ctx: Context, calls: Sequence[tuple[Wanted, str]]) -> dict[str, str]:
+        """Let the agents that a voted turn calls work, side by side, and return what each said, by the id of the call.
+        Those of other turns are steps of the turn's own."""
+
+        async def one(agent: Agent, question: str) -> str:
+            try:
+                return answered(await agent.work(ctx, question))
+            except (StepFailed, PlannerError, PluginError) as error:
+                return f"{ERROR}the agent {agent.name}, asked {question[:80]!r}: {error}"
+
+        asked = [(call, found) for call, fate in calls if fate == "ours" and (found := self.asks(call)) is not None]
+        said = await ctx.gather(*(one(*found) for _, found in asked))
+        return {call.id: each for (call, _), each in zip(asked, said, strict=True)}
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader that starts a turn's calls as they are written."""
+        match step.state:
+            case {"first": int() as first, "known": list() as known}:
+                return TurnReader(self, brief, first, cast("list[str]", known))
+            case _:
+                return super().reader(step, brief)
+
+    def _opening(self, brief: Brief, ledger: Ledger) -> list[Message]:
+        """Return the messages before the question: instructions, and what the user's conversation has."""
+        history = list(brief.request.messages)
+        said = [self.instructions] if self.instructions else []
+        if history and history[0].role in ("system", "developer"):
+            said.append(history.pop(0).text)
+        if ledger.functions:
+            said.append(instructions(ledger.functions, self.dialect))
+        return [*([Message(role="system", content="\n\n".join(said))] if said else []), *history]
+
+    @staticmethod
+    def _asked(brief: Brief, question: str) -> str:
+        history = brief.request.messages
+        return "" if history and history[-1].role == "tool" else question
+
+    async def _turn(
+        self,
+        ctx: Context,
+        before: Line | None,
+        ledger: Ledger,
+        messages: Sequence[Message],
+        prompt: str,
+        last: bool = False,
+    ) -> Line:
+        """Let the model write a turn, or several that vote, and return the one that it comes to."""
+        ledger.turns += 1
+        ledger.talk += with_prompt([each for each in messages if each.role != "system"], prompt)
+        name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
+        reads = self.samples == 1 and not last and bool(ledger.functions)
+        state = {"first": ledger.next, "known": cast("list[JsonValue]", list(ledger.results))} if reads else None
+        think = ctx.think if before is None else before.think
+
+        def written(name: str, label: str) -> Line:
+            return think(
+                prompt or (),
+                name=name,
+                label=label,
+                chat=True,
+                messages=messages,
+                tools=ledger.functions if self.dialect == "native" and not last else (),
+                tool_choice="auto",
+                stop=("\nObservation",) if self.dialect == "action" else (),
+                keep_stop=False,
+                max_tokens=self.max_tokens,
+                temperature=self.temperature,
+                logprobs=1 if self.samples > 1 else 0,
+                stream=True,
+                expands=reads,
+                state=state,
+            )
+
+        if self.samples == 1:
+            return await written(name, label)
+        samples = [written(f"{name}-{n}", f"{label}, sample {n}") for n in range(1, self.samples + 1)]
+        return await self._voted(ctx, samples, ledger, name, label)
+
+    async def _voted(self, ctx: Context, samples: Sequence[Line], ledger: Ledger, name: str, label: str) -> Line:
+        """Return the sample that a vote chooses; if none can be read, the first that was written."""
+        kind = ctx.brief.plugin("merge", self.vote)
+        own = {"tools": ledger.functions, "dialect": self.dialect, "value": "text"}
+        fields = type(kind).model_fields if isinstance(kind, Merge) else {}
+        if not isinstance(kind, Merge) or own.keys() - fields.keys():
+            raise PlannerError(
+                f"turns cannot vote by {self.vote.name!r}: give a merge over actions, as `tool-majority`"
+            )
+        merge = type(kind).model_validate({**kind.model_dump(exclude_unset=True), **own})
+        vote = await ctx.join(
+            samples, merge, tolerate="best-effort", early=True, name=name, label=f"{label}, vote of {len(samples)}"
+        )
+        done = [each for each in samples if each.done]
+        return next((each for each in done if each.value == vote.value), done[0])

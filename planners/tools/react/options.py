@@ -1,0 +1,56 @@
+"""Options of the planner `react`."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from plait.core.agent import Agent
+from plait.core.ops import Plugin
+from plait.core.tools.turns import Wanted
+
+from ..._shared.steps import OnePlugin
+from ..._shared.talk import TalkOptions
+
+__all__ = ["ReactOptions", "transfer"]
+
+
+class ReactOptions(TalkOptions):
+    """The fields of `React`."""
+
+    shown: int | None = Field(default=None, ge=1)
+    """How many tools the model is told of at first: those nearest to the question. It finds others by calling
+    `more_tools`. By default all."""
+    turns: int = Field(default=12, ge=1)
+    """Most turns, the answer included."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of one turn."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 is greedy."""
+    agents: tuple[Agent, ...] = ()
+    """Agents that the model may call as tools. They begin like other calls: while the turn is still being written, or,
+    if they may call a tool with side effects, when it is whole."""
+    handoffs: tuple[Agent, ...] = ()
+    """Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`."""
+    early: bool = True
+    """Start calls while the turn is still being written. Off: when it is whole."""
+    samples: int = Field(default=1, ge=1, le=1000)
+    """How many times each turn is written; with more than one they vote on what to do, and no call is made before."""
+    vote: OnePlugin = Plugin(name="tool-majority")
+    """How samples become one turn: a merge over actions. Tools, dialect and its form of value are set here."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> ReactOptions:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(f"{self.samples} samples at temperature 0 are the same: give a temperature, such as 0.7")
+        return self
+
+    def asks(self, call: Wanted) -> tuple[Agent, str] | None:
+        """Return the agent that a call asks, and what; `None` for a call that asks none."""
+        agent = next((each for each in self.agents if each.name == call.name), None)
+        question = call.arguments.get("question")
+        return (agent, question) if agent is not None and isinstance(question, str) and question.strip() else None
+
+
+def transfer(agent: Agent) -> str:
+    """Return the name of the call that hands a conversation over."""
+    return f"transfer_to_{agent.name}"

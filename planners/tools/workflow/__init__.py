@@ -1,0 +1,183 @@
+"""Planner `workflow`: a plan with conditions, loops and questions to people, checked before anything of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field, JsonValue
+
+from plait.core.awaited import Line, Made, StepFailed
+from plait.core.errors import PlannerError
+from plait.core.flow import Answerable, Context, Flow
+from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in
+from plait.core.tools.tool import ToolSpec
+from plait.core.values import as_text
+
+from ..._shared.json_text import read_object
+from . import prompts
+from .check import check
+from .execute import Runner
+from .plan import Fault, Workflow as Plan, abstracted, parse, repaired, without
+
+__all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
+
+FIND_PLANS, KEEP_PLAN = "find_plans", "keep_plan"
+"""Tools of a library of plans (`plait.workers.tools.plan_library`): the planner calls them if a run has them."""
+CHARACTERS_A_TOKEN = 4
+
+
+class Workflow(Flow):
+    """Plans with conditions and loops over many tools (WorkflowLLM, Fan et al., arXiv 2411.05451; repairs after
+    ComfyGPT, arXiv 2503.17671; reviews by people after Opus, arXiv 2412.00573).
+
+    `plan-1` writes a plan as JSON: calls, `if`, `foreach`, `while` with a limit, `review`. It is checked whole, against
+    the tools' schemas; all faults go back with candidates, and the model rewrites the steps that have them. A repair
+    that does not lower the number of faults is dropped and is the last. Then the steps run, each as soon as its inputs
+    are there; calls that change the world in the order in which they are written. Of many tools the model is told of
+    those nearest to the question and may ask for more. Plans that ran go into a library, if there is one.
+
+    Differs from the originals: nothing is trained; plans are data, not code; every fault is told at once.
+    Defaults: 12 tools shown, 2 repairs, greedy.
+    """
+
+    shown: int = Field(default=SHOWN, ge=1)
+    """How many tools the model is told of at first, if there are more."""
+    searches: int = Field(default=2, ge=0)
+    """How often the model may ask for more tools."""
+    repairs: int = Field(default=2, ge=0)
+    """Most repairs of a plan."""
+    examples: int = Field(default=2, ge=0)
+    """Most plans of the library that the model is shown."""
+    keep: bool = True
+    """Put a plan that ran without a failure into the library, if there is one."""
+    observation_tokens: int = Field(default=2000, ge=10)
+    """Most tokens of one result that the model reads for its answer, reckoned at four characters each."""
+    max_tokens: int = Field(default=2048, ge=1)
+    """Most tokens of a plan, a repair and the answer each."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 is greedy."""
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Plan, repair, run, answer. Raises `PlannerError` for a plan that stays broken."""
+        tools = {each.name: each for each in ctx.brief.tools if each.name not in (FIND_PLANS, KEEP_PLAN)}
+        library = {each.name for each in ctx.brief.tools} - set(tools)
+        writer = Writer(ctx, self, tools)
+        examples = await self._examples(ctx, question) if FIND_PLANS in library and self.examples else []
+        plan, faults = await writer.plan(question, examples)
+        plan, faults = await writer.mend(plan, faults)
+        unused = frozenset(each.node for each in faults if each.kind == "unused")
+        if faults and len(faults) == len([each for each in faults if each.kind == "unused"]):
+            plan = without(plan, unused)
+            faults = check(plan, tools)
+        if faults:
+            said = "; ".join(map(str, faults[:5]))
+            rest = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+            raise PlannerError(f"the plan cannot run: {said}{rest}. Raise `repairs`, or take a larger model")
+        runner = Runner(ctx, question, tools)
+        ended = await runner.run(plan)
+        failed = [each for each in ended.values() if isinstance(each, BaseException)]
+        if KEEP_PLAN in library and self.keep and not failed:
+            await self._kept(ctx, question, plan)
+        if plan.answer is not None:
+            return await runner.answer(plan.answer)
+        return writer.answer({name: _said(each) for name, each in ended.items()})
+
+    async def _examples(self, ctx: Context, question: str) -> list[tuple[str, JsonValue]]:
+        try:
+            found = await ctx.call(FIND_PLANS, intention=question, k=self.examples)
+        except StepFailed:
+            return []
+        rows = found if isinstance(found, list) else []
+        return [
+            (as_text(row["intention"]), row["plan"])
+            for row in rows
+            if isinstance(row, dict) and "intention" in row and "plan" in row
+        ]
+
+    async def _kept(self, ctx: Context, question: str, plan: Plan) -> None:
+        try:
+            await ctx.call(KEEP_PLAN, intention=question, plan=abstracted(plan))
+        except StepFailed:
+            return  # the answer does not depend on it; the step says why
+
+
+class Writer:
+    """The conversation in which a model writes a plan and mends it."""
+
+    def __init__(self, ctx: Context, options: Workflow, tools: Mapping[str, ToolSpec]) -> None:
+        self._ctx, self._options, self._tools = ctx, options, tools
+        self._line: Line | None = None
+        self._count = 0
+
+    async def plan(self, question: str, examples: Sequence[tuple[str, JsonValue]]) -> tuple[Plan, list[Fault]]:
+        """Return the plan that the model writes, with its faults."""
+        told = list(self._tools.values())
+        if len(told) > self._options.shown:
+            told = await self._found(question)
+        hidden = len(self._tools) - len(told) if self._options.searches else 0
+        said = await self._say(prompts.plan(question, told, hidden, examples), "plan")
+        for _ in range(self._options.searches):
+            match said:
+                case {"more_tools": str() as query}:
+                    new = await self._found(query, [each.name for each in told])
+                    told += new
+                    said = await self._say(prompts.found(new), "plan, with more tools")
+                case _:
+                    break
+        plan = parse(said)
+        return plan, check(plan, self._tools)
+
+    async def mend(self, plan: Plan, faults: list[Fault]) -> tuple[Plan, list[Fault]]:
+        """Return the plan after repairs, each with fewer faults than before."""
+        for _ in range(self._options.repairs):
+            if not faults:
+                break
+            unknown = [each for each in faults if each.kind == "tool"]
+            near = [await self._found(each.message, k=3) for each in unknown[:5]]
+            told = {each.name: each for some in near for each in some}
+            told |= {name: self._tools[name] for each in faults for name in each.candidates if name in self._tools}
+            said = await self._say(prompts.repair(faults, plan, list(told.values())), "repair")
+            better = repaired(plan, said, faults)
+            left = check(better, self._tools) if better is not None else faults
+            if better is None or len(left) >= len(faults):
+                break
+            plan, faults = better, left
+        return plan, faults
+
+    def answer(self, results: Mapping[str, str]) -> Line:
+        """Return the call of the model that words the answer."""
+        most = self._options.observation_tokens * CHARACTERS_A_TOKEN
+        return self._ask(prompts.answer(results, most), "answer")
+
+    async def _found(self, query: str, without: Sequence[str] = (), k: int | None = None) -> list[ToolSpec]:
+        """Return tools by what they shall do; none if that fails."""
+        args = {"query": query, "k": k or self._options.shown, "without": [*without, FIND_PLANS, KEEP_PLAN]}
+        try:
+            return list(found_in(await self._ctx.call(MORE_TOOLS, **args), self._tools.values()))
+        except StepFailed:
+            if self._line is None:
+                raise  # without it there is nothing to plan with
+            return []
+
+    async def _say(self, prompt: str, label: str) -> JsonValue:
+        line = await self._ask(prompt, label)
+        return read_object(line.text)
+
+    def _ask(self, prompt: str, label: str) -> Line:
+        self._count += 1
+        before, chat = self._line, self._ctx.brief.task.chat()
+        think = self._ctx.think if before is None else before.think
+        self._line = think(
+            prompt if before is None or chat else f"\n\n{prompt}\n",
+            name=f"plan-{self._count}" if label != "answer" else "answer-1",
+            label=label,
+            chat=chat,
+            max_tokens=self._options.max_tokens,
+            temperature=self._options.temperature,
+        )
+        return self._line
+
+
+def _said(ended: Made[object] | BaseException) -> str:
+    """Return what became of a node, as a model reads it."""
+    return f"failed: {ended}" if isinstance(ended, BaseException) else as_text(ended.value)

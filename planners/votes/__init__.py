@@ -1,0 +1,1 @@
+"""Planners that write several answers and let them vote, or refine one another."""

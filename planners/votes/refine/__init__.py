@@ -1,0 +1,280 @@
+"""Planner `refine`: rounds of drafts, each of which reads a short digest of the round before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from random import Random
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, field_validator
+from pydantic_core import from_json
+
+from plait.core.errors import PlannerError
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.ops import Join, Part, Plugin, Ref, Text
+from plait.core.plan import Plan, Step
+from plait.core.result import Result
+from plait.core.sampling_theory import semantic_entropy
+
+from ..._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
+from ..._shared.seeds import derive
+from ..._shared.steps import Asker, OnePlugin, OnResult, through
+from . import prompts as words
+
+__all__ = ["Refine"]
+
+
+def _as_rounds(value: object) -> object:
+    """Take one number as so many rounds of one draft, and `8x4x1` as three rounds."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value > 1000:
+            raise ValueError(f"{value:,} rounds are too many: 1,000 are the most")
+        return (1,) * value
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.replace(",", "x").split("x"))
+    return value
+
+
+class Refine(Planner):
+    """Parallel-Distill-Refine (arXiv 2510.01123), with one draft a round Sequential Refinement.
+
+    Steps: `draft-r-1` … `draft-r-M` are the drafts of round r. `round-r` gathers them and expands into the workspace of
+    the next round (`distill-r` with the distiller `summary`, `choose-r` where a model selects) and the next drafts. The
+    workspace has at most `workspace_tokens` and is made anew each round. The last round has one draft, the answer; if
+    it fails, the round before votes. A draft that the task's verifier finds right ends the run.
+
+    Differs from the paper: the workspace begins with the count of the drafts' answers, since a summary can lose that of
+    a minority; failed drafts are left out, and the best drafts replace a distiller that fails. The paper leaves open
+    how the top k are found; here by verifier, votes and log-probability,
+    or by a call of the model (`judge`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
+    """
+
+    rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds)] = (8, 4, 1)
+    """Drafts in each round, as `[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential
+    refinement."""
+    distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = "summary"
+    """Content of the workspace. `summary`: a model's notes on all drafts. `shared-top-k`: the k best drafts.
+    `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best others; with
+    `judge="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each."""
+    k: int = Field(default=3, ge=1)
+    """Drafts in a workspace, for the distillers that take drafts as they are."""
+    judge: Literal["votes", "model"] = "votes"
+    """How the top k are found: by verifier, frequency of the answer and log-probability, or by a call of the model."""
+    workspace_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of a workspace (the paper's kappa), without the line that counts answers."""
+    read_tokens: int = Field(default=8192, ge=1)
+    """Most tokens of drafts that a distiller or judge reads, evenly shared; of longer drafts it reads the end."""
+    draft_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of a draft."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Of the drafts; 0 is greedy and makes those of a round all the same."""
+    last_temperature: float | None = Field(default=None, ge=0.0)
+    """Temperature of the last round's drafts, if it differs."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Sample from the most likely tokens that together have this probability."""
+    logprobs: bool = False
+    """Ask for log-probabilities, by which drafts with equally frequent answers are ranked."""
+    merge: OnePlugin = Plugin(name="majority")
+    """How the drafts of the last round become one answer, or those of the round before one in which all failed."""
+    deadline: float | None = Field(default=None, gt=0)
+    """Seconds after which a round goes on with the drafts that are done."""
+    stop_entropy: float | None = Field(default=None, ge=0.0)
+    """End after a round whose answers have at most this semantic entropy, in nats; the answer is that round's vote.
+    With `rounds=8x8x8`, `distiller=shared-top-k` and `k=8` these are the rounds of SEAT (arXiv 2507.06829), which read
+    one another."""
+    settle: bool = True
+    """A draft that the task's verifier finds right ends the run. No difference where the task has no verifier."""
+    stream: bool = False
+    """Send the drafts' text while it is being written."""
+
+    @field_validator("rounds")
+    @classmethod
+    def _some(cls, rounds: tuple[int, ...]) -> tuple[int, ...]:
+        if not rounds or min(rounds) < 1:
+            raise ValueError("a round needs at least one draft: write [8,4,1], or [1,1,1] for sequential refinement")
+        return rounds
+
+    def size(self) -> int:
+        """Return the drafts of the largest round, or the drafts that its largest workspaces hold if that is more."""
+        most = max(self.rounds)
+        return most * (min(self.k, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the first round."""
+        asker = Asker("refine", brief)
+        prompts: list[tuple[Part, ...]] = [(Text(text=asker.question),)] * self.rounds[0]
+        return self._round(asker, 1, prompts, (), ())
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader of a round's drafts, or of what a model chose of them."""
+        asker = Asker("refine", brief)
+        what, _, number = step.name.partition("-")
+        if not number.isdecimal() or not isinstance(step.op, Join):
+            return super().reader(step, brief)
+        if what == "round":
+            return OnResult(lambda result: self._gathered(asker, int(number), result, step))
+        if what == "chosen":
+            return OnResult(lambda result: self._chosen(asker, int(number), result, step))
+        return super().reader(step, brief)
+
+    def _gathered(self, asker: Asker, round: int, result: Result, step: Step) -> Plan:
+        """Return what follows from a round's drafts: the answer, a judge, or the next round."""
+        drafts = drafts_of(result)
+        if not drafts:  # all of this round failed: the round before has the last word
+            op = Join(merge=self.merge, tolerate="best-effort")
+            label = f"round {round} failed: {result.why}"
+            answer = Step(name="answer", op=op, needs=names_in(step.state), label=label)
+            return Plan(steps=(answer,), output="answer")
+        right = verified(drafts) if self.settle else None
+        if right is not None:
+            note = f"{right.name} is verified, in round {round} of {len(self.rounds)}; {result.why}"
+            return Plan(steps=(through("answer", right.name, note),), output="answer")
+        votes = Counter(draft.key for draft in drafts if draft.key is not None)
+        if self.stop_entropy is not None and votes and sum(votes.values()) > 1:
+            entropy = semantic_entropy(list(votes.values()))
+            if entropy <= self.stop_entropy:
+                label = f"round {round} has semantic entropy {entropy:.3g}"
+                op = Join(merge=self.merge, tolerate="best-effort")
+                answer = Step(name="answer", op=op, needs=tuple(draft.name for draft in drafts), label=label)
+                return Plan(steps=(answer,), output="answer")
+        selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.k
+        if self.judge == "model" and selects:
+            return self._judged(asker, round, drafts)
+        return self.next_round(asker, round, drafts, None)
+
+    def _judged(self, asker: Asker, round: int, drafts: list[Draft]) -> Plan:
+        """Return the calls that choose drafts, and the join that reads them."""
+        many = self.rounds[round] if self.distiller == "per-sample-top-k" else 1
+        steps = [
+            asker.step(
+                f"choose-{round}-{i}" if many > 1 else f"choose-{round}",
+                self._digest(asker, drafts, words.CHOOSE_END, k=self.k),
+                tokens=64,
+                temperature=self.temperature if many > 1 else 0.0,
+                label=f"choose {self.k} of {len(drafts)}",
+            )
+            for i in range(1, many + 1)
+        ]
+        names = tuple(step.name for step in steps)
+        merge = Plugin(name="synthesis-drafts")
+        needs = (*names, *(draft.name for draft in drafts))
+        chosen = Step(
+            name=f"chosen-{round}",
+            op=Join(merge=merge, tolerate="any-end"),
+            needs=needs,
+            expands=True,
+            state=[*names],
+            label=f"the {self.k} best",
+        )
+        return Plan(steps=(*steps, chosen), output=chosen.name)
+
+    def _chosen(self, asker: Asker, round: int, result: Result, step: Step) -> Plan:
+        judges = names_in(step.state)
+        said = {draft.name: draft.text for draft in drafts_of(result)}
+        drafts = [draft for draft in drafts_of(result) if draft.name not in judges]
+        if not drafts:
+            raise PlannerError(f"no draft of round {round} is left")
+        picks = [words.chosen(said.get(judge, ""), len(drafts), self.k) for judge in judges]
+        return self.next_round(asker, round, drafts, picks)
+
+    def next_round(self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None = None) -> Plan:
+        """Return the round after `round`, with its workspace. `picks`: drafts that judges chose."""
+        many = self.rounds[round]
+        counted = histogram(drafts) if len(drafts) > 1 else ""
+        head = Text(text=words.REFINE.format(question=asker.question) + (f"{counted}\n\n" if counted else ""))
+        end = Text(text=words.REFINE_END)
+        if self.distiller == "summary" and len(drafts) > 1:
+            distill = asker.step(
+                f"distill-{round}",
+                self._digest(asker, drafts, words.DISTIL_END, tokens=self.workspace_tokens),
+                tokens=self.workspace_tokens,
+                label=f"notes on {len(drafts)} drafts",
+            )
+            best = block(ranked(drafts)[: self.k], self.workspace_tokens)  # instead of notes that fail
+            entries: list[JsonValue] = [{"branch": distill.name, "missing": best}]
+            notes = Step(
+                name=f"notes-{round}",
+                op=Join(merge=Plugin(name="stitch", options={"entries": entries}), tolerate="any-end"),
+                needs=(distill.name,),
+                label="workspace",
+            )
+            prompts: list[tuple[Part, ...]] = [(head, Ref(step=notes.name), end)] * many
+            return self._round(asker, round + 1, prompts, drafts, (distill, notes))
+        blocks = [block(each, self.workspace_tokens) for each in self._selected(asker, round, drafts, picks)]
+        prompts = [(head, Text(text=each), end) for each in blocks]
+        return self._round(asker, round + 1, prompts, drafts, ())
+
+    def _selected(
+        self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None
+    ) -> list[list[Draft]]:
+        """Return the drafts that each draft of the next round reads."""
+        many, best = self.rounds[round], ranked(drafts)
+        if picks is not None:
+            chosen = [[drafts[at] for at in pick] or best[: self.k] for pick in picks]
+            return [chosen[i % len(chosen)] for i in range(many)]
+        match self.distiller:
+            case "per-sample-top-k":
+                own = [best[i % len(best)] for i in range(many)]
+                return [[each, *islice((other for other in best if other is not each), self.k - 1)] for each in own]
+            case "random-k":
+                seeds = [derive(asker.brief.request.seed, "refine", "pick", round, i) for i in range(many)]
+                return [Random(seed).sample(drafts, min(self.k, len(drafts))) for seed in seeds]
+            case _:
+                return [best[: self.k]] * many
+
+    def _digest(self, asker: Asker, drafts: list[Draft], end: str, **fields: int) -> tuple[Part, ...]:
+        """Return the prompt of a call that reads all drafts."""
+        counted = histogram(drafts)
+        said = end.format(histogram=f"{counted}\n\n" if counted else "", **fields)
+        head = words.DISTIL.format(question=asker.question, count=len(drafts))
+        return Text(text=head), Text(text=block(drafts, self.read_tokens, "Attempt")), Text(text=said)
+
+    def _round(
+        self,
+        asker: Asker,
+        round: int,
+        prompts: list[tuple[Part, ...]],
+        before: list[Draft] | tuple[()],
+        made_of: tuple[Step, ...],
+    ) -> Plan:
+        """Return the drafts of a round and the join that gathers them, or makes the answer of them."""
+        last = round == len(self.rounds)
+        names = tuple(f"draft-{round}-{i}" for i in range(1, len(prompts) + 1))
+        temperature = self.last_temperature if last and self.last_temperature is not None else self.temperature
+        steps = [
+            asker.step(
+                name,
+                prompt,
+                tokens=self.draft_tokens,
+                temperature=temperature,
+                top_p=self.top_p,
+                logprobs=self.logprobs,
+                stream=self.stream,
+                label=f"draft {i} of {len(names)}, round {round} of {len(self.rounds)}",
+            )
+            for i, (name, prompt) in enumerate(zip(names, prompts, strict=True), 1)
+        ]
+        if not last:
+            options: dict[str, JsonValue] = {"settle": self.settle}
+            merge = Plugin(name="synthesis-drafts", options=options)
+            tolerate = "best-effort" if round == 1 else "any-end"
+            op = Join(merge=merge, tolerate=tolerate, early=self.settle, deadline=self.deadline)
+            state: JsonValue = [draft.name for draft in before]
+            label = f"{len(names)} drafts"
+            join = Step(name=f"round-{round}", op=op, needs=names, expands=True, state=state, label=label)
+        elif len(names) > 1:
+            op = Join(merge=self.merge, tolerate="best-effort", deadline=self.deadline)
+            join = Step(name="answer", op=op, needs=names, label=f"{self.merge.name} of {len(names)}")
+        else:
+            merge = Plugin(name="synthesis-or-vote", options={"note": f"round {round} of {len(self.rounds)}"})
+            needs = (*names, *(draft.name for draft in before))
+            op = Join(merge=merge, tolerate="best-effort", early=True)
+            join = Step(name="answer", op=op, needs=needs, label=f"round {round}")
+        return Plan(steps=(*made_of, *steps, join), output=join.name)
+
+
+def names_in(state: JsonValue) -> tuple[str, ...]:
+    """Return the names that a step's state is; in journals of older versions it is their JSON."""
+    found = from_json(state) if isinstance(state, str) else state
+    return tuple(map(str, found)) if isinstance(found, list) else ()
