@@ -6,16 +6,17 @@ have ended: the machine then waits, not the flow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar, Unpack, cast
 
 from pydantic import JsonValue
 
 from .budget import Budget
-from .chat import Message
 from .errors import FlowError, WorldError
-from .ops import Function, Part, Structured, Think
+from .ops import Part, Think
 from .plan import Step
+from .planning import LineOptions
+from .prompt import Prompt
 from .result import Failure, Result
 
 T = TypeVar("T")
@@ -32,54 +33,6 @@ class StepFailed(WorldError):
 
     def __str__(self) -> str:
         return f"{self.step}: {self.failure.kind}: {self.failure.message}"
-
-
-class Asked(TypedDict, total=False):
-    """Options of a model call in a flow; those of `Sampling` and `Think` mean what they mean there."""
-
-    max_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    arithmetic: float | None
-    seed: int | None
-    """By default made of the request's seed and the step's name, where the temperature is not 0."""
-    stop: str | Sequence[str]
-    stop_ids: Sequence[int]
-    keep_stop: bool
-    """On by default, so that a line goes on behind its stop text."""
-    logprobs: int
-    window: int
-    structured: Structured | None
-    labels: Sequence[str]
-    before: str
-    chat: bool
-    """By default as the request's task has it. For a line that goes on: the prompt is the next message of the
-    conversation; by default it is more text."""
-    messages: Sequence[Message]
-    """Before the prompt; by default those of the request."""
-    reasoning_effort: str | None
-    chat_template_kwargs: Mapping[str, JsonValue]
-    extra_body: Mapping[str, JsonValue]
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[str, float]
-    begin: str
-    stream: bool
-    model: str | None
-    salt: str
-    tools: Sequence[Function]
-    tool_choice: Literal["auto", "required"]
-    name: str
-    """The step's name; by default `think-1`, `think-2`, …"""
-    label: str
-    budget: Budget | None
-    priority: int
-    expands: bool
-    """The flow's `reader` reads the text while it is written; the value is then that of what it expanded into."""
-    state: JsonValue
-    """What that reader needs to know."""
 
 
 class Group:
@@ -233,7 +186,7 @@ class Awaited(Generic[T_co]):
 class Maker(Protocol):
     """What makes the steps of a flow."""
 
-    def continued(self, line: Line, prompt: Pieces, asked: Asked) -> Line:
+    def continued(self, line: Line, pieces: Pieces, prompt: Prompt | None, options: LineOptions) -> Line:
         """Continue a line."""
         ...
 
@@ -337,13 +290,15 @@ class Line(Made["Line"]):
         """Tokens that the last call generated."""
         return self.result.usage.completion
 
-    def think(self, prompt: Pieces = (), **asked: Unpack[Asked]) -> Line:
-        """Continue the line token for token, with `prompt` appended to it. Options as for `Context.think`."""
-        return self._maker.continued(self, prompt, asked)
+    def think(self, pieces: Pieces = (), prompt: Prompt | None = None, **options: Unpack[LineOptions]) -> Line:
+        """Continue the line token for token, with `pieces` appended to it; other arguments as for `Context.think`."""
+        return self._maker.continued(self, pieces, prompt, options)
 
-    def fork(self, n: int, prompt: Pieces = (), **asked: Unpack[Asked]) -> list[Line]:
+    def fork(
+        self, n: int, pieces: Pieces = (), prompt: Prompt | None = None, **options: Unpack[LineOptions]
+    ) -> list[Line]:
         """Continue the line `n` times, each with a seed of its own."""
-        return [self.think(prompt, **asked) for _ in range(n)]
+        return [self.think(pieces, prompt, **options) for _ in range(n)]
 
 
 Pieces = str | Part | Made[object] | Sequence[str | Part | Made[object]]

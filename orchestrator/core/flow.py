@@ -22,7 +22,6 @@ from pydantic import JsonValue
 
 from .awaited import (
     All,
-    Asked,
     Awaited,
     Called,
     Chance,
@@ -40,16 +39,16 @@ from .budget import Budget
 from .chat import Message
 from .errors import FlowError
 from .interfaces import Brief, Merge, Planner, Reader
-from .ops import Call, Join, Op, Part, Plugin, Ref, Sampling, Text, Think
+from .ops import Call, Join, Op, Part, Plugin, Ref, Text, Think
 from .plan import Plan, Step
-from .planning import derive
+from .planning import CallOptions, LineOptions, call_model, derive
+from .prompt import Prompt
 from .tools.context import Context as ToolContext
 from .tools.tool import tool
 
 __all__ = [
     "ROOT",
     "Answerable",
-    "Asked",
     "Context",
     "Flow",
     "Line",
@@ -90,10 +89,7 @@ class Named(TypedDict, total=False):
     priority: int
 
 
-_new_think: Callable[..., Think] = Think
 _new_step: Callable[..., Step] = Step
-_SAMPLING = frozenset(Sampling.model_fields)
-_STEP = ("name", "label", "budget", "priority", "expands", "state")
 
 
 @tool
@@ -126,13 +122,14 @@ class Context:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def think(self, prompt: Pieces, **asked: Unpack[Asked]) -> Line:
-        """Call the model. Handles in the prompt stand for the values of their steps, which need not have ended."""
-        return self._think(prompt, None, asked)
+    def think(self, pieces: Pieces, prompt: Prompt | None = None, **options: Unpack[LineOptions]) -> Line:
+        """Call the model: `pieces` are what it is asked, `prompt` and `options` how (`plait.planning.call_model`).
+        Handles among the pieces stand for the values of their steps, which need not have ended."""
+        return self._think(pieces, None, prompt, options)
 
-    def continued(self, line: Line, prompt: Pieces, asked: Asked) -> Line:
+    def continued(self, line: Line, pieces: Pieces, prompt: Prompt | None, options: LineOptions) -> Line:
         """Continue a line (`Line.think`)."""
-        return self._think(prompt, line, asked)
+        return self._think(pieces, line, prompt, options)
 
     def step(self, step: Step) -> Line:
         """Make a model call of a step as plans have them, such as those of `plait.planning.call_model`."""
@@ -277,34 +274,24 @@ class Context:
     def _one(self, awaited: Waited[T]) -> Awaited[T]:
         return awaited if isinstance(awaited, Awaited) else self._host.spawn(awaited)
 
-    def _think(self, prompt: Pieces, after: Line | None, asked: Asked) -> Line:
-        options: dict[str, object] = dict(asked)
+    def _think(self, pieces: Pieces, after: Line | None, prompt: Prompt | None, options: LineOptions) -> Line:
         inner = self._inner
         if inner is not None:
             if "name" in options:
                 options["name"] = f"{inner.prefix}{options['name']}"
             if options.get("expands"):
-                options["state"] = inner.wrapped(cast("JsonValue", options.get("state")))
+                options["state"] = inner.wrapped(options.get("state"))
             if after is None:
                 options.setdefault("messages", ())  # not those of the request
-        named: dict[str, object] = {key: options.pop(key) for key in _STEP if key in options}
-        name = named["name"] = named.get("name") or self._next("think")
-        sampling = {key: options.pop(key) for key in list(options) if key in _SAMPLING}
-        stop = sampling.pop("stop", ())
-        if stop:
-            sampling["stop"] = (stop,) if isinstance(stop, str) else stop
-            sampling.setdefault("keep_stop", True)
-        if sampling.get("labels"):
-            sampling.setdefault("max_tokens", 1)
-        if sampling.get("temperature"):
-            sampling.setdefault("seed", derive(self.brief.request.seed, self._planner, str(name)))
-        chat = options.pop("chat", self.brief.task.chat() if after is None else bool(options.get("messages")))
-        unknown = [key for key in options if key not in Think.model_fields]
-        if unknown:
-            raise FlowError(f"a model call has no option {', '.join(unknown)}")
-        fields = {**options, "sampling": sampling, "prompt": _parts(prompt), "chat": chat}
-        op = _new_think(**fields | ({} if after is None else {"after": after.name}))
-        return self._add(Line(self, self._host, _new_step(**named, op=op)))
+        named: dict[str, object] = {**options}
+        name = str(named.pop("name", "")) or self._next("think")
+        if options.get("stop") or (prompt is not None and prompt.stop):
+            named.setdefault("keep_stop", True)
+        before = None if after is None else after.name
+        step = call_model(
+            self.brief, self._planner, name, _parts(pieces), prompt, after=before, **cast("CallOptions", named)
+        )
+        return self._add(Line(self, self._host, step))
 
     def _next(self, kind: str) -> str:
         prefix = self._inner.prefix if self._inner is not None else ""

@@ -98,6 +98,9 @@ class Planner(Frozen):
                     uses.check(name, getattr(self, name))
         return self
 
+    answer_prompts: ClassVar[tuple[str, ...]] = ("answer",)
+    """Names of its prompts that write the answer: what a request's `generation` is laid over."""
+
     def start(self, brief: Brief) -> Plan:
         """Return the first plan, whose output is the run's answer."""
         raise NotImplementedError

@@ -205,6 +205,9 @@ _SAMPLING = Sampling()
 """What a call samples by that says nothing. Shared: a default with a dictionary in it would be copied for each call."""
 
 
+Thinking = Literal["auto", "on", "off"]
+
+
 class Think(Frozen):
     """One call of the model."""
 
@@ -243,6 +246,10 @@ class Think(Frozen):
     not told of them, so a prompt that relies on them says in words what else to write."""
     tool_choice: Literal["auto", "required"] = Field(default="required", exclude_if=lambda each: each == "required")
     """Whether the model must call one of `tools` or may, where a server can be told so."""
+    thinking: Thinking = Field(default="auto", exclude_if=lambda thinking: thinking == "auto")
+    """Whether a model that can think before it answers shall; `auto` leaves it to the model."""
+    thinking_tokens: int | None = Field(default=None, ge=0, exclude_if=lambda tokens: tokens is None)
+    """Most tokens of thoughts, apart from `Sampling.max_tokens`."""
     reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda each: each is None)
     """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
     chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
@@ -267,6 +274,8 @@ class Think(Frozen):
             tools: Sequence[Function] = (),
             tool_choice: Literal["auto", "required"] = "required",
             messages: Sequence[Message] = (),
+            thinking: Thinking = "auto",
+            thinking_tokens: int | None = None,
             reasoning_effort: str | None = None,
             chat_template_kwargs: Mapping[str, JsonValue] = ...,
             extra_body: Mapping[str, JsonValue] = ...,

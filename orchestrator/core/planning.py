@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack, cast
 
+from pydantic import JsonValue
+
+from .budget import Budget
+from .chat import Message
+from .errors import FlowError
 from .interfaces import Brief
-from .ops import Join, Part, Plugin, Sampling, Structured, Text, Think
+from .ops import Function, Join, Part, Plugin, Sampling, Structured, Text, Think
 from .plan import Plan, Step
+from .prompt import Prompt, Thinking
 from .result import Result
 from .view import Branch
 
-__all__ = ["CallOptions", "OnBranches", "OnResult", "call_model", "derive", "fraction", "pass_through"]
+__all__ = [
+    "NO_THINKING",
+    "CallOptions",
+    "LineOptions",
+    "OnBranches",
+    "OnResult",
+    "call_model",
+    "derive",
+    "fraction",
+    "pass_through",
+]
 
 
 def derive(seed: int, *place: int | str) -> int:
@@ -31,56 +47,123 @@ def fraction(seed: int, *place: int | str) -> float:
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of `call_model`."""
+    """What a planner may say of a model call besides its `Prompt`; it goes before what the prompt says. Fields of
+    `Sampling`, `Think` and `Step` mean what they mean there."""
 
+    max_tokens: int
     temperature: float
     top_p: float
-    begin: str
-    """How the answer is to begin: the end of a prompt that is plain text, the start of the model's turn in a chat. Some
-    servers cannot be told so, and some models write it again: readers take all of it."""
-    stop: Sequence[str]
+    top_k: int
+    min_p: float
+    arithmetic: float | None
+    seed: int | None
+    """By default made of the request's seed and the step's name, where the temperature is not 0."""
+    stop: str | Sequence[str]
+    stop_ids: Sequence[int]
+    keep_stop: bool
+    """In a flow on by default, so that a line goes on behind its stop text."""
+    logprobs: int
+    window: int
     form: Structured | None
-    logprobs: bool
+    thinking: Thinking
+    thinking_tokens: int | None
+    labels: Sequence[str]
+    before: str
+    chat: bool
+    """By default as the request's task has it. For a line that goes on: the prompt is the next message of the
+    conversation; by default it is more text."""
+    messages: Sequence[Message]
+    """Before the prompt; by default those of the request."""
+    reasoning_effort: str | None
+    chat_template_kwargs: Mapping[str, JsonValue]
+    extra_body: Mapping[str, JsonValue]
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[str, float]
+    begin: str
+    """The start of the model's turn in a chat, the end of a prompt that is plain text. Some servers cannot be told so,
+    and some models write it again: readers take all of it."""
     stream: bool
-    expands: bool
     model: str | None
+    salt: str
+    tools: Sequence[Function]
+    tool_choice: Literal["auto", "required"]
     label: str
+    budget: Budget | None
+    priority: int
+    expands: bool
+    """The planner's `reader` reads the text while it is written; the value is then that of what it expanded into."""
+    state: JsonValue
+    """What that reader needs to know."""
+
+
+class LineOptions(CallOptions, total=False):
+    """Options of a model call in a flow."""
+
+    name: str
+    """The step's name; by default `think-1`, `think-2`, …"""
+
+
+_CALL: Callable[..., Think] = Think
+_STEP: Callable[..., Step] = Step
+_OF_STEP = ("label", "budget", "priority", "expands", "state")
+_OF_SAMPLING = frozenset(Sampling.model_fields)
+NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
+"""The start of the model's turn in NoThinking (arXiv 2504.09858): its thoughts are over before they begin."""
 
 
 def call_model(
     brief: Brief,
     planner: str,
     name: str,
-    prompt: str | Sequence[Part],
+    pieces: str | Sequence[Part],
+    prompt: Prompt | None = None,
     *,
-    tokens: int,
+    after: str | None = None,
     **options: Unpack[CallOptions],
 ) -> Step:
-    """Return one call of the model, at most `tokens` long, greedy unless a temperature is given. Its seed is made of
-    the request's, the planner's name and the step's."""
-    parts: tuple[Part, ...] = (Text(text=prompt),) if isinstance(prompt, str) else tuple(prompt)
-    chat, begin = brief.task.chat(), options.get("begin", "")
-    if begin and not chat:
-        parts = (*parts, Text(text=f"\n{begin}"))
-    temperature = options.get("temperature", 0.0)
-    sampling = Sampling(
-        max_tokens=tokens,
-        temperature=temperature,
-        top_p=options.get("top_p", 1.0),
-        seed=derive(brief.request.seed, planner, name) if temperature else None,
-        stop=tuple(options.get("stop", ())),
-        structured=options.get("form"),
-        logprobs=int(options.get("logprobs", False)),
-    )
-    op = Think(
-        prompt=parts,
-        chat=chat,
-        begin=begin if chat else "",
-        sampling=sampling,
-        stream=options.get("stream", False),
-        model=options.get("model"),
-    )
-    return Step(name=name, op=op, expands=options.get("expands", False), label=options.get("label", ""))
+    """Return one call of the model.
+
+    Args:
+        brief: the request's.
+        planner: its name, part of the seed of a sampled call.
+        name: the step's name, the other part.
+        pieces: what the model is asked, such as `Prompt.parts` gives.
+        prompt: how, as the planner's user has it.
+        after: the step whose line the call continues.
+        options: what the planner says itself; it goes before what the prompt says.
+    """
+    said = _as_options(prompt) | cast("dict[str, object]", options)
+    step = {key: said.pop(key) for key in _OF_STEP if key in said}
+    said["structured"] = said.pop("form", None)
+    sampling = {key: said.pop(key) for key in list(said) if key in _OF_SAMPLING}
+    stop = sampling.pop("stop", ())
+    if stop:
+        sampling["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Sequence[str]", stop))
+    if sampling.get("labels"):
+        sampling.setdefault("max_tokens", 1)
+    if sampling.get("temperature"):
+        sampling.setdefault("seed", derive(brief.request.seed, planner, name))
+    chat = said.pop("chat", brief.task.chat() if after is None else bool(said.get("messages")))
+    given = (Text(text=pieces),) if isinstance(pieces, str) and pieces else pieces
+    parts = tuple(cast("Sequence[Part]", given))
+    begin = str(said.pop("begin", "") or "")
+    begin = NO_THINKING if begin == "no-thinking" else begin
+    if begin and not chat:  # text without roles: the model's turn begins where the prompt ends
+        parts, begin = (*parts, Text(text=f"\n{begin}")), ""
+    unknown = [key for key in said if key not in Think.model_fields]
+    if unknown:
+        raise FlowError(f"a model call has no option {', '.join(unknown)}")
+    op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=sampling, after=after, **said)
+    return _STEP(name=name, op=op, **step)
+
+
+def _as_options(prompt: Prompt | None) -> dict[str, object]:
+    """Return what a prompt says as options of a call, without what it leaves open."""
+    if prompt is None:
+        return {}
+    fields = ((name, getattr(prompt, name)) for name in type(prompt).model_fields if name != "template")
+    return {name: value for name, value in fields if value is not None and value != () and value != {}}
 
 
 def pass_through(name: str, branch: str, note: str = "", *, expands: bool = False, tolerate: bool = False) -> Step:

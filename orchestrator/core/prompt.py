@@ -15,16 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, JsonValue, field_validator
 
-from .ops import LogitBias, Part, Sampling, Structured, Text
+from .ops import LogitBias, Part, Sampling, Structured, Text, Thinking
 from .values import Frozen
 
-__all__ = ["Generation", "Prompt", "Thinking", "Uses"]
+__all__ = ["Generation", "Prompt", "Uses"]
 
-Thinking = Literal["auto", "on", "off"]
 _FIELD = re.compile(r"\{(\w+)\}")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from plait.core.awaited import Asked, Line, StepFailed
+from plait.core.awaited import Line, StepFailed
 from plait.core.flow import Context
 from plait.core.ops import Plugin
+from plait.core.planning import LineOptions
 from plait.core.search import Node, Scorer
 
 __all__ = ["Piece", "Relay"]
@@ -40,7 +41,7 @@ class Relay:
     target: str | None
     """A scorer that asks a model asks this one, unless its options name another."""
 
-    async def write(self, before: Piece | None, model: str | None, asked: Asked) -> Piece:
+    async def write(self, before: Piece | None, model: str | None, asked: LineOptions) -> Piece:
         """Return the piece behind another by a model. It goes on token for token where the same model wrote the other;
         else it reads the text so far. The text ends where the model ends it, where the task finds it complete, or
         with a second blank piece in a row."""

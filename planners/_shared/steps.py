@@ -13,7 +13,8 @@ from plait.core.chat import split_reasoning
 from plait.core.interfaces import Brief
 from plait.core.ops import Part, Plugin, Text, Think
 from plait.core.plan import Plan, Step
-from plait.core.planning import CallOptions, OnResult, call_model, pass_through as through
+from plait.core.planning import NO_THINKING, CallOptions, OnResult, call_model, pass_through as through
+from plait.core.prompt import Prompt
 from plait.core.result import Result
 
 __all__ = [
@@ -34,8 +35,6 @@ __all__ = [
     "visible",
 ]
 
-NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
-"""The start of the model's turn in NoThinking (arXiv 2504.09858): its thoughts are over before they begin."""
 ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
 _FIELD = re.compile(r"\{(\w+)\}")
 
@@ -63,13 +62,15 @@ class Asker:
         """The request as its task puts it to a model."""
         return self.brief.task.render()
 
-    def step(self, name: str, prompt: str | Sequence[Part], *, tokens: int, **options: Unpack[CallOptions]) -> Step:
+    def step(
+        self, name: str, pieces: str | Sequence[Part], prompt: Prompt | None = None, **options: Unpack[CallOptions]
+    ) -> Step:
         """Return one model call."""
-        return call_model(self.brief, self.planner, name, prompt, tokens=tokens, **options)
+        return call_model(self.brief, self.planner, name, pieces, prompt, **options)
 
-    def direct(self, tokens: int, temperature: float, note: str, stream: bool = False) -> Plan:
+    def direct(self, prompt: Prompt, note: str) -> Plan:
         """Return the request as one call of the model; `note` says in the answer's `why` how it came to that."""
-        call = self.step(DIRECT, self.question, tokens=tokens, temperature=temperature, stream=stream, label="one call")
+        call = self.step(DIRECT, prompt.parts("{question}", question=self.question), prompt, label="one call")
         return Plan(steps=(call, through(ALONE, DIRECT, note)), output=ALONE)
 
 
@@ -79,13 +80,13 @@ def or_direct(branch: str) -> Step:
     return through(ANSWER, branch, expands=True, tolerate=True)
 
 
-def instead(asker: Asker, tokens: int, temperature: float, stream: bool = False) -> OnResult:
+def instead(asker: Asker, prompt: Prompt) -> OnResult:
     """Return the reader of `answer`."""
 
     def read(result: Result) -> Plan | None:
         if result.value is not None:
             return None
-        return asker.direct(tokens, temperature, f"one call instead ({result.why})", stream)
+        return asker.direct(prompt, f"one call instead ({result.why})")
 
     return OnResult(read)
 

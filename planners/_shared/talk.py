@@ -11,10 +11,11 @@ from typing import Unpack
 
 from pydantic import Field
 
-from plait.core.awaited import Asked, Line, StepFailed
+from plait.core.awaited import Line, StepFailed
 from plait.core.chat import FunctionCall, Message, spoken
 from plait.core.flow import Context, Flow
 from plait.core.ops import Function
+from plait.core.planning import LineOptions
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import Dialect, Wanted, wanted
 from plait.core.values import as_text
@@ -84,7 +85,7 @@ class Talk:
             if each.name not in self.hidden
         )
 
-    def ask(self, done: Sequence[Turn], ctx: Context | None = None, **asked: Unpack[Asked]) -> Line:
+    def ask(self, done: Sequence[Turn], ctx: Context | None = None, **asked: Unpack[LineOptions]) -> Line:
         """Ask for the turn after `done`."""
         ctx = ctx or self.ctx
         if not self.functions:
@@ -99,7 +100,7 @@ class Talk:
         asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
         return ctx.think(prompt or (), **asked)
 
-    def _goes_on(self, text: str, ctx: Context, asked: Asked) -> Line:
+    def _goes_on(self, text: str, ctx: Context, asked: LineOptions) -> Line:
         """Ask for the next piece of a text."""
         asked["stop"], asked["chat"] = self.stop, (chat := ctx.brief.task.chat())
         if chat:

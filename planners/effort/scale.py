@@ -11,9 +11,10 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from plait.core.awaited import Asked, Awaited, Joined, Line, Made, Pieces, StepFailed
+from plait.core.awaited import Awaited, Joined, Line, Made, Pieces, StepFailed
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part as Piece, Text
+from plait.core.planning import LineOptions
 
 from .._shared.steps import NO_THINKING, shortened
 from .._shared.sub_problems import HARDEST, GraphText, Part
@@ -96,7 +97,7 @@ class Scale(Flow):
 
     async def _outline(self, ctx: Context, question: str) -> Mapping[int, Part]:
         """Return the steps of the outline that the model picks; empty if none can be read."""
-        asked: Asked = {"max_tokens": self.outline_tokens, "temperature": self.temperature}
+        asked: LineOptions = {"max_tokens": self.outline_tokens, "temperature": self.temperature}
         prompt = _PLAN.format(question=question, most=self.most)
         drawn = [ctx.think(prompt, **{**asked, "label": f"outline {i + 1}"}) for i in range(self.outlines)]
         await ctx.gather(*drawn, return_exceptions=True)
@@ -157,7 +158,7 @@ class Scale(Flow):
 
     async def _hard(self, ctx: Context, prompt: Pieces, label: str) -> Line | Joined:
         """Do a step with all effort."""
-        asked: Asked = {"max_tokens": self.hard_tokens, "temperature": self.temperature, "label": label}
+        asked: LineOptions = {"max_tokens": self.hard_tokens, "temperature": self.temperature, "label": label}
         if self.hard == "vote":
             lines = [ctx.think(prompt, **asked) for _ in range(self.votes)]
             return await ctx.join(lines, "majority", tolerate="best-effort", label=f"{label}: vote")

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from pydantic import Field, TypeAdapter
 
-from plait.core.awaited import Asked, Made
+from plait.core.awaited import Made
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
+from plait.core.planning import LineOptions
 
 from .._shared.relay import Piece, Relay
 from .._shared.steps import OnePlugin
@@ -118,7 +119,7 @@ class Takeover(Flow):
         return p_value(score, self.calibration[min(turn, len(self.calibration) - 1)]) <= self.alpha
 
     async def _write(self, relay: Relay, before: Piece | None, model: str | None, label: str) -> Piece:
-        asked: Asked = {"label": label, "max_tokens": self.tokens, "temperature": self.temperature}
+        asked: LineOptions = {"label": label, "max_tokens": self.tokens, "temperature": self.temperature}
         return await relay.write(before, model, {**asked, "logprobs": relay.logprobs})
 
 

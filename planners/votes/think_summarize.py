@@ -104,7 +104,7 @@ class ThinkSummarize(Flow):
         return asker.step(
             f"path-{number}",
             asker.question,
-            tokens=self.path_tokens,
+            max_tokens=self.path_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
             begin=f"<think {number}>" if self.tags else "",
@@ -131,7 +131,7 @@ class ThinkSummarize(Flow):
         return asker.step(
             "summary",
             prompt,
-            tokens=self.summary_tokens,
+            max_tokens=self.summary_tokens,
             temperature=self.summary_temperature,
             begin=begin,
             stop=("</summary>",) if self.tags else (),

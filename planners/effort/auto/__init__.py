@@ -232,11 +232,11 @@ class Auto(Planner):
         return Plan(steps=(*steps, join), output="vote")
 
     def _sample(self, asker: Asker, name: str) -> Step:
-        return asker.step(name, asker.question, tokens=self.tokens, temperature=self.temperature, label=name)
+        return asker.step(name, asker.question, max_tokens=self.tokens, temperature=self.temperature, label=name)
 
     def _deep(self, asker: Asker) -> Plan:
         """Return one long greedy attempt."""
-        step = asker.step("deep", asker.question, tokens=self.deep_tokens, label="one deep attempt")
+        step = asker.step("deep", asker.question, max_tokens=self.deep_tokens, label="one deep attempt")
         return Plan(steps=(step,), output="deep")
 
     def _decompose(self) -> Decompose:

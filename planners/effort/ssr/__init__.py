@@ -10,10 +10,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from plait.core.awaited import Asked, Awaited, Joined, StepFailed
+from plait.core.awaited import Awaited, Joined, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
+from plait.core.planning import LineOptions
 
 from ..._shared.relay import Piece, Relay
 from ..._shared.steps import OnePlugin
@@ -166,7 +167,7 @@ class SSR(Flow):
 
     async def _write(self, relay: Relay, before: Piece | None, model: str | None, who: str) -> Piece:
         label = f"{who}, step {1 if before is None else before.number + 1}"
-        asked: Asked = {"label": label, "max_tokens": self.max_tokens, "temperature": self.temperature}
+        asked: LineOptions = {"label": label, "max_tokens": self.max_tokens, "temperature": self.temperature}
         return await relay.write(before, model, {**asked, "stop": self.stop, "logprobs": relay.logprobs})
 
 

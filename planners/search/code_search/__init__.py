@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Asked, Called
+from plait.core.awaited import Called
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
-from plait.core.planning import derive
+from plait.core.planning import LineOptions, derive
 from plait.core.programs import Cell, harness, outputs, traced
 
 from ..._shared.functions import problem_of, shown
@@ -196,7 +196,7 @@ class Searching:
                 prompt = REPAIR.replace("{failure}", failure)
                 line = line.think(prompt, **self._sampling(f"repair-{number}.{repair + 1}"))
 
-    def _sampling(self, name: str) -> Asked:
+    def _sampling(self, name: str) -> LineOptions:
         options = self._options
         seed = derive(self._ctx.brief.request.seed, "code-search", name) if options.temperature else None
         return {"name": name, "max_tokens": options.max_tokens, "temperature": options.temperature, "seed": seed}

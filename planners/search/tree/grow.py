@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import cast
 
-from plait.core.awaited import Asked, Awaited, Line, StepFailed
+from plait.core.awaited import Awaited, Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
-from plait.core.planning import derive
+from plait.core.planning import LineOptions, derive
 from plait.core.search import Node, Scorer, Search, SearchTree
 
 from .calls import Calls, spoken
@@ -149,7 +149,7 @@ class Growth:
             return parent.line.think([parent.seen + said] if parent.seen or said else (), **sampling)
         return self._ctx.think([self._question, parent.text + said], **sampling)
 
-    def _sampling(self, name: str, label: str) -> Asked:
+    def _sampling(self, name: str, label: str) -> LineOptions:
         """Return the options of a step's call. Its seed is made of its name, which is its place in the tree."""
         given = self._options
         ends = (*given.stop, "</tool_call>") if given.tools else given.stop

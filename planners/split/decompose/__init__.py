@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue
 from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.ops import Join, Plugin, Structured, Text
 from plait.core.plan import Plan, Step
+from plait.core.prompt import Prompt
 from plait.core.result import Result
 
 from ..._shared.json_text import read_object
@@ -132,7 +133,7 @@ class Decompose(Flow):
         form = Structured(kind="json", spec=_SCHEMA) if self.structured else None
         prompt = _EXTRACT.format(prompt=asker.question)
         return asker.step(
-            "extract", prompt, tokens=self.extract_tokens, form=form, expands=expands, label="several pieces?"
+            "extract", prompt, max_tokens=self.extract_tokens, form=form, expands=expands, label="several pieces?"
         )
 
     def split(self, asker: Asker, result: Result) -> Plan | str:
@@ -161,7 +162,7 @@ class Decompose(Flow):
             step = asker.step(
                 f"item-{i}",
                 tuple(Text(text=part) for part in (shared, own) if part),
-                tokens=self.item_tokens,
+                max_tokens=self.item_tokens,
                 temperature=self.temperature,
                 stream=self.stream,
                 label=shortened(data) if data is not None else f"{i} of {split.size}",
@@ -178,4 +179,7 @@ class Decompose(Flow):
         return Plan(steps=(*steps, join), output="text")
 
     def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
-        return ctx.plan(asker.direct(self.serial_tokens, self.temperature, note, self.stream))
+        return ctx.plan(asker.direct(self._direct_prompt(), note))
+
+    def _direct_prompt(self) -> Prompt:
+        return Prompt(max_tokens=self.serial_tokens, temperature=self.temperature, stream=self.stream)

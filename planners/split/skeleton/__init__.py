@@ -12,6 +12,7 @@ from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, Line, StepFailed
 from plait.core.ops import Plugin, Structured, Text
 from plait.core.plan import Step
+from plait.core.prompt import Prompt
 
 from ..._shared.steps import Asker, shortened
 from . import text as words
@@ -89,7 +90,7 @@ class Skeleton(Flow):
         """Return why the router will not have the request split, or nothing."""
         form = Structured(kind="choice", spec=["A", "B", "C"]) if self.structured else None
         prompt = words.ROUTER.format(question=asker.question)
-        route = asker.step("route", prompt, tokens=self.router_tokens, form=form, label="independent points?")
+        route = asker.step("route", prompt, max_tokens=self.router_tokens, form=form, label="independent points?")
         try:
             letter = words.letter((await ctx.step(route)).text)
         except StepFailed as error:
@@ -103,7 +104,7 @@ class Skeleton(Flow):
         return asker.step(
             "skeleton",
             words.SKELETON.format(question=asker.question, least=self.least, most=self.most, begin=ask),
-            tokens=self.skeleton_tokens,
+            max_tokens=self.skeleton_tokens,
             temperature=self.temperature,
             begin="1." if self.begin else "",
             stop=(f"\n{self.most + 1}.",),
@@ -122,7 +123,7 @@ class Skeleton(Flow):
             call = asker.step(
                 f"point-{point.number}",
                 (shared, Text(text=words.POINT.format(number=point.number, begin=begin))),
-                tokens=self.point_tokens,
+                max_tokens=self.point_tokens,
                 temperature=self.temperature,
                 begin=head if self.begin else "",
                 stop=(f"\n{point.number + 1}.",),
@@ -137,4 +138,7 @@ class Skeleton(Flow):
         return ctx.join(calls, merge, tolerate=self.tolerate, name="text", label=note)
 
     def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
-        return ctx.plan(asker.direct(self.serial_tokens, self.temperature, note, self.stream))
+        return ctx.plan(asker.direct(self._direct_prompt(), note))
+
+    def _direct_prompt(self) -> Prompt:
+        return Prompt(max_tokens=self.serial_tokens, temperature=self.temperature, stream=self.stream)

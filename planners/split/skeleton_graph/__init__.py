@@ -11,6 +11,7 @@ from plait.core.errors import PluginError
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
+from plait.core.prompt import Prompt
 from plait.core.result import Result
 
 from ..._shared.steps import Asker, filled, instead, or_direct, shortened
@@ -90,7 +91,7 @@ class SkeletonGraph(Planner):
         step = asker.step(
             "graph",
             prompt,
-            tokens=self.graph_tokens,
+            max_tokens=self.graph_tokens,
             temperature=self.temperature,
             stop=(f"\n{self.most + 1}.",),
             stream=True,
@@ -99,6 +100,9 @@ class SkeletonGraph(Planner):
         )
         return Plan(steps=(step, or_direct("graph")), output="answer")
 
+    def _direct_prompt(self) -> Prompt:
+        return Prompt(max_tokens=self.serial_tokens, temperature=self.temperature, stream=self.stream)
+
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader of the list while it is written, or of how it all ended."""
         asker = Asker("skeleton_graph", brief)
@@ -106,7 +110,7 @@ class SkeletonGraph(Planner):
             case "graph":
                 return _GraphReader(self, asker)
             case "answer":
-                return instead(asker, self.serial_tokens, self.temperature, self.stream)
+                return instead(asker, self._direct_prompt())
             case _:
                 return super().reader(step, brief)
 
@@ -130,7 +134,7 @@ class SkeletonGraph(Planner):
         return asker.step(
             f"part-{part.number}",
             prompt,
-            tokens=self.hard_tokens if hard else self.part_tokens,
+            max_tokens=self.hard_tokens if hard else self.part_tokens,
             temperature=self.temperature,
             stream=self.stream,
             model=model,
@@ -142,7 +146,7 @@ class SkeletonGraph(Planner):
         parts = sorted(text.parts.values())
         if len(parts) < self.least:
             note = f"one call: {len(parts)} sub-problems, {self.least} are wanted"
-            return asker.direct(self.serial_tokens, self.temperature, note, self.stream)
+            return asker.direct(self._direct_prompt(), note)
         names = tuple(f"part-{part.number}" for part in parts)
         entries: list[JsonValue] = []
         for name, part in zip(names, parts, strict=True):
@@ -157,7 +161,7 @@ class SkeletonGraph(Planner):
         final = asker.step(
             "final",
             (Text(text=words.FINAL.format(question=asker.question)), Ref(step="text"), Text(text=words.FINAL_END)),
-            tokens=self.serial_tokens,
+            max_tokens=self.serial_tokens,
             temperature=self.temperature,
             stream=self.stream,
             label="synthesis",

@@ -150,7 +150,7 @@ class Refine(Planner):
             asker.step(
                 f"choose-{round}-{i}" if many > 1 else f"choose-{round}",
                 self._digest(asker, drafts, words.CHOOSE_END, k=self.k),
-                tokens=64,
+                max_tokens=64,
                 temperature=self.temperature if many > 1 else 0.0,
                 label=f"choose {self.k} of {len(drafts)}",
             )
@@ -188,7 +188,7 @@ class Refine(Planner):
             distill = asker.step(
                 f"distill-{round}",
                 self._digest(asker, drafts, words.DISTIL_END, tokens=self.workspace_tokens),
-                tokens=self.workspace_tokens,
+                max_tokens=self.workspace_tokens,
                 label=f"notes on {len(drafts)} drafts",
             )
             best = block(ranked(drafts)[: self.k], self.workspace_tokens)  # instead of notes that fail
@@ -246,7 +246,7 @@ class Refine(Planner):
             asker.step(
                 name,
                 prompt,
-                tokens=self.draft_tokens,
+                max_tokens=self.draft_tokens,
                 temperature=temperature,
                 top_p=self.top_p,
                 logprobs=self.logprobs,

@@ -192,7 +192,7 @@ async def test_a_reader_of_a_join_may_see_the_branches() -> None:
 
     class Best(Planner):
         def start(self, brief: Brief) -> Plan:
-            drafts = [call_model(brief, "best", f"d{i}", f"draft {i}", tokens=9, logprobs=True) for i in (1, 2)]
+            drafts = [call_model(brief, "best", f"d{i}", f"draft {i}", max_tokens=9, logprobs=True) for i in (1, 2)]
             gather = Step(name="all", op=Join(merge=Collect()), needs=("d1", "d2"), expands=True)
             return Plan(steps=(*drafts, gather), output="all")
 

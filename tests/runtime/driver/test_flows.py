@@ -393,7 +393,7 @@ async def test_a_run_of_a_planner_that_became_a_flow_is_refused_in_words(
 
 async def test_a_flow_takes_steps_that_helpers_of_planners_make() -> None:
     async def plan(ctx: Context, question: str) -> Any:
-        line = await ctx.step(call_model(ctx.brief, "mine", "own", question, tokens=9, temperature=0.5))
+        line = await ctx.step(call_model(ctx.brief, "mine", "own", question, max_tokens=9, temperature=0.5))
         with pytest.raises(FlowError, match="no model call"):
             ctx.step(pass_through("again", "own"))
         return line
