@@ -15,6 +15,7 @@ from random import Random
 from plait.core.events import Job
 from plait.core.ops import Think
 from plait.core.plan import Request
+from plait.core.prompt import Prompt
 from plait.core.result import Result, Usage
 from plait.planners.effort.speculate import Speculate
 from plait.runtime.simulation.latency import Host
@@ -84,7 +85,13 @@ def ran(planner: Speculate, q: float, seed: int, steps: int = STEPS) -> Outcome:
 
 def planner(window: int, price: float = 0.0, steps: int = STEPS) -> Speculate:
     """Return the planner under test."""
-    return Speculate(draft="small", target="large", window=window, price=price, turns=steps, max_tokens=TOKENS)
+    return Speculate(
+        draft=Prompt(model="small", max_tokens=TOKENS),
+        target=Prompt(model="large", max_tokens=TOKENS),
+        window=window,
+        price=price,
+        rounds=steps,
+    )
 
 
 async def run() -> list[Row]:

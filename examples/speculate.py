@@ -5,6 +5,7 @@ from __future__ import annotations
 from city_tools import population
 
 from plait import Orchestrator
+from plait.core.prompt import Prompt
 from plait.planners.effort.speculate import Speculate
 from plait.workers.scripted import Reply, Scripted
 
@@ -27,7 +28,7 @@ def model(name: str, rate: float) -> Scripted:
 def main() -> None:
     for window in (1, 4):
         with Orchestrator(workers=[model("small", 50), model("large", 10)], tools=[population]) as plait:
-            planner = Speculate(draft="small", target="large", window=window)
+            planner = Speculate(draft=Prompt(model="small"), target=Prompt(model="large"), window=window)
             answer = plait.run("Is Rome or Paris larger?", planner=planner)
         print(f"window {window}: {answer.answer} ({answer.report.seconds:.1f} s; {answer.why})")
 

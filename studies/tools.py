@@ -120,11 +120,11 @@ def planner_of(way: str) -> Planner | Plugin:
         case "native":
             return NativeTurns()
         case "react":
-            return Plugin(name="react", options={"turns": 16, "max_tokens": 256})
+            return Plugin(name="react", options={"rounds": 16, "turn": {"max_tokens": 256}})
         case "last-task":
-            return Plugin(name="llmcompiler", options={"max_replans": 2, "answer": "last-task"})
+            return Plugin(name="llmcompiler", options={"rounds": 3, "conclude": "last-task"})
         case _:
-            return Plugin(name=way, options={"max_replans": 2})
+            return Plugin(name=way, options={"rounds": 3})
 
 
 async def ask_all(config: Config, questions: int, kept: Path) -> None:

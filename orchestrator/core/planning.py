@@ -135,7 +135,9 @@ def call_model(
     """
     said = _as_options(prompt) | cast("dict[str, object]", options)
     step = {key: said.pop(key) for key in _OF_STEP if key in said}
-    said["structured"] = said.pop("form", None)
+    form = said["structured"] = said.pop("form", None)
+    if form == "calls":
+        raise FlowError(f"the call {name!r} writes no calls of tools: leave the form `calls` out")
     sampling = {key: said.pop(key) for key in list(said) if key in _OF_SAMPLING}
     stop = sampling.pop("stop", ())
     if stop:

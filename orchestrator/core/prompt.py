@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, JsonValue, field_validator
 
@@ -24,7 +24,7 @@ from .values import Frozen
 
 __all__ = ["Generation", "Prompt", "Uses"]
 
-_FIELD = re.compile(r"\{(\w+)\}")
+_FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 class Generation(Frozen):
@@ -80,8 +80,9 @@ class Prompt(Generation):
     which fields there are. Other braces stay as they are."""
     model: str | None = None
     """Name of the model that answers; `None`: the request's."""
-    form: Structured | None = None
-    """The form that the text must have; `None`: free."""
+    form: Structured | Literal["calls"] | None = None
+    """The form that the text must have; `None`: free. `calls`: calls of the tools that there are, for the calls of the
+    model that say so."""
     begin: str | None = None
     """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks
     before it answers (NoThinking, arXiv 2504.09858)."""
@@ -119,7 +120,7 @@ class Prompt(Generation):
         given = {name: getattr(self, name) for name in (*names, "logprobs") if getattr(self, name) is not None}
         given |= {"logit_bias": self.logit_bias} if self.logit_bias else {}
         given |= {"stop": self.stop} if self.stop else {}
-        given |= {"structured": self.form} if self.form is not None else {}
+        given |= {"structured": self.form} if isinstance(self.form, Structured) else {}
         return Sampling.model_validate({**given, "seed": seed if self.temperature else None, **more})
 
 

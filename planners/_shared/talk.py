@@ -16,19 +16,19 @@ from plait.core.chat import FunctionCall, Message, spoken
 from plait.core.flow import Context, Flow
 from plait.core.ops import Function
 from plait.core.planning import LineOptions
+from plait.core.prompt import Prompt
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import Dialect, Wanted, wanted
 from plait.core.values import as_text
 
-from .told import LAST, REPAIR, instructions
+from .told import LAST, REPAIR, functions, instructions
 
-__all__ = ["Talk", "TalkOptions", "Turn"]
+__all__ = ["Talk", "ToolTurns", "Turn"]
 
-_CHARACTERS_A_TOKEN = 4
 _ERROR = "error: "
 
 
-class TalkOptions(Flow):
+class ToolTurns(Flow):
     """Options of planners whose model calls tools, turn by turn."""
 
     instructions: str = ""
@@ -38,8 +38,10 @@ class TalkOptions(Flow):
     `action`: lines `Action: name(…)`, for a model without either."""
     calls: int = Field(default=8, ge=1)
     """Most calls of one turn; those beyond are not run, and the model is told so."""
-    observation_tokens: int = Field(default=2000, ge=10)
-    """Most tokens of one result that the model is shown, reckoned at four characters each."""
+    observation_chars: int | None = Field(default=8000, ge=1)
+    """Most characters of one result that the model is shown; of a longer one head and tail."""
+    rounds: int = Field(default=12, ge=1)
+    """Most turns, the answer included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,55 +67,50 @@ class Talk:
 
     ctx: Context
     question: str
-    options: TalkOptions
-    turns: int
-    """Most turns, the answer included."""
+    options: ToolTurns
     thoughts: bool = True
     """Keep what a turn says besides its calls. Off: turns with the same calls are the same."""
     hidden: frozenset[str] = frozenset()
     """Tools that the model is not told of, and that are not called if it calls them all the same."""
-    stop: str = "\n"
-    """Where there are no tools: ends a turn, which is then a piece of one text."""
     _memo: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """What the model may call."""
-        return tuple(
-            Function(name=each.name, description=each.description, parameters=each.parameters)
-            for each in self.ctx.brief.tools
-            if each.name not in self.hidden
-        )
+        return functions(tool for tool in self.ctx.brief.tools if tool.name not in self.hidden)
 
-    def ask(self, done: Sequence[Turn], ctx: Context | None = None, **asked: Unpack[LineOptions]) -> Line:
+    def ask(
+        self, done: Sequence[Turn], prompt: Prompt, ctx: Context | None = None, **asked: Unpack[LineOptions]
+    ) -> Line:
         """Ask for the turn after `done`."""
         ctx = ctx or self.ctx
         if not self.functions:
-            return self._goes_on("".join(each.text for each in done), ctx, asked)
-        last = len(done) + 1 >= self.turns
-        messages, prompt = self.messages(done), LAST if last and done else ""
+            return self._goes_on("".join(each.text for each in done), prompt, ctx, asked)
+        last = len(done) + 1 >= self.options.rounds
+        messages, pieces = self.messages(done), LAST if last and done else ""
         if not done and messages[-1].role == "user":
-            messages, prompt = messages[:-1], self.question
+            messages, pieces = messages[:-1], self.question
         asked["chat"], asked["messages"] = True, messages
         asked["tools"] = self.functions if self.options.dialect == "native" and not last else ()
         asked["tool_choice"], asked["keep_stop"] = "auto", False
+        # A prompt's own stop texts end pieces of a text, which there is only without tools.
         asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
-        return ctx.think(prompt or (), **asked)
+        return ctx.think(pieces or (), prompt, **asked)
 
-    def _goes_on(self, text: str, ctx: Context, asked: LineOptions) -> Line:
+    def _goes_on(self, text: str, prompt: Prompt, ctx: Context, asked: LineOptions) -> Line:
         """Ask for the next piece of a text."""
-        asked["stop"], asked["chat"] = self.stop, (chat := ctx.brief.task.chat())
+        asked["stop"], asked["chat"] = prompt.stop or ("\n",), (chat := ctx.brief.task.chat())
         if chat:
             asked["begin"] = text
-            return ctx.think(self.question, **asked)
-        return ctx.think([self.question, text] if text else self.question, **asked)
+            return ctx.think(self.question, prompt, **asked)
+        return ctx.think([self.question, text] if text else self.question, prompt, **asked)
 
     def read(self, line: Line, done: Sequence[Turn]) -> Turn:
         """Return the turn that a line has written."""
         if not self.functions:
-            ended = line.finished or line.result.finish == "length" or len(done) + 1 >= self.turns
+            ended = line.finished or line.result.finish == "length" or len(done) + 1 >= self.options.rounds
             return Turn(line.text, ended=ended)
-        if len(done) + 1 >= self.turns:
+        if len(done) + 1 >= self.options.rounds:
             return Turn(line.text)
         first = self._first + sum(len(each.calls) for each in done)
         found = wanted(f"{line.text}\n", self.options.dialect, first, self.functions)
@@ -170,8 +167,8 @@ class Talk:
             )
         if call not in run or text is None:
             return f"not run: a turn may make {self.options.calls} calls; make it again if it is needed"
-        most = self.options.observation_tokens * _CHARACTERS_A_TOKEN
-        if len(text) <= most:
+        most = self.options.observation_chars
+        if most is None or len(text) <= most:
             return text
         head = most * 3 // 5
         return f"{text[:head]}\n[{len(text) - most:,} characters are left out]\n{text[head - most :]}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from plait.core.ops import Function
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import Dialect
 
-__all__ = ["LAST", "REPAIR", "instructions", "listed"]
+__all__ = ["LAST", "REPAIR", "functions", "instructions", "listed"]
 
 _NATIVE = """\
 Answer the user's question. You may call these functions, a line each:
@@ -28,6 +28,11 @@ REPAIR = {
     "native": 'Write a call as <tool_call>{"name": …, "arguments": {…}}</tool_call>, or answer without any call.',
     "action": 'Write a call as a line `Action: name({"argument": …})`, or answer with a line `Answer: …`.',
 }
+
+
+def functions(tools: Iterable[ToolSpec]) -> tuple[Function, ...]:
+    """Return tools as a model is offered them that may call functions by itself."""
+    return tuple(Function(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools)
 
 
 def instructions(functions: Sequence[Function], dialect: Dialect) -> str:

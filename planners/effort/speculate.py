@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
 from plait.core.flow import Answerable, Context
+from plait.core.prompt import Prompt, Uses
 
-from .._shared.talk import Talk, TalkOptions, Turn
+from .._shared.talk import Talk, ToolTurns, Turn
 
 __all__ = ["Pace", "Speculate", "best_window"]
 
@@ -20,7 +22,7 @@ _LEAST = 8
 """Comparisons before the draft may be given up; then it is tried again in one round of as many."""
 
 
-class Speculate(TalkOptions):
+class Speculate(ToolTurns):
     """Speculation over steps of an agent (Dynamic Speculative Planning, Guan et al., arXiv 2509.01920).
 
     A cheap draft model writes step after step, with the tools that change nothing. The target model writes each of
@@ -30,8 +32,8 @@ class Speculate(TalkOptions):
 
     With tools a step is a turn: the same calls, with arguments that the tool takes for the same, in the same order.
     The conversation keeps calls and results and not the thoughts around them, so that equal steps lead on equally.
-    Without tools a step is a piece of the text up to `stop`, and has to be equal letter for letter. A call of a tool
-    with side effects, or one that a person has to approve, is made only after the target has confirmed it.
+    Without tools a step is a piece of the text up to `target.stop`, and has to be equal letter for letter. A call of a
+    tool with side effects, or one that a person has to approve, is made only after the target has confirmed it.
 
     How far to draft is weighed anew each round: the seconds and tokens of a step are those measured, the agreement q is
     the mean of Beta(1 + agreed, 1 + differed). A round of k steps takes ((m - 1) a + t) / m seconds a step, where
@@ -41,32 +43,29 @@ class Speculate(TalkOptions):
     calls and not by their text; no step of the target waits for an earlier one. Defaults: window of 8, price 0.
     """
 
-    draft: str | None = None
-    """Name of the model that steps ahead; by default any, as for the target."""
-    target: str | None = None
-    """Name of the model whose answer it is."""
+    answer_prompts: ClassVar[tuple[str, ...]] = ("target",)
+
+    draft: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.0)
+    """A step of the model that steps ahead (`draft.model`; by default any, as for the target)."""
+    target: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.0)
+    """A step of the model whose answer it is. Where there are no tools, `stop` is what ends a step of both (by default
+    the end of a line)."""
     window: int = Field(default=8, ge=1)
     """Most steps of a round. 1: the target alone."""
     price: float = Field(default=0.0, ge=0.0)
     """Seconds that a token given up, or of the draft, has to save. 0: save seconds whatever it costs; with 0.01 a
     hundred tokens more have to save a second."""
-    turns: int = Field(default=32, ge=1)
+    rounds: int = Field(default=32, ge=1)
     """Most steps, the answer included."""
-    stop: str = Field(default="\n", min_length=1)
-    """Where there are no tools: what ends a step."""
-    max_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of one step."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """Of both models."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""
-        talk = Talk(ctx, question, self, self.turns, thoughts=False, stop=self.stop)
+        talk = Talk(ctx, question, self, thoughts=False)
         pace, done, windows = Pace(), list[Turn](), list[int]()
-        while not done or not (done[-1].final or len(done) >= self.turns):
+        while not done or not (done[-1].final or len(done) >= self.rounds):
             if done and done[-1].calls and not done[-1].results:
                 done[-1] = await talk.observed(done[-1])
-            windows.append(min(pace.window(self.window, self.price), self.turns - len(done)))
+            windows.append(min(pace.window(self.window, self.price), self.rounds - len(done)))
             done += await self._round(ctx, talk, pace, done, windows[-1])
         text = "".join(each.text for each in done) if not talk.functions else done[-1].text
         why = f"{len(done)} steps in {len(windows)} rounds of {', '.join(map(str, windows))}; {pace}"
@@ -109,14 +108,10 @@ class Speculate(TalkOptions):
         pace.draft.add(ctx.now() - began, line.tokens)
         return await self._round(ctx, talk, pace, [*done, ahead.observed], window - 1)
 
-    def _ask(self, talk: Talk, done: Sequence[Turn], model: str | None, who: str) -> Line:
-        return talk.ask(
-            done,
-            model=model,
-            label=f"{who}, step {len(done) + 1}",
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-        )
+    def _ask(self, talk: Talk, done: Sequence[Turn], prompt: Prompt, who: str) -> Line:
+        # Both models have to end their steps at the same place, or no step of theirs would be equal.
+        prompt = prompt.model_copy(update={"stop": self.target.stop})
+        return talk.ask(done, prompt, label=f"{who}, step {len(done) + 1}")
 
 
 @dataclass(slots=True)

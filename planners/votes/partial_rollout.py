@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
+from plait.core.prompt import Prompt, Uses
 
 from .._shared.steps import visible
-from .._shared.talk import Talk, TalkOptions, Turn
+from .._shared.talk import Talk, ToolTurns, Turn
 
 __all__ = ["PartialRollout"]
 
@@ -34,7 +35,7 @@ does not prove it. A report without a definite answer counts little. No tool can
 question asks for it."""
 
 
-class PartialRollout(TalkOptions):
+class PartialRollout(ToolTurns):
     """Partial rollouts and compressed aggregation (ParallelMuse, Li et al., arXiv 2510.24698).
 
     First `rollouts` lines of work go from the question to an answer, turn by turn, with tools. The turns at which the
@@ -63,14 +64,12 @@ class PartialRollout(TalkOptions):
     at: Literal["uncertain", "random", "uniform"] = "uncertain"
     """Where to branch: at the turns that the model was least sure of, which needs log-probabilities of its worker; or,
     to compare, at random ones or at equal distances."""
-    turns: int = Field(default=12, ge=1)
-    """Most turns of a line, those before its branching included."""
-    max_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of one turn, and of the answer."""
-    report_tokens: int = Field(default=512, ge=1)
-    """Most tokens of a report."""
-    temperature: float = Field(default=0.7, gt=0.0)
-    """Of the turns; reports and the answer are greedy."""
+    turn: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.7)
+    """One turn of a line of work."""
+    report: Annotated[Prompt, Uses()] = Prompt(max_tokens=512, temperature=0.0)
+    """What a line that has ended is condensed to."""
+    answer: Annotated[Prompt, Uses("question", "count", "reports")] = Prompt(max_tokens=1024, temperature=0.0)
+    """Reads all reports and chooses."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let lines of work go on side by side, and choose among their reports."""
@@ -78,7 +77,7 @@ class PartialRollout(TalkOptions):
         if len(hidden) == len(ctx.brief.tools):
             why = "all its tools change the world" if hidden else "there is none"
             raise PlannerError(f"partial-rollout explores with tools, and {why}: take `react` or `sample`")
-        talk = Talk(ctx, question, self, self.turns, hidden=hidden)
+        talk = Talk(ctx, question, self, hidden=hidden)
         branching = [self._family(ctx, talk) for _ in range(self.rollouts)]
         ended = await ctx.gather(*branching, self._lines(ctx, talk, [()] * self.fresh))
         reports = [each for group in ended for each in group]
@@ -86,8 +85,8 @@ class PartialRollout(TalkOptions):
         if not good:
             raise next(each for each in reports if not isinstance(each, Line))
         told = "\n\n".join(f"Report {n}:\n{visible(each.text).strip()}" for n, each in enumerate(good, 1))
-        prompt = _INTEGRATE.format(question=question, count=len(good), reports=told)
-        answer = ctx.think(prompt, name="integrate", label="answer of the reports", max_tokens=self.max_tokens)
+        pieces = self.answer.parts(_INTEGRATE, question=question, count=str(len(good)), reports=told)
+        answer = ctx.think(pieces, self.answer, name="integrate", label="answer of the reports")
         await answer
         return ctx.answer(answer, f"{len(good)} reports of {len(reports)} lines", name="answer")
 
@@ -121,9 +120,8 @@ class PartialRollout(TalkOptions):
         while not turns or not turns[-1].final:
             line = await talk.ask(
                 turns,
+                self.turn,
                 label=f"turn {len(turns) + 1}" + (f", from {len(start) + 1}" if start else ""),
-                max_tokens=self.max_tokens,
-                temperature=self.temperature,
                 logprobs=16 if self.at == "uncertain" else 0,
             )
             signals = line.result.signals
@@ -151,7 +149,7 @@ class PartialRollout(TalkOptions):
 
     async def _report(self, ctx: Context, talk: Talk, path: Path) -> Line | StepFailed:
         messages = talk.messages(path.turns)
-        line = ctx.think(_REPORT, chat=True, messages=messages, label="report", max_tokens=self.report_tokens)
+        line = ctx.think(_REPORT, self.report, chat=True, messages=messages, label="report")
         try:
             return await line
         except StepFailed as error:

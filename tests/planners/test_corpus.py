@@ -93,7 +93,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     """Every planner, by the files there are, with options that lead into all of its readers; every dialect."""
     few = {"tokens": 400, "deep_tokens": 400}
     options: dict[str, list[dict[str, Any]]] = {
-        "llmcompiler": [{"max_replans": 2}, {"max_replans": 0, "max_repairs": 0}],
+        "llmcompiler": [{"rounds": 3}, {"rounds": 1, "repairs": 0}],
         "skeleton": [{"router": "off"}, {}],
         "tree": [{"step_tokens": 8192, "nodes": 40}],  # a step is a whole text, also of twice the length
         "takeover": [{"n": 2, "tokens": 8192, "rounds": 8}],
@@ -276,7 +276,7 @@ def test_ten_thousand_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, make in GROWING.items():
         text = make(10_000)
         with watched(monkeypatch, count=True) as watch:
-            made = LLMCompiler(max_tasks=20_000).parse(text)
+            made = LLMCompiler(most=20_000).parse(text)
         assert not watch.executed[:3], name
         assert watch.calls < 60 * 10_000, f"{name}: {watch.calls} calls"
         if name == "plan":
@@ -286,7 +286,7 @@ def test_ten_thousand_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_plan_longer_than_its_limit_is_run_as_far_as_it() -> None:
-    async with bench("llmcompiler", {"max_tasks": 50, "plan_tokens": 10**6}, PLAIN) as made:
+    async with bench("llmcompiler", {"most": 50, "plan": {"max_tokens": 10**6}}, PLAIN) as made:
         answer = await made.run(GROWING["plan"](10_000))
     assert sum(row.kind == "call" for row in answer.report.steps) == 50
 

@@ -17,6 +17,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Plugin, Text, Think
 from plait.core.plan import Request
+from plait.core.prompt import Prompt
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.llmcompiler.prompts import signature
 from plait.runtime.client.client import AsyncOrchestrator
@@ -85,14 +86,16 @@ async def test_a_plan_is_run_and_joined():
 
 async def test_the_last_task_answers_without_the_joiner_where_all_were_done():
     plan = '1. search("abc")\n2. height($1)\n3. add($2, 4)\n4. join()<END_OF_PLAN>'
-    answer, worker = await ask(Reply(text=plan), answer="last-task")
+    answer, worker = await ask(Reply(text=plan), conclude="last-task")
     assert (answer.status, answer.answer, len(worker.prompts)) == ("done", 7, 1)
 
 
 async def test_after_a_failure_the_joiner_is_asked_and_may_plan_again():
     first, second = '1. search("nowhere")\n2. height($1)\n3. join()', '3. search("abcd")\n4. height($3)\n5. join()'
     again = Reply(when=REPLANNING, text=second)
-    answer, worker = await ask(again, joined("Action: Replan(search elsewhere)"), Reply(text=first), answer="last-task")
+    answer, worker = await ask(
+        again, joined("Action: Replan(search elsewhere)"), Reply(text=first), conclude="last-task"
+    )
     assert (answer.status, answer.answer) == ("done", 4)
     assert len(worker.prompts) == 3, "a plan, the joiner, and another plan that needs none"
 
@@ -108,7 +111,7 @@ async def test_without_the_joiner_the_end_waits_for_every_task():
         return "paid"
 
     plan = "1. pay(3)\n2. add(1, 1)\n3. join()"
-    answer, _ = await ask(Reply(text=plan), tools=(pay, add), answer="last-task")
+    answer, _ = await ask(Reply(text=plan), tools=(pay, add), conclude="last-task")
     assert (answer.answer, paid) == (2, [3])
 
 
@@ -220,7 +223,7 @@ async def test_another_plan_goes_on_with_the_results_of_the_first(numbers, ran):
 async def test_plans_beyond_the_last_are_not_written():
     for most in (0, 1, 3):
         worker = Prompts(joined("Action: Replan(more)"), Reply(text="7. add(1)\n9. join()"))
-        answer, _ = await ask(worker=worker, max_replans=most)
+        answer, _ = await ask(worker=worker, rounds=most + 1)
         assert (answer.status, answer.answer) == ("done", "more")
         assert answer.why == "asked for another plan, but none is left"
         assert sum("Write a" not in prompt and "write a plan" in prompt for prompt in worker.prompts) == most + 1
@@ -245,7 +248,7 @@ async def test_lines_that_cannot_be_run_are_sent_back():
 
 async def test_lines_that_stay_wrong_are_observations():
     replies = (joined("Action: Finish(best guess)"), Reply(text='1. add(1)\n2. serch("abc")\n3. join()'))
-    answer, worker = await ask(*replies, max_repairs=0)
+    answer, worker = await ask(*replies, repairs=0)
     assert answer.answer == "best guess"
     assert "2. serch(\"abc\")\nObservation: not run: there is no tool 'serch'" in worker.prompts[-1]
 
@@ -352,7 +355,10 @@ async def test_a_plan_of_three_thousand_tasks():
 
     lines = [f"{i}. same({i})" for i in range(1, 3001)]
     answer, worker = await ask(
-        joined("Action: Finish(all)"), Reply(text="\n".join([*lines, "3001. join()"])), tools=(same,), plan_tokens=10**6
+        joined("Action: Finish(all)"),
+        Reply(text="\n".join([*lines, "3001. join()"])),
+        tools=(same,),
+        plan={"max_tokens": 10**6},
     )
     assert answer.answer == "all"
     assert worker.prompts[-1].count("Observation: ") == 3000
@@ -404,7 +410,9 @@ def test_the_prompt_is_made_of_the_tools_and_the_users_examples():
         return value
 
     assert signature(convert.spec) == 'convert(value: number, unit: string = "m", many: list[integer] | null = null)'
-    plan = LLMCompiler(examples="Question: x?\n1. convert(1)\n2. join()").start(brief(convert, search))
+    plan = LLMCompiler(plan=Prompt(template="{instructions}\nQuestion: x?\n1. convert(1)\n2. join()")).start(
+        brief(convert, search)
+    )
     (step,) = plan.steps
     assert isinstance(step.op, Think)
     assert step.op.stream

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from plait import tool
 from plait.core.errors import PluginError
 from plait.core.ops import Think
+from plait.core.prompt import Prompt
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.llmcompiler.prompts import expression
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
@@ -146,7 +147,7 @@ def test_an_engines_chat_template_is_told_of_the_functions(template: str | None)
 
     tokenizer = Tokenizer()
     orchestrator = AsyncOrchestrator(workers=[], tools=[search])
-    op = orchestrator.plan("q", planner="llmcompiler:native=true").steps[0].op
+    op = orchestrator.plan("q", planner="llmcompiler:dialect=native").steps[0].op
     assert isinstance(op, Think) and [each.name for each in op.tools] == ["search"]
     ids = Prompter(tokenizer).ids(op)
     if template is None:
@@ -160,7 +161,7 @@ def test_an_engines_chat_template_is_told_of_the_functions(template: str | None)
 
 def test_native_calls_and_a_constrained_plan_exclude_each_other() -> None:
     with pytest.raises(PluginError, match="two languages"):
-        LLMCompiler(native=True, constrained=True)
+        LLMCompiler(dialect="native", plan=Prompt(form="calls"))
 
 
 def test_one_repair_is_one() -> None:
@@ -186,7 +187,7 @@ def test_a_constrained_plan_is_what_the_expression_allows() -> None:
 def test_the_planner_asks_the_engine_for_it() -> None:
     orchestrator = AsyncOrchestrator(workers=[], tools=[search])
     for constrained in (True, False):
-        made = orchestrator.plan("q", planner=f"llmcompiler:constrained={str(constrained).lower()}")
+        made = orchestrator.plan("q", planner=LLMCompiler(plan=Prompt(form="calls")) if constrained else "llmcompiler")
         op = made.steps[0].op
         assert isinstance(op, Think)
         assert (op.sampling.structured is not None) == constrained

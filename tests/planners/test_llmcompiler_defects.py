@@ -240,7 +240,7 @@ async def test_lc14_a_tool_that_hangs_has_a_timeout_and_no_replans_are_fine():
         """Return."""
         return 1
 
-    answer = await run("1. hang()\n2. fine()\n3. join()", hang, fine, max_replans=0)
+    answer = await run("1. hang()\n2. fine()\n3. join()", hang, fine, rounds=1)
     assert (answer.status, answer.answer) == ("done", "ok")
 
 

@@ -341,7 +341,7 @@ def test_ten_thousand_tasks_of_one_number_are_one_task():
 
 
 def test_a_limit_on_tasks():
-    reader = PlanReader.of_text(LLMCompiler(max_tasks=3), ())
+    reader = PlanReader.of_text(LLMCompiler(most=3), ())
     said: Any = reader.parsed("".join(f"{i}. f({i})\n" for i in range(1, 50)))
     assert len(said["steps"]) == 4
     assert "more tasks than 3: the others are not run" in said["repairs"]

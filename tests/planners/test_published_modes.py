@@ -7,6 +7,7 @@ import pytest
 from plait.core.interfaces import Brief
 from plait.core.ops import Think
 from plait.core.plan import Request
+from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.planners._shared.steps import NO_THINKING
@@ -74,11 +75,11 @@ def test_own_instructions_take_the_place_of_the_built_in_ones() -> None:
         return query
 
     told = Brief(Request(text="Why?"), Plain(text="Why?"), (search.spec,))
-    plan = LLMCompiler(instructions="Tools:\n{tools}\n{join}. join()\n{x}").start(told)
+    plan = LLMCompiler(plan=Prompt(template="Tools:\n{tools}\n{join}. join()\n{1}")).start(told)
     op = plan.steps[0].op
     assert isinstance(op, Think)
     said = op.prompt[0].model_dump()["text"]
-    assert said.startswith("Tools:\n1. search(query: string)") and "\n2. join()\n{x}\n" in said
+    assert said.startswith("Tools:\n1. search(query: string)") and "\n2. join()\n{1}\n" in said
     assert "utmost" not in said and "Question: Why?" in said
     graph = SkeletonGraph(plan_prompt="{question}: {least} to {most} parts, {as} they are").start(brief())
     op = graph.steps[0].op

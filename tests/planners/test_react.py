@@ -241,7 +241,7 @@ def test_who_repeats_a_call_is_told_so_and_then_has_to_answer():
 
 def test_turns_are_limited_and_the_last_one_answers():
     worker = answers(call("look", at="a"), call("look", at="b"), "Answer: ok")
-    assert ask(worker, [look], turns=3).answer == "ok"
+    assert ask(worker, [look], rounds=3).answer == "ok"
     assert LAST in said(worker.thinks[2])
     assert not worker.thinks[2].tools
 
@@ -252,7 +252,7 @@ def test_a_long_result_is_cut_and_can_be_read_on():
 
     ask_more = call("more", id="call00001", start=24, end=40)
     worker = answers(call("long"), ask_more, call("more", id="x", start=0, end=1), "Answer: ok")
-    ask(worker, [long], observation_tokens=10)
+    ask(worker, [long], observation_chars=40)
     shown, part, none = (each.messages[-1].text for each in worker.thinks[1:])
     assert shown.startswith("000000010002000300040005\n[")
     assert 'more(id="call00001", start=24, end=64)' in shown

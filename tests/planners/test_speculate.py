@@ -14,6 +14,7 @@ from benchmarks.speculate import TARGET, faster, planner, ran
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
 from plait.core.plan import Request
+from plait.core.prompt import Prompt
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.effort.speculate import Speculate, best_window
@@ -133,7 +134,7 @@ def ask(world: World, window: int, **options: Any) -> SimReport:
     slow = Host("large", decode_rate=20.0, models=("large",))
     return simulate(
         Request(text="What is there?"),
-        planner=Speculate(draft="small", target="large", window=window, **options),
+        planner=Speculate(draft=Prompt(model="small"), target=Prompt(model="large"), window=window, **options),
         hosts=[fast, slow, Host("tools", serves=("call",))],
         latency=LatencyModel(call=1.0),
         outcome=world,
@@ -156,8 +157,8 @@ def _length(op: Think) -> int:
 def test_nothing_is_different_but_the_time(seed: int, agree: float, window: int, price: float) -> None:
     """Calls that cannot be undone are those of the target alone, in its order; so is the answer."""
     alone, both = World(seed, agree), World(seed, agree)
-    one = ask(alone, 1, turns=8)
-    two = ask(both, window, turns=8, price=price)
+    one = ask(alone, 1, rounds=8)
+    two = ask(both, window, rounds=8, price=price)
     assert both.done == alone.done
     assert (one.result and one.result.value) == (two.result and two.result.value)
     assert set(alone.looked) <= set(both.looked)
@@ -169,7 +170,7 @@ def test_nothing_is_different_but_the_time(seed: int, agree: float, window: int,
 def test_the_transcript_is_that_of_the_target_alone() -> None:
     for seed in range(30):
         alone, both = World(seed, 0.7), World(seed, 0.7)
-        one, two = ask(alone, 1, turns=8), ask(both, 4, turns=8)
+        one, two = ask(alone, 1, rounds=8), ask(both, 4, rounds=8)
         assert one.result is not None and two.result is not None
         mine = [json.dumps(each) for each in trace(alone)]
         theirs = [
@@ -204,8 +205,8 @@ def test_a_draft_that_fails_is_done_without() -> None:
         return world(job, _)
 
     world, alone = World(5, 1.0), World(5, 1.0)
-    two = ask(outcome, 4, turns=8)  # type: ignore[arg-type]
-    one = ask(alone, 1, turns=8)
+    two = ask(outcome, 4, rounds=8)  # type: ignore[arg-type]
+    one = ask(alone, 1, rounds=8)
     assert two.result is not None and one.result is not None and two.result.value == one.result.value
 
 

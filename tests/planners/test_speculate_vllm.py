@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from plait import AsyncOrchestrator
+from plait.core.prompt import Prompt
 from plait.planners.effort.speculate import Speculate
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.config import BUNDLED_MODEL
@@ -35,7 +36,10 @@ async def test_the_text_is_that_of_the_target_alone(tmp_path: Path) -> None:
 
         async def asked(window: int) -> list[Answer]:
             planner = Speculate(
-                draft=draft.models[0], target=LARGE.name, window=window, stop=";", turns=400, max_tokens=64
+                draft=Prompt(model=draft.models[0], max_tokens=64),
+                target=Prompt(model=LARGE.name, max_tokens=64, stop=";"),
+                window=window,
+                rounds=400,
             )
             return [await orchestrator.run(each, task="countdown", planner=planner) for each in QUESTIONS]
 

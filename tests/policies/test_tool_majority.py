@@ -16,6 +16,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Policy
 from plait.core.ops import Call, Function, Join, Think
 from plait.core.plan import Request, Step
+from plait.core.prompt import Prompt
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
 from plait.planners.tools.react import React
@@ -113,10 +114,10 @@ def test_what_makes_no_sense_is_refused_in_words() -> None:
     with pytest.raises(FieldError, match="no tool has an argument 'when'"):
         ToolMajority(exclude=("when",), tools=(LOOK,))
     with pytest.raises(FieldError, match="at temperature 0 are the same"):
-        React(samples=3)
+        React(n=3)
     with pytest.raises(PluginError, match="the value of b2 is no text: join turns"):
         ToolMajority().merge(branches(A, {"x": 1}), LETTERS)
-    report = asked(React(samples=2, temperature=0.7, vote=Plugin(name="majority")), [A])
+    report = asked(React(n=2, turn=Prompt(temperature=0.7), merge=Plugin(name="majority")), [A])
     assert report.failure is not None and "give a merge over actions" in report.failure.message
 
 
@@ -192,7 +193,7 @@ def write(n: int) -> int:
 
 def test_react_makes_only_the_calls_that_won() -> None:
     log: list[Job] = []
-    report = asked(React(samples=3, temperature=0.7), [C, A, A], log=log)
+    report = asked(React(n=3, turn=Prompt(temperature=0.7)), [C, A, A], log=log)
     assert report.result is not None and report.result.text == "it is X"
     calls = [(job.op.tool, job.op.args) for job in log if isinstance(job.op, Call)]
     assert calls == [("look", {"at": "a"})], "what changes the world is called only if it wins"
@@ -202,7 +203,7 @@ def test_react_makes_only_the_calls_that_won() -> None:
 
 def test_a_turn_that_wins_is_the_one_that_is_continued() -> None:
     log: list[Job] = []
-    asked(React(samples=3, temperature=0.7), [C, A, call("look", at="a", far=1)], log=log)
+    asked(React(n=3, turn=Prompt(temperature=0.7)), [C, A, call("look", at="a", far=1)], log=log)
     (second, *_) = [job for job in log if "turn-2" in job.step]
     assert isinstance(second.op, Think) and second.op.messages[-1].role == "tool"
     (result,) = [each for each in second.op.messages if each.role == "tool"]
@@ -213,7 +214,7 @@ def test_stop_rules_count_actions() -> None:
     log: list[Job] = []
     policies = (Waves(width=1), FirstFinish(votes=2))
     turns = [A, call("look", at="a", far=1), *[B] * 6]
-    asked(React(samples=8, temperature=0.7), turns, policies, log)
+    asked(React(n=8, turn=Prompt(temperature=0.7)), turns, policies, log)
     first = [job for job in log if "turn-1" in job.step]
     assert len(first) == 2, "two samples that come to the same call are two votes"
     assert [job.op.args for job in log if isinstance(job.op, Call)] == [{"at": "a"}]
@@ -221,7 +222,7 @@ def test_stop_rules_count_actions() -> None:
 
 def test_when_no_sample_can_be_read_the_first_is_sent_back() -> None:
     log: list[Job] = []
-    report = asked(React(samples=2, temperature=0.7), ["<tool_call>{", "<tool_call>{", A, A], log=log)
+    report = asked(React(n=2, turn=Prompt(temperature=0.7)), ["<tool_call>{", "<tool_call>{", A, A], log=log)
     assert report.result is not None and report.result.text == "it is X"
     repair = next(job for job in log if "turn-2" in job.step)
     assert isinstance(repair.op, Think) and "has no end" in "".join(getattr(p, "text", "") for p in repair.op.prompt)

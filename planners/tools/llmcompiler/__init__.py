@@ -32,12 +32,12 @@ class LLMCompiler(LLMCompilerOptions):
     Steps: `plan-1` writes the plan and expands into a call for each task, named by its number, as soon as the task's
     line is complete; `scratchpad-1` gathers what they observed; `joiner-1` reads that and answers or asks for another
     plan; `answer-1` is the answer, or expands into `plan-2`, and so on. Results keep their numbers in later plans. With
-    `answer="last-task"` the joiner is left out where all tasks were done.
+    `conclude="last-task"` the joiner is left out where all tasks were done.
 
     Differs from the original: a task starts the moment its inputs are there; results are put in once, as typed values,
     and never read as references; a task that fails, or needs one that did, is an observation; lines that cannot be run
     are sent back to the model; a tool that changes the world starts only when the whole plan is written. Temperature 0
-    and one more plan at most by default (the original's `max_replans=1` allows none).
+    and two plans at most by default (the original's `max_replans=1` allows one).
     """
 
     def start(self, brief: Brief) -> Plan:
@@ -56,10 +56,8 @@ class LLMCompiler(LLMCompilerOptions):
         return Plan(steps=steps, output=_PLANNED)
 
     def _first(self, brief: Brief) -> Plan:
-        prompt = prompts.plan(
-            brief.tools, brief.task.render(), self.examples, native=self.calls(brief), rules=self.instructions
-        )
-        step = self.plan_step(brief, "plan-1", (Text(text=prompt + "\n"),), "plan")
+        prompt = prompts.plan(self.plan, brief, native=self.calls(brief))
+        step = self.plan_step(brief, "plan-1", (Text(text=f"{prompt}\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
     def _narrowed(self, brief: Brief, told: JsonValue) -> Brief:

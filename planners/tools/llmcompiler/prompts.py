@@ -8,12 +8,12 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from plait.core.interfaces import Brief
+from plait.core.prompt import Prompt
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
-from ..._shared.steps import filled
-
-__all__ = ["STOP_JOINER", "STOP_PLAN", "expression", "joiner", "joiner_end", "plan", "replan_end", "signature"]
+__all__ = ["STOP_JOINER", "STOP_PLAN", "expression", "joiner", "plan", "replan_end", "signature"]
 
 STOP_PLAN = ("<END_OF_PLAN>", "<END_OFPLAN>", "\n###", "\nQuestion:")
 STOP_JOINER = ("<END_OF_RESPONSE>", "\n###", "\nQuestion:")
@@ -52,27 +52,18 @@ _MAY_REPLAN = "- `Action: Replan(what is missing)` if more tools must be called 
 _LAST = "Another plan is not possible: give the best answer that there is.\n"
 
 
-def plan(
-    tools: Sequence[ToolSpec],
-    question: str,
-    examples: str,
-    next_id: int = 1,
-    replan: bool = False,
-    native: bool = False,
-    rules: str | None = None,
-) -> str:
+def plan(asked: Prompt, brief: Brief, next_id: int = 1, replan: bool = False, native: bool = False) -> str:
     """Return the prompt for a plan, up to its first line, or up to the earlier plans if there were any. `native`: the
-    model may be offered the tools as functions too. `rules`: instructions in place of the built-in ones."""
-    shown = "\n\n".join(f"{i}. {_tool(spec)}" for i, spec in enumerate(tools, 1))
-    fields = {"tools": shown, "join": str(len(tools) + 1)}
-    text = _PLAN.format(**fields) if rules is None else filled(rules, fields).rstrip() + "\n"
+    model may be offered the tools as functions too."""
+    shown = "\n\n".join(f"{i}. {_tool(spec)}" for i, spec in enumerate(brief.tools, 1))
+    fields = {"tools": shown, "join": str(len(brief.tools) + 1)}
+    ours = _PLAN.format(**fields)
+    text = ours if asked.template is None else asked.text("", instructions=ours, **fields).rstrip() + "\n"
     if replan:
         text += _REPLAN.format(next=next_id)
     if native:
         text += _NATIVE.format(next=next_id)
-    if examples.strip():
-        text += f"\nExamples:\n\n{examples.strip()}\n\n###\n"
-    return f"{text}\nQuestion: {question}\n"
+    return f"{text}\nQuestion: {brief.task.render()}\n"
 
 
 def expression(tools: Sequence[ToolSpec]) -> str:
@@ -94,19 +85,12 @@ def replan_end(thought: str, errors: Sequence[str]) -> str:
     return text
 
 
-def joiner(question: str, examples: str, may_replan: bool) -> str:
+def joiner(asked: Prompt, question: str, may_replan: bool) -> str:
     """Return the prompt for the joiner, up to the observations."""
-    text = _JOINER.format(replan=_MAY_REPLAN if may_replan else "")
-    if not may_replan:
-        text += _LAST
-    if examples.strip():
-        text += f"\nExamples:\n\n{examples.strip()}\n\n###\n"
+    replan = _MAY_REPLAN if may_replan else ""
+    ours = _JOINER.format(replan=replan) + ("" if may_replan else _LAST)
+    text = ours if asked.template is None else asked.text("", instructions=ours, replan=replan).rstrip() + "\n"
     return f"{text}\nQuestion: {question}\n\n"
-
-
-def joiner_end() -> str:
-    """Return what comes after the observations."""
-    return "\n"
 
 
 def _tool(spec: ToolSpec) -> str:

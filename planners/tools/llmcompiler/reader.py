@@ -81,14 +81,14 @@ class PlanReader:
             self.errors.append("the plan was cut off before its join()")
         if not self._entries and self.join is None and not cut:
             self.errors.append("no task was found: write each on a line of its own, as `1. tool(arguments)`")
-        if self.errors and self.repair < self.planner.max_repairs:
+        if self.errors and self.repair < self.planner.repairs:
             return self._sent_back(steps, brief)
         steps += self.held.values()
         branches = self.steps
         scratchpad = self._scratchpad(branches)
         steps += [scratchpad] if scratchpad else []
         name, results = scratchpad.name if scratchpad else None, self._results(branches)
-        if self.planner.answer == "last-task" and branches and name and not self.errors:
+        if self.planner.conclude == "last-task" and branches and name and not self.errors:
             steps.append(self.planner.unless_done(brief, self.round, results, name, [step.name for step in branches]))
         else:
             steps += self.planner.conclusion(brief, self.round, results, name, self.errors)
@@ -157,9 +157,9 @@ class PlanReader:
         if said in self._said:
             self.repairs.append(f"task {task.id}: written twice, run once")
             return None
-        if len(self._entries) >= self.planner.max_tasks:
-            if len(self._entries) == self.planner.max_tasks and "more tasks" not in "".join(self.repairs[-1:]):
-                self.repairs.append(f"more tasks than {self.planner.max_tasks}: the others are not run")
+        if len(self._entries) >= self.planner.most:
+            if len(self._entries) == self.planner.most and "more tasks" not in "".join(self.repairs[-1:]):
+                self.repairs.append(f"more tasks than {self.planner.most}: the others are not run")
             return None
         self._said.add(said)
         name = self._name(task.id)

@@ -35,12 +35,12 @@ class React(ReactOptions):
 
     A call that fails is an observation, and so is one beyond `calls`. A call that changes nothing is made once; its
     result is given again, until a call is made that may change something. Of a long result head and tail are shown, and
-    the model may call `more`. A call that cannot be read is sent back once. After `turns`, or when it repeats itself,
-    the model is asked for its answer. With `samples` each turn is written several times, and a vote over actions
+    the model may call `more`. A call that cannot be read is sent back once. After `rounds`, or when it repeats itself,
+    the model is asked for its answer. With `n` each turn is written several times, and a vote over actions
     chooses one.
 
     Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
-    Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 2,000 tokens of a result.
+    Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 8,000 characters of a result.
     """
 
     async def run(self, ctx: Context, question: str) -> Answerable:
@@ -48,20 +48,20 @@ class React(ReactOptions):
         ledger = Ledger(ctx.brief, self, await self._told(ctx, question))
         turn = await self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
         repaired = False
-        for number in range(2, self.turns + 1):
+        for number in range(2, self.rounds + 1):
             calls = ledger.calls(turn.value)
             if not calls:
                 break
-            said = await self._agents(ctx, calls) if self.samples > 1 else {}
+            said = await self._agents(ctx, calls) if self.n > 1 else {}
             heir = next((each for each in self.handoffs for call, _ in calls if call.name == transfer(each)), None)
             readable = [call for call, _ in calls if call.id]
-            value = turn.value if self.samples == 1 else await self._made(ctx, turn, calls)
+            value = turn.value if self.n == 1 else await self._made(ctx, turn, calls)
             messages = ledger.observe(value, calls, said)
             if heir is not None:
                 return await heir.work(ctx, question, [*ledger.talk, *messages])
             misread = [call.wrong for call, _ in calls if call.wrong]
             prompt = "\n".join([*misread, REPAIR[self.dialect]]) if misread else ""
-            last = number == self.turns or ledger.tired or (bool(misread) and not readable and repaired)
+            last = number == self.rounds or ledger.tired or (bool(misread) and not readable and repaired)
             repaired = repaired or bool(misread)
             turn = await self._turn(ctx, turn, ledger, messages, LAST if last else prompt, last)
             if last:
@@ -137,42 +137,41 @@ class React(ReactOptions):
         ledger.turns += 1
         ledger.talk += with_prompt([each for each in messages if each.role != "system"], prompt)
         name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
-        reads = self.samples == 1 and not last and bool(ledger.functions)
+        reads = self.n == 1 and not last and bool(ledger.functions)
         state = {"first": ledger.next, "known": cast("list[JsonValue]", list(ledger.results))} if reads else None
         think = ctx.think if before is None else before.think
 
         def written(name: str, label: str) -> Line:
             return think(
                 prompt or (),
+                self.turn,
                 name=name,
                 label=label,
                 chat=True,
                 messages=messages,
                 tools=ledger.functions if self.dialect == "native" and not last else (),
                 tool_choice="auto",
-                stop=("\nObservation",) if self.dialect == "action" else (),
+                stop=self.turn.stop or (("\nObservation",) if self.dialect == "action" else ()),
                 keep_stop=False,
-                max_tokens=self.max_tokens,
-                temperature=self.temperature,
-                logprobs=1 if self.samples > 1 else 0,
-                stream=True,
+                logprobs=1 if self.n > 1 else self.turn.logprobs or 0,
+                stream=True,  # calls start while the turn is still being written
                 expands=reads,
                 state=state,
             )
 
-        if self.samples == 1:
+        if self.n == 1:
             return await written(name, label)
-        samples = [written(f"{name}-{n}", f"{label}, sample {n}") for n in range(1, self.samples + 1)]
+        samples = [written(f"{name}-{n}", f"{label}, sample {n}") for n in range(1, self.n + 1)]
         return await self._voted(ctx, samples, ledger, name, label)
 
     async def _voted(self, ctx: Context, samples: Sequence[Line], ledger: Ledger, name: str, label: str) -> Line:
         """Return the sample that a vote chooses; if none can be read, the first that was written."""
-        kind = ctx.brief.plugin("merge", self.vote)
+        kind = ctx.brief.plugin("merge", self.merge)
         own = {"tools": ledger.functions, "dialect": self.dialect, "value": "text"}
         fields = type(kind).model_fields if isinstance(kind, Merge) else {}
         if not isinstance(kind, Merge) or own.keys() - fields.keys():
             raise PlannerError(
-                f"turns cannot vote by {self.vote.name!r}: give a merge over actions, as `tool-majority`"
+                f"turns cannot vote by {self.merge.name!r}: give a merge over actions, as `tool-majority`"
             )
         merge = type(kind).model_validate({**kind.model_dump(exclude_unset=True), **own})
         vote = await ctx.join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,7 +24,6 @@ from .options import ReactOptions, transfer
 
 __all__ = ["ERROR", "Ledger", "answered"]
 
-CHARACTERS_A_TOKEN = 4
 ERROR = "error: "
 _TIRING = 3
 """How often the same call is answered; after that the model has to answer itself."""
@@ -89,7 +89,7 @@ class Ledger:
         """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`: what
         the agents said that were called."""
         self.talk.append(spoken(_text(value), self.next))
-        most = self.planner.observation_tokens * CHARACTERS_A_TOKEN
+        most = self.planner.observation_chars or sys.maxsize
         said: list[tuple[Wanted, str]] = []
         now: dict[str, str] = {}
         changed = False

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Annotated, ClassVar
+
 from pydantic import Field, model_validator
 
 from plait.core.agent import Agent
 from plait.core.ops import Plugin
+from plait.core.prompt import Prompt, Uses
 from plait.core.tools.turns import Wanted
 
 from ..._shared.steps import OnePlugin
-from ..._shared.talk import TalkOptions
+from ..._shared.talk import ToolTurns
 
 __all__ = ["ReactOptions", "transfer"]
 
 
-class ReactOptions(TalkOptions):
+class ReactOptions(ToolTurns):
     """The fields of `React`."""
+
+    answer_prompts: ClassVar[tuple[str, ...]] = ("turn",)
+
+    turn: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.0, stream=True)
+    """One turn of the conversation; it has no template, since what is asked is the conversation."""
 
     shown: int | None = Field(default=None, ge=1)
     """How many tools the model is told of at first: those nearest to the question. It finds others by calling
     `more_tools`. By default all."""
-    turns: int = Field(default=12, ge=1)
-    """Most turns, the answer included."""
-    max_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of one turn."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0 is greedy."""
     agents: tuple[Agent, ...] = ()
     """Agents that the model may call as tools. They begin like other calls: while the turn is still being written, or,
     if they may call a tool with side effects, when it is whole."""
@@ -33,15 +35,15 @@ class ReactOptions(TalkOptions):
     """Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`."""
     early: bool = True
     """Start calls while the turn is still being written. Off: when it is whole."""
-    samples: int = Field(default=1, ge=1, le=1000)
+    n: int = Field(default=1, ge=1, le=1000)
     """How many times each turn is written; with more than one they vote on what to do, and no call is made before."""
-    vote: OnePlugin = Plugin(name="tool-majority")
+    merge: OnePlugin = Plugin(name="tool-majority")
     """How samples become one turn: a merge over actions. Tools, dialect and its form of value are set here."""
 
     @model_validator(mode="after")
     def _samples_differ(self) -> ReactOptions:
-        if self.samples > 1 and self.temperature == 0:
-            raise ValueError(f"{self.samples} samples at temperature 0 are the same: give a temperature, such as 0.7")
+        if self.n > 1 and self.turn.temperature == 0:
+            raise ValueError(f"{self.n} samples at temperature 0 are the same: give turn.temperature, such as 0.7")
         return self
 
     def asks(self, call: Wanted) -> tuple[Agent, str] | None:

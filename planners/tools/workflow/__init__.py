@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import Line, Made, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
+from plait.core.prompt import Prompt, Uses
 from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
@@ -23,7 +25,6 @@ __all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
 
 FIND_PLANS, KEEP_PLAN = "find_plans", "keep_plan"
 """Tools of a library of plans (`plait.workers.tools.plan_library`): the planner calls them if a run has them."""
-CHARACTERS_A_TOKEN = 4
 
 
 class Workflow(Flow):
@@ -40,7 +41,13 @@ class Workflow(Flow):
     Defaults: 12 tools shown, 2 repairs, greedy.
     """
 
-    shown: int = Field(default=SHOWN, ge=1)
+    plan: Annotated[Prompt, Uses("question", "tools", "more", "examples")] = Prompt(max_tokens=2048, temperature=0.0)
+    """Writes the plan, also after it has asked for `more` tools."""
+    repair: Annotated[Prompt, Uses()] = Prompt(max_tokens=2048, temperature=0.0)
+    """Rewrites the steps of a plan that have faults."""
+    answer: Annotated[Prompt, Uses("results")] = Prompt(max_tokens=2048, temperature=0.0)
+    """Words the answer, of a plan that has none."""
+    shown: int | None = Field(default=SHOWN, ge=1)
     """How many tools the model is told of at first, if there are more."""
     searches: int = Field(default=2, ge=0)
     """How often the model may ask for more tools."""
@@ -50,12 +57,8 @@ class Workflow(Flow):
     """Most plans of the library that the model is shown."""
     keep: bool = True
     """Put a plan that ran without a failure into the library, if there is one."""
-    observation_tokens: int = Field(default=2000, ge=10)
-    """Most tokens of one result that the model reads for its answer, reckoned at four characters each."""
-    max_tokens: int = Field(default=2048, ge=1)
-    """Most tokens of a plan, a repair and the answer each."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0 is greedy."""
+    observation_chars: int | None = Field(default=8000, ge=1)
+    """Most characters of one result that the model reads for its answer."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Plan, repair, run, answer. Raises `PlannerError` for a plan that stays broken."""
@@ -112,16 +115,17 @@ class Writer:
     async def plan(self, question: str, examples: Sequence[tuple[str, JsonValue]]) -> tuple[Plan, list[Fault]]:
         """Return the plan that the model writes, with its faults."""
         told = list(self._tools.values())
-        if len(told) > self._options.shown:
+        if self._options.shown is not None and len(told) > self._options.shown:
             told = await self._found(question)
         hidden = len(self._tools) - len(told) if self._options.searches else 0
-        said = await self._say(prompts.plan(question, told, hidden, examples), "plan")
+        asked = prompts.plan(self._options.plan, question, told, hidden, examples)
+        said = await self._say(asked, self._options.plan, "plan")
         for _ in range(self._options.searches):
             match said:
                 case {"more_tools": str() as query}:
                     new = await self._found(query, [each.name for each in told])
                     told += new
-                    said = await self._say(prompts.found(new), "plan, with more tools")
+                    said = await self._say(prompts.found(new), self._options.plan, "plan, with more tools")
                 case _:
                     break
         plan = parse(said)
@@ -136,7 +140,7 @@ class Writer:
             near = [await self._found(each.message, k=3) for each in unknown[:5]]
             told = {each.name: each for some in near for each in some}
             told |= {name: self._tools[name] for each in faults for name in each.candidates if name in self._tools}
-            said = await self._say(prompts.repair(faults, plan, list(told.values())), "repair")
+            said = await self._say(prompts.repair(faults, plan, list(told.values())), self._options.repair, "repair")
             better = repaired(plan, said, faults)
             left = check(better, self._tools) if better is not None else faults
             if better is None or len(left) >= len(faults):
@@ -146,12 +150,12 @@ class Writer:
 
     def answer(self, results: Mapping[str, str]) -> Line:
         """Return the call of the model that words the answer."""
-        most = self._options.observation_tokens * CHARACTERS_A_TOKEN
-        return self._ask(prompts.answer(results, most), "answer")
+        prompt = self._options.answer
+        return self._ask(prompts.answer(prompt, results, self._options.observation_chars), prompt, "answer")
 
     async def _found(self, query: str, without: Sequence[str] = (), k: int | None = None) -> list[ToolSpec]:
         """Return tools by what they shall do; none if that fails."""
-        args = {"query": query, "k": k or self._options.shown, "without": [*without, FIND_PLANS, KEEP_PLAN]}
+        args = {"query": query, "k": k or self._options.shown or SHOWN, "without": [*without, FIND_PLANS, KEEP_PLAN]}
         try:
             return list(found_in(await self._ctx.call(MORE_TOOLS, **args), self._tools.values()))
         except StepFailed:
@@ -159,21 +163,20 @@ class Writer:
                 raise  # without it there is nothing to plan with
             return []
 
-    async def _say(self, prompt: str, label: str) -> JsonValue:
-        line = await self._ask(prompt, label)
+    async def _say(self, text: str, prompt: Prompt, label: str) -> JsonValue:
+        line = await self._ask(text, prompt, label)
         return read_object(line.text)
 
-    def _ask(self, prompt: str, label: str) -> Line:
+    def _ask(self, text: str, prompt: Prompt, label: str) -> Line:
         self._count += 1
         before, chat = self._line, self._ctx.brief.task.chat()
         think = self._ctx.think if before is None else before.think
         self._line = think(
-            prompt if before is None or chat else f"\n\n{prompt}\n",
+            text if before is None or chat else f"\n\n{text}\n",
+            prompt,
             name=f"plan-{self._count}" if label != "answer" else "answer-1",
             label=label,
             chat=chat,
-            max_tokens=self._options.max_tokens,
-            temperature=self._options.temperature,
         )
         return self._line
 

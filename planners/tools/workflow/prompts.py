@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
+from plait.core.prompt import Prompt
 from plait.core.tools.more import MORE_TOOLS
 from plait.core.tools.tool import ToolSpec
 
@@ -15,21 +16,21 @@ from .plan import Fault, Workflow
 __all__ = ["answer", "found", "plan", "repair", "unread"]
 
 _PLAN = """\
-Write a plan that answers the question by calling tools, as one JSON object: {{"steps": [...], "answer": ...}}
+Write a plan that answers the question by calling tools, as one JSON object: {"steps": [...], "answer": ...}
 
 Steps:
-{{"id": "a", "call": "tool", "args": {{...}}}}: calls a tool. Its value is the tool's.
-{{"id": "b", "foreach": "$a.rows", "as": "row", "do": [steps]}}: runs the steps for each item, side by side, with \
+{"id": "a", "call": "tool", "args": {...}}: calls a tool. Its value is the tool's.
+{"id": "b", "foreach": "$a.rows", "as": "row", "do": [steps]}: runs the steps for each item, side by side, with \
 $row. Its value is the list of the last step's values.
-{{"id": "c", "if": condition, "then": [steps], "else": [steps]}}: its value is that of the last step that ran.
-{{"id": "d", "while": condition, "at_most": 5, "do": [steps]}}: runs the steps, and again while the condition holds. \
+{"id": "c", "if": condition, "then": [steps], "else": [steps]}: its value is that of the last step that ran.
+{"id": "d", "while": condition, "at_most": 5, "do": [steps]}: runs the steps, and again while the condition holds. \
 $d is their last value of the round before, null at first.
-{{"id": "e", "review": "Book it for {{$a.price}}?", "choices": ["yes", "no"]}}: asks a person; its value is the choice.
-A condition is {{"left": "$a.price", "op": "<", "right": 100}} (== != < <= > >= in contains), {{"all": [...]}}, \
-{{"any": [...]}}, {{"not": ...}}, or one reference.
+{"id": "e", "review": "Book it for {$a.price}?", "choices": ["yes", "no"]}: asks a person; its value is the choice.
+A condition is {"left": "$a.price", "op": "<", "right": 100} (== != < <= > >= in contains), {"all": [...]}, \
+{"any": [...]}, {"not": ...}, or one reference.
 
 Rules:
-- Refer to a value, or a part of it, by "$id", "$id.field", "$id.0.field", and inside a text by "{{$id.field}}". \
+- Refer to a value, or a part of it, by "$id", "$id.field", "$id.0.field", and inside a text by "{$id.field}". \
 $question is the question. Steps in a body are seen in that body alone.
 - Steps run side by side unless one refers to another ("after": ["id"] if it must wait without using the value).
 - Every step's value is used by another step or by "answer", a text or any JSON with references. Leave "answer" out to \
@@ -41,6 +42,7 @@ Tools:
 {examples}
 Question: {question}
 """
+_ANSWER = "The plan has run. Results:\n{results}\n\nNow answer the question, in words, without a plan."
 _MORE = ' If one is missing, write {{"{more}": "what it shall do"}} in place of the plan; {hidden:,} more can be found.'
 _REPAIR = """\
 The plan cannot run:
@@ -49,11 +51,18 @@ The plan cannot run:
 several there, [] takes it out. The other steps stay as they are.{answer}"""
 
 
-def plan(question: str, tools: Sequence[ToolSpec], hidden: int, examples: Sequence[tuple[str, JsonValue]] = ()) -> str:
-    """Return the prompt for a plan. `hidden`: tools that the model is not told of. `examples`: questions with plans."""
+def plan(
+    prompt: Prompt,
+    question: str,
+    tools: Sequence[ToolSpec],
+    hidden: int,
+    examples: Sequence[tuple[str, JsonValue]] = (),
+) -> str:
+    """Return what is asked for a plan. `hidden`: tools that the model is not told of. `examples`: questions with
+    plans."""
     shown = "".join(f"\nQuestion like it: {asked}\nIts plan: {_json(made)}\n" for asked, made in examples)
     more = _MORE.format(more=MORE_TOOLS, hidden=hidden) if hidden else ""
-    return _PLAN.format(more=more, tools=told(tools) or "(none)", examples=shown, question=question)
+    return prompt.text(_PLAN, more=more, tools=told(tools) or "(none)", examples=shown, question=question)
 
 
 def told(tools: Sequence[ToolSpec]) -> str:
@@ -88,14 +97,14 @@ def unread(faults: Sequence[Fault]) -> str:
     return f"The plan cannot be read: {said}. Write it again, whole, as one JSON object."
 
 
-def answer(results: Mapping[str, str], most: int) -> str:
+def answer(prompt: Prompt, results: Mapping[str, str], most: int | None) -> str:
     """Return the question for an answer from results, each cut to `most` characters."""
     listed = "\n".join(f"{name}: {_cut(text, most)}" for name, text in results.items())
-    return f"The plan has run. Results:\n{listed or '(none)'}\n\nNow answer the question, in words, without a plan."
+    return prompt.text(_ANSWER, results=listed or "(none)")
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most * 3 // 4]} … {text[-most // 4 :]}"
+def _cut(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[: most * 3 // 4]} … {text[-most // 4 :]}"
 
 
 def _json(value: JsonValue) -> str:

@@ -40,7 +40,7 @@ async def test_messages_and_tools(tmp_path: Path) -> None:
         vllm_server(MODEL, "tables", tmp_path / "server.log", *flags) as worker,
         AsyncOrchestrator(workers=[worker], journal="off") as orchestrator,
     ):
-        react = Plugin(name="react", options={"max_tokens": 128})
+        react = Plugin(name="react", options={"turn": {"max_tokens": 128}})
         runs = [await orchestrator.run(text, task="tables", planner=react) for text in QUESTIONS]
         told = await orchestrator.run(messages=TALK, planner="single")
         typed = await orchestrator.run(messages=TALK, planner="single", output_type=int)
