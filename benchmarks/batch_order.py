@@ -37,12 +37,11 @@ from plait.apps.common.concurrently import for_each
 from plait.apps.common.interrupt import Stopper
 from plait.workers.engine import Engine
 
-from .four_engines import unique, words
+from .four_engines import BYTES_A_TOKEN, unique, words
 from .measure import interleave, spread
 
 ROWS, INSTRUCTIONS, DOCUMENTS, PIECE, OWN, ANSWER = 600, 10, 6, 256, 40, 32
 CACHE, UNDER_WAY = 12_000, 64
-BYTES_A_TOKEN = 2 * 5 * 128 * 2
 WAYS: dict[str, tuple[Order, dict[str, Any]]] = {
     "--order file": ("file", {}),
     "--order prefix": ("prefix", {}),

@@ -34,7 +34,7 @@ import psutil
 from plait import AsyncOrchestrator, Config, Join, Plan, Sampling, Step, Think
 from plait.core.ops import Plugin
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait.workers._shared.resources import usable_cores
+from plait.workers._shared.resources import cpu_dtype, usable_cores
 from plait.workers.ray import pool
 
 from .measure import interleave, spread
@@ -43,8 +43,8 @@ ENGINES, SLOTS, CACHE, BLOCK = 4, 32, 16_000, 32
 HEADER, OWN, ANSWER, REQUESTS = 63 * BLOCK, 50, 64, 200
 CASES = {"20 headers": 20, "8 headers": 8, "one header": 1, "no header": 0, "turns": 8}
 POLICIES = ("affinity", "least-loaded")
-BYTES_A_TOKEN = 2 * 5 * 128 * 2
-"""Keys and values of a token: five layers of 128 in bfloat16."""
+BYTES_A_TOKEN = 2 * 5 * 128 * (2 if cpu_dtype("auto") == "bfloat16" else 4)
+"""Keys and values of a token: five layers of 128."""
 
 
 @dataclass

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plait.runtime.client.config import BUNDLED_MODEL
+from plait.workers._shared.resources import cpu_dtype
 
 SETTINGS = {
-    "dtype": "bfloat16", "max-num-seqs": "256", "block-size": "32", "kv-cache-memory-bytes": str(512 << 20),
+    "dtype": cpu_dtype("auto"), "max-num-seqs": "256", "block-size": "32", "kv-cache-memory-bytes": str(512 << 20),
     "served-model-name": "countdown", "model": str(BUNDLED_MODEL),
 }  # fmt: skip
 ENVIRONMENT = {

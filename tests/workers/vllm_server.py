@@ -14,6 +14,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from plait.core.errors import EngineError
+from plait.workers._shared.resources import cpu_dtype
 from plait.workers.http import Http
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -28,7 +29,7 @@ def vllm_process(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
-        "model": model, "served-model-name": name, "host": "127.0.0.1", "port": port, "dtype": "bfloat16",
+        "model": model, "served-model-name": name, "host": "127.0.0.1", "port": port, "dtype": cpu_dtype("auto"),
         "max-num-seqs": 16, "block-size": 32, "kv-cache-memory-bytes": 32 << 20, **others,
     }  # fmt: skip
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]

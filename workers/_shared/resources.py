@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.errors import EngineError
+from plait.core.processor import float_type
 
 GIB = 1 << 30
 SMALL = 64 << 20
@@ -64,27 +65,54 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def cpu_dtype(asked: str, proc: Path = Path("/proc")) -> str:
+    """Return the type in which an engine on this CPU computes: the one asked for, or for `auto` the fastest."""
+    if asked != "auto":
+        return asked
+    try:
+        return float_type((proc / "cpuinfo").read_text())
+    except OSError:  # not Linux
+        return float_type("")
+
+
+def _width(dtype: object) -> int | None:
+    """Return the bytes of one number of a type, `None` for a type that is not known."""
+    return {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}.get(str(dtype))
+
+
 def weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights on disk, in bytes."""
     found = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
     return sum(path.stat().st_size for path in found)
 
 
-def kv_bytes_per_token(config: dict[str, Any]) -> int | None:
-    """Return the bytes of keys and values that one token takes in 16 bits, or `None` if the config does not tell."""
+def loaded_bytes(folder: Path, config: dict[str, Any] | None, dtype: str) -> int:
+    """Return the size of a model folder's weights once they are loaded as `dtype`, in bytes."""
+    config = config or {}
+    stored = _width(config.get("dtype") or config.get("torch_dtype"))
+    wanted = _width(dtype)
+    # Quantized weights stay as they are, whatever is computed in.
+    if stored is None or wanted is None or "quantization_config" in config:
+        return weight_bytes(folder)
+    return weight_bytes(folder) * wanted // stored
+
+
+def kv_bytes_per_token(config: dict[str, Any], dtype: str) -> int | None:
+    """Return the bytes of keys and values that one token takes in a type, or `None` if the config does not tell."""
     layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
     hidden = config.get("hidden_size")
     if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(hidden, int) and heads):
         return None
     kv_heads = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or hidden // heads
-    return 2 * 2 * layers * kv_heads * head_dim
+    # one key and one value; a type that is not known is taken for one of 16 bits
+    return 2 * (_width(dtype) or 2) * layers * kv_heads * head_dim
 
 
-def kv_budget(config: dict[str, Any] | None, slots: int, max_model_len: int | None, available: int) -> int:
+def kv_budget(config: dict[str, Any] | None, slots: int, max_model_len: int | None, available: int, dtype: str) -> int:
     """Return how many bytes of KV cache to ask for on a CPU: room for every slot at full context (up to 2048 tokens
     each), so that finished prefixes stay cached; at least 64 MiB, at most 1 GiB or a third of what is available."""
-    per_token = kv_bytes_per_token(config) if config else None
+    per_token = kv_bytes_per_token(config, dtype) if config else None
     ceiling = min(max(GIB, available // 3), max(available // 2, GIB // 16))
     if per_token is None:
         return min(GIB, ceiling)
@@ -176,13 +204,19 @@ def bind(cores: Sequence[int]) -> None:
 
 
 def reserve(
-    model: str, folder: Path | None, config: dict[str, Any] | None, kv: int | None, slots: int, context: int | None
+    model: str,
+    folder: Path | None,
+    config: dict[str, Any] | None,
+    kv: int | None,
+    slots: int,
+    context: int | None,
+    dtype: str,
 ) -> int:
-    """Return the bytes of KV cache to ask for on a CPU: `kv` if given. Raises `EngineError` when weights, cache and
-    libraries do not fit into what is available."""
+    """Return the bytes of KV cache to ask for on a CPU, where it computes in `dtype`: `kv` if given. Raises
+    `EngineError` when weights, cache and libraries do not fit into what is available."""
     free = available_memory()
-    kv = kv or kv_budget(config, slots, context, free)
-    need = kv + LIBRARIES + (weight_bytes(folder) if folder else 0)
+    kv = kv or kv_budget(config, slots, context, free, dtype)
+    need = kv + LIBRARIES + (loaded_bytes(folder, config, dtype) if folder else 0)
     if need > free:
         raise EngineError(
             f"too little memory for {model}: it needs {gib(need)} (of which {gib(kv)} KV cache) and {gib(free)} are "

@@ -33,9 +33,10 @@ def prepare(spec: EngineOptions) -> dict[str, Any]:
     gpu = environment(threads, forced=spec.threads is not None, cores=spec.cpu_list, local=folder is not None)
     if gpu:
         resources.enough_gpus(spec.tensor_parallel_size)
-    kv = spec.kv_cache_memory_bytes if gpu else resources.reserve(
-        spec.model, folder, config, spec.kv_cache_memory_bytes, spec.slots, spec.max_model_len
-    )  # fmt: skip
+    kv = spec.kv_cache_memory_bytes
+    if not gpu:
+        dtype = resources.cpu_dtype(spec.dtype)
+        kv = resources.reserve(spec.model, folder, config, kv, spec.slots, spec.max_model_len, dtype)
     return arguments(spec, str(folder or spec.model), kv, gpu, lora_rank(spec.lora))
 
 
@@ -66,7 +67,7 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         # -1: what the model allows and the cache holds
         "max_model_len": spec.max_model_len or -1,
         "seed": spec.seed,
-        "dtype": "bfloat16" if spec.dtype == "auto" and not gpu else spec.dtype,
+        "dtype": spec.dtype if gpu else resources.cpu_dtype(spec.dtype),
         "tensor_parallel_size": spec.tensor_parallel_size,
         "distributed_executor_backend": "uni" if spec.tensor_parallel_size == 1 else None,
         "scheduling_policy": "priority",

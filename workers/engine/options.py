@@ -30,7 +30,8 @@ class EngineOptions(Frozen):
     block_size: int | None = Field(default=None, ge=1)
     """Tokens in a block of the cache; 32 on a CPU by default."""
     dtype: str = "auto"
-    """Type of the weights; `auto` is bfloat16 on a CPU."""
+    """Type of the weights. On a CPU `auto` is bfloat16 where the processor has AVX-512-BF16 or AMX, else float32, which
+    is then faster."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads on a CPU. By default one for a very small model, else half of the cores, or all of `cpu_list`."""
     seed: int = 0

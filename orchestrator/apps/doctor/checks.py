@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ...core.processor import float_type
 from ...runtime.client.config import Config
 from .packages import version_of
 from .ray_auth import ask_entry
@@ -58,6 +59,7 @@ def all_checks(config: Config, quick: bool) -> Iterator[Check]:
         yield model_folder(model)
     yield memory(engines)
     yield cores(engines)
+    yield data_type()
     yield shared_memory(needed=worker == "ray")
     yield disk()
     yield gpu()
@@ -197,6 +199,16 @@ def cores(engines: int) -> Check:
         remedy = "engines that share a core are many times slower: run fewer"
         return Check("cores", "warn", f"{count} for {engines} engines and all else", remedy)
     return Check("cores", "ok", str(count))
+
+
+def data_type() -> Check:
+    """Say which type engines on the CPU compute in."""
+    dtype = float_type(_read(Path("/proc/cpuinfo")))
+    found = {
+        "bfloat16": "bfloat16 on the CPU, which this processor computes in itself",
+        "float32": "float32 on the CPU: without AVX-512-BF16 or AMX bfloat16 would be slower",
+    }
+    return Check("data type", "ok", found[dtype])
 
 
 def shared_memory(needed: bool) -> Check:

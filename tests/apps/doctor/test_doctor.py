@@ -42,6 +42,7 @@ def test_quick_starts_nothing(plait, monkeypatch):
         "model",
         "memory",
         "cores",
+        "data type",
         "disk",
         "gpu",
     } <= set(found)
@@ -67,6 +68,15 @@ def test_a_trial_that_fails(plait, script):
 def test_lines_for_people(plait, script):
     done = plait("doctor", "--quick", "--script", script("a"))
     assert any(line.startswith("ok    python") for line in done.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [("avx2 avx512_bf16", "bfloat16 on"), ("avx2", "float32 on"), ("", "float32")]
+)
+def test_the_data_type_of_engines_on_the_cpu_is_said(flags, said, monkeypatch):
+    monkeypatch.setattr(checks, "_read", lambda path: f"flags : {flags}" if path.name == "cpuinfo" else "")
+    check = checks.data_type()
+    assert check.grade == "ok" and check.found.startswith(said)
 
 
 def test_a_model_that_is_none(plait, tmp_path):

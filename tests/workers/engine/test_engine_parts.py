@@ -217,23 +217,49 @@ LLAMA = {"num_hidden_layers": 5, "num_attention_heads": 4, "hidden_size": 128, "
 
 
 def test_the_cache_holds_every_slot_at_full_context_if_it_can() -> None:
-    per_token = 2 * 2 * 5 * 128
-    assert resources.kv_budget(LLAMA, 128, None, 8 * GIB) == 128 * 1024 * per_token
-    assert resources.kv_budget(LLAMA, 1, None, 8 * GIB) == GIB // 16
+    halves = 2 * 2 * 5 * 128
+    budget = functools.partial(resources.kv_budget, dtype="bfloat16")
+    assert budget(LLAMA, 128, None, 8 * GIB) == 128 * 1024 * halves
+    assert resources.kv_budget(LLAMA, 64, None, 8 * GIB, "float32") == 64 * 1024 * 2 * halves
+    assert budget(LLAMA, 1, None, 8 * GIB) == GIB // 16
     large = LLAMA | {"num_hidden_layers": 40, "hidden_size": 8192, "num_attention_heads": 64}
-    assert resources.kv_budget(large, 128, None, 30 * GIB) == 10 * GIB
-    assert resources.kv_budget(large, 128, None, GIB) == GIB // 2
-    assert resources.kv_budget(None, 128, None, 8 * GIB) == GIB
+    assert budget(large, 128, None, 30 * GIB) == 10 * GIB
+    assert budget(large, 128, None, GIB) == GIB // 2
+    assert budget(None, 128, None, 8 * GIB) == GIB
 
 
 def test_what_does_not_fit_is_refused_with_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "available_memory", lambda: 2 * GIB)
-    assert resources.reserve("m", tmp_path, LLAMA, GIB, 8, None) == GIB
+    assert resources.reserve("m", tmp_path, LLAMA, GIB, 8, None, "bfloat16") == GIB
     (tmp_path / "model.safetensors").write_bytes(b"")
     with (tmp_path / "model.safetensors").open("r+b") as weights:
         weights.truncate(GIB)  # a hole: takes no room on the disk
     with pytest.raises(EngineError, match=r"needs 2\.8 GiB.*1\.0 GiB KV cache.*2\.0 GiB are free"):
-        resources.reserve("m", tmp_path, LLAMA, GIB, 8, None)
+        resources.reserve("m", tmp_path, LLAMA, GIB, 8, None, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "times"),
+    [
+        ({"dtype": "bfloat16"}, "bfloat16", 1),
+        ({"dtype": "bfloat16"}, "float32", 2),
+        ({"torch_dtype": "float32"}, "half", 0.5),
+        ({}, "float32", 1),
+        ({"dtype": "bfloat16", "quantization_config": {}}, "float32", 1),
+    ],
+)
+def test_weights_take_the_room_of_the_type_that_they_are_loaded_as(
+    tmp_path: Path, stored: dict[str, Any], dtype: str, times: float
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 1024)
+    assert resources.loaded_bytes(tmp_path, stored, dtype) == times * 1024
+
+
+def test_the_type_on_a_cpu_is_the_one_asked_for_or_the_processors(tmp_path: Path) -> None:
+    assert resources.cpu_dtype("auto", tmp_path) == "float32"  # a system that lists no flags
+    (tmp_path / "cpuinfo").write_text("flags : avx512_bf16\n")
+    assert resources.cpu_dtype("auto", tmp_path) == "bfloat16"
+    assert resources.cpu_dtype("float16", tmp_path) == "float16"
 
 
 def test_too_few_gpus_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

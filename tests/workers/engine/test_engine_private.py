@@ -9,6 +9,7 @@ import pytest
 
 from plait.core import Sampling
 from plait.core.errors import ConfigError
+from plait.workers._shared import resources
 from plait.workers._shared.resources import identity
 from plait.workers._shared.streams import Stream
 from plait.workers.engine import Engine
@@ -84,6 +85,21 @@ def test_a_model_that_was_trained_again_is_another_one(tmp_path: Any) -> None:
     assert first == identity([str(tmp_path), "org/name"]) and first.endswith(" org/name")
     weights.write_bytes(b"other")
     assert identity([str(tmp_path), "org/name"]) != first
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "taken"),
+    [
+        (False, "auto", "float32"),
+        (False, "bfloat16", "bfloat16"),
+        (True, "auto", "auto"),
+    ],
+)
+def test_a_cpu_without_bfloat16_of_its_own_computes_in_float32(
+    gpu: bool, asked: str, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "float_type", lambda _: "float32")
+    assert arguments(EngineOptions(model="m", dtype=asked), "m", None, gpu)["dtype"] == taken
 
 
 @pytest.mark.parametrize(("gpu", "asked", "loaded"), [(False, None, True), (True, None, False), (True, True, True)])

@@ -15,6 +15,7 @@ from plait.core import Progress, Result, Text, Think
 from plait.core.events import Job
 from plait.core.ops import Sampling, Structured
 from plait.core.result import Failure
+from plait.workers._shared.resources import cpu_dtype
 from plait.workers.engine import Engine
 
 from ..byte_model import build_bytes, build_lora
@@ -113,7 +114,8 @@ async def test_signals_are_those_of_the_models_own_distributions(engine: Engine,
 
     results = {k: await end_of(engine, asking(words(7, 5), max_tokens=30, logprobs=k, window=8)) for k in (20, -1)}
     ids = [*results[20].prompt_ids, *results[20].token_ids]
-    model = AutoModelForCausalLM.from_pretrained(tiny_model, torch_dtype=torch.bfloat16)
+    dtype = getattr(torch, cpu_dtype("auto"))  # what the engine computes in
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, torch_dtype=dtype)
     with torch.no_grad():
         rows = torch.log_softmax(model(torch.tensor([ids])).logits[0].float(), dim=-1)[4:-1].tolist()
     for k, result in results.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from plait.core.result import Failure
+from plait.workers._shared.resources import cpu_dtype
 from plait.workers.engine import Engine
 
 from .test_engine import everything, words
@@ -21,7 +22,8 @@ async def test_labels_have_the_models_own_probabilities(engine: Engine, tiny_mod
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(tiny_model, torch_dtype=torch.bfloat16)
+    dtype = getattr(torch, cpu_dtype("auto"))  # what the engine computes in
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, torch_dtype=dtype)
     alone = await end_of(engine, asking(words(9, 4), max_tokens=20, logprobs=5))
     labels = words(30, 6).split()[::2]
     asked = [asking(words(i, 5), labels=tuple(labels), max_tokens=1) for i in range(4)]
