@@ -11,20 +11,27 @@ generate 512 each and usually need 20 start together, and may use the 300 in any
 With `Budget.strict`, and on a worker that does not report how far it is, an attempt reserves all that it may generate.
 Example: of a budget of 100 tokens, two attempts that may generate 60 each get 60 and then, when the first has ended
 after 20 tokens, 60 again.
+
+The size of a prompt is counted by a worker, or estimated. What is known stays known: that workers counted or reported
+it, by prompt, so 32 branches of one prompt are one question to a worker. An estimate is a token for every four
+characters until a worker of the run has reported what a prompt came to, and from then on that rate.
 """
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.budget import Budget
 from ..core.flow import is_root
+from ..core.ops import Text, Think, Tokens
 from ..core.prices import MILLION, Price
 from ..core.result import Usage
-from .records import Account, Attempt, Node
+from .assemble import resolve
+from .records import Account, Attempt, Node, WorkerState
 
 
 class Ask(NamedTuple):
@@ -367,3 +374,68 @@ def seconds_left(account: Account | None, now: float) -> float | None:
         return None
     deadlines = [each.deadline for each in account.chain() if each.deadline is not None]
     return max(0.0, min(deadlines) - now) if deadlines else None
+
+
+_SHORTEST = 40
+"""Characters of a prompt that say something about others."""
+
+
+class PromptSize(NamedTuple):
+    """Tokens of a prompt."""
+
+    tokens: int
+    estimated: bool = False
+
+
+def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> PromptSize | Think:
+    """Return the size of a think step's prompt for an attempt that goes on from `known` tokens; with `ask` perhaps the
+    operation, of which the worker is to count it first."""
+    op = resolve(node, 1)
+    assert op.kind == "think"
+    found = node.run.prompts.get(_key(op))
+    if found is not None:
+        return PromptSize(found + known)
+    parts = _parts(op)
+    if not op.chat and all(part.kind == "tokens" and part.within is None for part in parts):
+        return PromptSize(sum(_length(part, 0) for part in parts) + known)
+    if ask and worker.counts_tokens:
+        return op
+    rate = node.run.per_character
+    return PromptSize(sum(_length(part, rate) for part in parts) + known, True)
+
+
+def prompt_counted(node: Node, tokens: int) -> None:
+    """Take note of what a worker has counted."""
+    op = resolve(node, 1)
+    assert op.kind == "think"
+    node.run.prompts[_key(op)] = tokens
+
+
+def prompt_reported(attempt: Attempt, usage: Usage) -> None:
+    """Take note of what a prompt came to by the report of the worker that read it."""
+    node, known = attempt.node, len(attempt.resumed_from.ids) if attempt.resumed_from is not None else 0
+    op = resolve(node, 1)
+    if op.kind != "think" or usage.prompt <= known:
+        return
+    node.run.prompts[_key(op)] = usage.prompt - known
+    parts = _parts(op)
+    characters = sum(len(part.text) for part in parts if part.kind == "text")
+    if characters >= _SHORTEST and all(part.kind == "text" for part in parts):
+        node.run.per_character = (usage.prompt - known) / characters
+
+
+def _key(op: Think) -> Hashable:
+    parts = tuple(part.text if part.kind == "text" else (part.ids, part.within) for part in _parts(op))
+    return op.model, op.chat, op.begin, tuple(each.name for each in op.tools), parts
+
+
+def _parts(op: Think) -> list[Text | Tokens]:
+    """Return the whole prompt, the messages of a conversation included."""
+    begin = (Text(text=op.begin),) if op.begin else ()
+    return [part for part in (*op.parts, *begin) if part.kind != "ref"]
+
+
+def _length(part: Text | Tokens, rate: float) -> int:
+    if part.kind == "text":
+        return math.ceil(len(part.text) * rate)
+    return len(part.ids) if part.within is None else min(len(part.ids), math.ceil(len(part.within) * (rate or 1)))

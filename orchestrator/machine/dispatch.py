@@ -5,7 +5,10 @@ that holds it, or because the user has paused its run. It then waits in a backlo
 the run. When something has changed there, the first step of the backlog is asked about again, and when that one starts,
 the next.
 
-The layer above `steps.py`. It reads no event and knows no plan.
+What policies make of the news of their runs is done here too: stops, hedges, and times at which they want to be asked
+again.
+
+The layer above `steps.py`. It knows no plan.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ from collections import deque
 from typing import Literal
 
 from ..core.errors import RAISED, NoWorker, PluginError
-from ..core.events import PRIORITY_STEP, Count
-from ..core.interfaces import Hedge, Hold, Place
+from ..core.events import PRIORITY_STEP, Count, Event
+from ..core.interfaces import Hedge, Hold, Place, Stop
 from ..core.ops import Think
 from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
-from . import budgets, prompt_sizes
-from .checkpoint import Checkpoint
+from ..core.values import writable
+from . import budgets
 from .ended_steps import reserved
+from .figures import Checkpoint
 from .follow import Order, Refused
 from .ready_queue import ReadyQueue
 from .records import Backlog, Blocked, Node, Records, Run, WorkerState
@@ -132,7 +136,7 @@ class Dispatcher:
             return budgets.Refusal(late)
         known = len(node.checkpoint.ids) if node.checkpoint is not None else 0
         if account.prompts and node.id not in node.run.uncounted:
-            size = prompt_sizes.size(node, worker, known, ask=True)
+            size = budgets.prompt_size(node, worker, known, ask=True)
             if isinstance(size, Think):
                 node.run.counting[node.id] = node
                 self._records.actions.append(Count(node.id, worker.name, size))
@@ -153,8 +157,8 @@ class Dispatcher:
         price = worker.price(op.model)
         if not account.prompts:
             return budgets.Ask(most, likely, counted, price=price)
-        size = prompt_sizes.size(node, worker, known, ask=False)
-        assert isinstance(size, prompt_sizes.Size)
+        size = budgets.prompt_size(node, worker, known, ask=False)
+        assert isinstance(size, budgets.PromptSize)
         return budgets.Ask(most, likely, counted, size.tokens, size.estimated, price)
 
     def _refuse(self, node: Node, failure: Failure) -> None:
@@ -306,3 +310,79 @@ class Dispatcher:
                 node.hedge = self._slots.begin(node, worker, grant, checkpoint, order.priority, order.reason)
             else:
                 self._start(node, worker, grant, order.priority, order.reason)
+
+
+_SOONEST = 0.001
+"""Seconds until a policy is asked again at the soonest: one that always asks for now must not stop the world."""
+
+
+class Reviews:
+    """Asks policies to review their runs."""
+
+    def __init__(self, records: Records, queue: ReadyQueue, slots: Slots, steps: Steps) -> None:
+        self.hedges: list[tuple[Run, Hedge]] = []
+        """Hedges that are wished for, to be made after free slots are filled."""
+        self._records = records
+        self._queue = queue
+        self._slots = slots
+        self._steps = steps
+
+    def begin(self, run: Run) -> None:
+        """Ask a new run's policies when they want to look at it first."""
+        for policy in run.reviewers:
+            try:
+                asked = policy.first_look()
+                after = None if asked is None else _time(asked)
+            except RAISED as error:
+                self._steps.break_run(run, policy, error)
+                return
+            if after is not None:
+                self._wake(run, self._records.now + after)
+
+    def review(self, event: Event, run: Run, subject: Node | None) -> None:
+        """Ask a run's policies what follows from an event, and do so."""
+        about = StepView(subject) if subject is not None else None
+        for policy in run.reviewers:
+            try:
+                wishes = list(policy.review(event, View(self._records, self._queue, about, run.id)))
+                times = [_time(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
+            except RAISED as error:
+                self._steps.break_run(run, policy, error)
+                break
+            for wish in wishes:
+                if not isinstance(wish, Stop | Hedge):
+                    continue
+                node = self._records.nodes.get(wish.step)
+                if node is None or node.run is not run:
+                    self._steps.break_run(run, policy, PluginError(_no_step(wish.step, run)))
+                    break
+                if isinstance(wish, Hedge):
+                    self.hedges.append((run, wish))
+                elif not node.ended:
+                    node.merged_into = wish.merged_into
+                    self._steps.cancel(node, writable(str(wish.reason)))
+            if times:
+                self._wake(run, min(times))
+            self._steps.spread()
+
+    def _wake(self, run: Run, at: float) -> None:
+        """Review a run at a time; of several wishes the earliest counts."""
+        at = max(at, self._records.now + _SOONEST)
+        if run.wake is None or at < run.wake:
+            run.wake = at
+            self._slots.timers.add(at, "review", run)
+
+
+def _time(asked: float) -> float:
+    """Return the time that a policy asks for, in seconds. Raises `ValueError` for NaN."""
+    at = float(asked)
+    if at != at:
+        raise ValueError("it asks to be woken at NaN, which is no time")
+    return at
+
+
+def _no_step(given: str, run: Run) -> str:
+    """Say that a policy's order names no step of its run, and what the id may have been meant to be."""
+    meant = [repr(node.id) for node in run.nodes if node.step.name == given]
+    hint = f"; did you mean {' or '.join(meant[:2])}?" if meant else ""
+    return f"it stops or hedges {given!r}, which is the id of no step of the run {run.id!r}{hint} (an id is `step.id`)"

@@ -1,13 +1,16 @@
-"""What is known of an attempt besides its step and its worker: times, tokens, text, money. Plain data."""
+"""Figures that the records hold: of an attempt, a run's usage, a worker's speed, what a share has been served.
+
+Plain data that knows no step, run or worker: the leaves under `records.py`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from ..core.ops import Op, Think
 from ..core.prices import Price
-from ..core.result import Result
-from .checkpoint import Checkpoint
+from ..core.result import Result, Usage
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -41,7 +44,7 @@ class Figures:
     group: float | None
     lowest: float | None
     due: int
-    """Units that its share is still expected to be charged for it (`shares.py`)."""
+    """Units that its share is still expected to be charged for it (`Share`)."""
     context: int
     """Tokens of context that it alone may come to hold on its worker, in a run with policies."""
     beside: int
@@ -113,3 +116,204 @@ class Figures:
             return self.resumed_from
         before = self.resumed_from.ids if self.resumed_from is not None else ()
         return Checkpoint((*before, *self.ids), "".join(self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The beginning of a step's text, as token ids."""
+
+    ids: tuple[int, ...]
+    text: str
+    """The same as text, if the step streams."""
+
+
+def lane_of(op: Op) -> str:
+    """Return the name of the queue that a step waits in: its kind, and its model if it names one. Workers say which
+    lanes they serve."""
+    if isinstance(op, Think):
+        return "think" if op.model is None else f"think {op.model}"
+    return op.kind
+
+
+@dataclass(slots=True, eq=False)
+class Meter:
+    """Running sum of usage."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    cancelled: int = 0
+    cost: float = 0.0
+    reused: int = 0
+    uncounted: int = 0
+
+    def add(self, usage: Usage, read: bool) -> None:
+        """Add an attempt's usage; `read` is whether its tokens went into a step's value."""
+        self.prompt += usage.prompt
+        self.cached += usage.cached
+        self.completion += usage.completion
+        self.cost += usage.cost
+        self.reused += usage.reused
+        self.uncounted += usage.uncounted
+        if not read:
+            self.cancelled += usage.completion
+
+    def reuse(self, tokens: int) -> None:
+        """Take note that tokens of an attempt that was given up went into a step's value after all."""
+        self.cancelled -= tokens
+
+    def usage(self) -> Usage:
+        """Return the sum."""
+        return Usage(
+            prompt=self.prompt,
+            cached=self.cached,
+            completion=self.completion,
+            cancelled=max(0, self.cancelled),
+            cost=self.cost,
+            reused=self.reused,
+            uncounted=self.uncounted,
+        )
+
+
+_KEEP = 0.98
+"""What a point counts when one more has come, of what it counted before: half after 34."""
+_LEAST = 8
+"""Tokens: an attempt with fewer says more about its prompt than about decoding."""
+_PRIOR = 4.0
+"""Variance of the number of attempts at which the fitted slope counts as much as the assumed one."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many seconds a worker takes for a token, by how many attempts it has: sums over those that ended there.
+
+    Engines decode all their sequences together, each the slower the more there are. Over the range that a worker works
+    in, seconds per token are about a line in the number of sequences; a line is fitted whose older points count less
+    and less.
+    """
+
+    n: float = 0.0
+    beside: float = 0.0
+    seconds: float = 0.0
+    square: float = 0.0
+    product: float = 0.0
+
+    def add(self, beside: float, seconds: float, tokens: int) -> None:
+        """Count an attempt that took so many seconds for its tokens, with `beside` attempts on the worker on average,
+        itself included."""
+        if tokens < _LEAST:
+            return
+        each = seconds / tokens
+        self.n = self.n * _KEEP + 1.0
+        self.beside = self.beside * _KEEP + beside
+        self.seconds = self.seconds * _KEEP + each
+        self.square = self.square * _KEEP + beside * beside
+        self.product = self.product * _KEEP + beside * each
+
+    def at(self, attempts: int) -> float | None:
+        """Return the seconds that a token is expected to take with so many attempts; `None` before any has ended.
+
+        Where all points lie close together the slope is taken to be half of what proportionality would give.
+        """
+        if not self.n:
+            return None
+        beside, seconds = self.beside / self.n, self.seconds / self.n
+        variance = max(0.0, self.square / self.n - beside * beside)
+        covariance = self.product / self.n - beside * seconds
+        assumed = seconds / (2.0 * max(1.0, beside))
+        slope = max(0.0, covariance + _PRIOR * assumed) / (variance + _PRIOR)
+        return max(0.1 * seconds, seconds + slope * (attempts - beside))
+
+
+GENERATED = 2
+"""Units of a token that was generated; a prompt token that was read counts one."""
+
+
+@dataclass(slots=True, eq=False)
+class ServiceCounter:
+    """What a share has been served in one kind of step."""
+
+    base: float = 0.0
+    """Where it stood when it last came to wait."""
+    served: int = 0
+    """Units since then."""
+    due: int = 0
+    """Units that its running attempts are still expected to take."""
+    ended: int = 0
+    """Attempts that ended …"""
+    units: int = 0
+    """… and what they took."""
+    weight: float = 1.0
+
+    @property
+    def counter(self) -> float:
+        """What it has been served, in units for each unit of weight."""
+        return self.base + self.served / self.weight
+
+    @property
+    def key(self) -> float:
+        """The same, with what is due: the least goes first."""
+        return self.base + (self.served + self.due) / self.weight
+
+    def lift(self, least: float) -> None:
+        """Begin to wait, beside others of which the least served stands at `least`."""
+        if self.counter < least:
+            self.base, self.served = least, 0
+
+    def weigh(self, weight: float) -> None:
+        """Take a new weight from here on."""
+        if weight != self.weight:
+            self.base, self.served, self.weight = self.counter, 0, weight
+
+    def begin(self) -> int:
+        """Count an attempt that begins; return the units that it is expected to take."""
+        expected = max(1, self.units // self.ended) if self.ended else 1
+        self.due += expected
+        return expected
+
+    def heard(self, tokens: int, due: int) -> int:
+        """Count tokens that an attempt generated; return what is then left of the units that it was expected to
+        take."""
+        units = GENERATED * tokens
+        self.served += units
+        used = min(due, units)
+        self.due -= used
+        return due - used
+
+    def end(self, usage: Usage, told: int, due: int) -> None:
+        """Count the end of an attempt, of which `told` tokens have been counted and `due` units were still expected."""
+        self.due -= due
+        self.served += GENERATED * max(0, usage.completion - told) + max(0, usage.prompt - usage.cached)
+        self.units += GENERATED * max(told, usage.completion) + max(0, usage.prompt - usage.cached)
+        self.ended += 1
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """A run, or the runs that name it (`Request.share`), and what they have been served: slots are divided fairly.
+
+    Of the shares with a step that could start now, the one that has been served least goes first: a virtual token
+    counter, as in "Fairness in serving large language models" (Sheng et al., OSDI 2024). A share that comes to wait
+    anew begins at no less than the least served of those that wait, so that nobody saves up slots by being idle. What a
+    share has been served is divided by its weight: with weight 2 it gets twice the tokens.
+
+    Think steps are counted in tokens: two units for each that was generated and one for each prompt token that no cache
+    held, the paper's weights. Calls are counted by their number, apart from tokens, since other workers make them. An
+    attempt that runs counts as much as the share's attempts took on average, until it has ended.
+
+    The numbers that are added up are whole, and one sum is formed of them only when it is asked for: a replay that is
+    told of several reports as of one comes to the same.
+    """
+
+    name: str
+    number: int
+    """Of its arrival: among equals the first goes first."""
+    runs: int = 0
+    """Those that are not over."""
+    think: ServiceCounter = field(default_factory=ServiceCounter)
+    call: ServiceCounter = field(default_factory=ServiceCounter)
+
+    def weigh(self, weight: float) -> None:
+        """Take a weight from here on."""
+        self.think.weigh(weight)
+        self.call.weigh(weight)

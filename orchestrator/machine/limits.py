@@ -10,10 +10,9 @@ from ..core.errors import BudgetExceeded
 from ..core.result import Failure
 from ..core.states import EXPANDED, WAITING
 from . import budgets
-from .joins import judge_at_deadline
 from .records import Account, Node, Records, Run
 from .slots import Slots
-from .steps import Steps
+from .steps import Steps, judge_at_deadline
 
 
 def exceeded(message: str) -> Failure:

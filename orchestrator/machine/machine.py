@@ -21,11 +21,11 @@ The words:
 The rules, and where they are:
 
 1. A step that ends with a value lets its dependants go on; without one, they end without one too, except joins, which
-   tolerate what their plan says. Failure travels downstream as data. (`steps.py`, `joins.py`)
+   tolerate what their plan says. Failure travels downstream as data. (`steps.py`)
 2. A step that ends releases the steps that it needed. A step without a consumer is cancelled, and releases in turn.
    Early stop, quorum, failure, budgets and the user's Ctrl-C all work by this one rule, upstream. (`steps.py`)
 3. Ready steps go to free slots by priority, then by what their run has been served, then by the policies' rank, then
-   by arrival. (`ready_queue.py`, `shares.py`, `waiting.py`)
+   by arrival. (`ready_queue.py`, `waiting.py`, `figures.Share`)
 4. A ready step may be blocked by a budget, by a policy or by the user's pause. When something has ended there, the
    first of the blocked steps is asked about again. A policy never blocks the last thing that a run could do.
    (`dispatch.py`)
@@ -41,10 +41,10 @@ The rules, and where they are:
 The layers, each of which calls only those below it:
 
     machine.py       what each event means
-    plans.py reviews.py dispatch.py     plans enter; policies review; slots are filled
+    plans.py dispatch.py                plans enter; policies review; slots are filled
     steps.py         how steps move
     slots.py         the life of an attempt
-    ready_queue.py budgets.py timers.py joins.py …     small parts
+    ready_queue.py budgets.py timers.py views.py …     small parts
     records.py       the data
 """
 
@@ -83,20 +83,17 @@ from ..core.interfaces import Plugins, Policy
 from ..core.result import Failure, Result, Usage, as_failure
 from ..core.states import EXPANDING, READY, RUNNING, WAITING, Move
 from ..core.view import Ended
-from . import budgets, ended_steps, prompt_sizes
+from . import budgets, ended_steps
 from .assemble import prior
-from .dispatch import Dispatcher
+from .dispatch import Dispatcher, Reviews
 from .follow import Order, Refused, take_over
-from .joins import judge_at_deadline, late
 from .limits import Limits, exceeded
-from .link import repeats
 from .outcome import finish, is_over
-from .plans import Plans
+from .plans import Plans, repeats
 from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
-from .reviews import Reviews
 from .slots import Slots
-from .steps import Steps
+from .steps import Steps, judge_at_deadline, late
 from .timers import Timer
 from .views import StepView, View
 
@@ -107,7 +104,7 @@ _REMEMBERED = 4_096
 class Machine:
     """All state of all runs. `cancel_timeout` is how many seconds a worker has to confirm a cancel, `lease` how many an
     attempt may be silent before its worker is taken to have lost it (`None`: for ever), `fair` whether runs divide the
-    slots (`shares.py`) or go in order of arrival."""
+    slots (`figures.Share`) or go in order of arrival."""
 
     def __init__(
         self, plugins: Plugins, *, cancel_timeout: float = 10.0, lease: float | None = None, fair: bool = True
@@ -387,7 +384,7 @@ class Machine:
         if event.tokens is None:
             node.run.uncounted.add(node.id)
         else:
-            prompt_sizes.counted(node, event.tokens)
+            budgets.prompt_counted(node, event.tokens)
         if node.state is READY:
             self.queue.push(node)
 

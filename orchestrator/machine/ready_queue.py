@@ -1,7 +1,7 @@
 """Which ready step goes to which worker next.
 
 Steps queue in lanes: a kind of step, and the model if one is named. The smallest priority goes first: that of the
-request and of the step together. Then the share goes first that has been served least (`shares.py`), and within it
+request and of the step together. Then the share goes first that has been served least (`figures.Share`), and within it
 rank and arrival count (`waiting.py`).
 
 Among workers with a free slot the one with the fewest attempts gets the step, unless a policy chose another.
@@ -16,8 +16,8 @@ from ..core.events import WorkerUp
 from ..core.ops import Kind
 from ..core.plan import Request
 from ..core.result import Usage
+from .figures import ServiceCounter, Share
 from .records import Attempt, Node, WorkerState
-from .shares import Share, Tally
 from .waiting import Room, Waiting
 
 _IDLE_LANES = 64
@@ -100,7 +100,7 @@ class _Lane:
             self.listed[share] = (priority, key)
             heapq.heappush(self.heap, (priority, key, share.number, share))
 
-    def tally(self, share: Share) -> Tally:
+    def tally(self, share: Share) -> ServiceCounter:
         """Return what a share has been served in steps of this kind."""
         return share.call if self.call else share.think
 

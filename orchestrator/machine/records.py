@@ -26,12 +26,7 @@ from ..core.result import Failure, Result, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import Branch, Ended, StepView
-from .checkpoint import Checkpoint
-from .figures import Figures
-from .lanes import lane_of
-from .meter import Meter
-from .pace import Pace
-from .shares import Share
+from .figures import Checkpoint, Figures, Meter, Pace, Share, lane_of
 
 
 @dataclass(slots=True, eq=False, init=False)

@@ -10,9 +10,9 @@ from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
 from ..core.ops import Call, Text, Think
 from ..core.result import Result, Usage
 from ..core.view import Ended
-from . import budgets, prefix_groups, prompt_sizes
+from . import budgets, prefix_groups
 from .assemble import resolve
-from .checkpoint import Checkpoint
+from .figures import Checkpoint
 from .ready_queue import ReadyQueue
 from .records import Attempt, Backlog, Node, Records, Run, WorkerState
 from .timers import Timers
@@ -140,7 +140,7 @@ class Slots:
         if node.account is not None:
             charge = max(usage.completion, least)
             if node.account.prompts and known is not None and node.step.op.kind == "think":
-                prompt_sizes.reported(attempt, usage)
+                budgets.prompt_reported(attempt, usage)
             for account in budgets.settle(node.account, attempt, charge, known, self._records.now):
                 for lane in list(account.held.heaps):
                     self.ask_next(account.held, lane)

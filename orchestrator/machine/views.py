@@ -18,7 +18,7 @@ from ..core.task import Task
 from ..core.view import Branch, Ended, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
 from .ended_steps import like, samples
-from .lanes import lane_of
+from .figures import lane_of
 from .prefix_groups import cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
 from .records import Node, PrefixGroup, Records

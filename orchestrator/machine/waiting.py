@@ -1,4 +1,4 @@
-"""The steps of one share (`shares.py`) that are ready for a slot, and which of them goes first.
+"""The steps of one share (`figures.Share`) that are ready for a slot, and which of them goes first.
 
 In a lane, smaller priority goes first, then the smaller rank that the run's policies gave the step when it became
 ready, then arrival.

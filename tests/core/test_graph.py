@@ -14,7 +14,7 @@ from plait.core import graph
 from plait.core.errors import PlanError
 from plait.core.ops import Call, Join, Ref, Sampling, Text, Think
 from plait.core.plan import Plan, Request, Step
-from plait.machine.link import insert
+from plait.machine.plans import insert
 from plait.machine.records import Run, Scope
 from plait.runtime.plugins.loader import Plugins
 

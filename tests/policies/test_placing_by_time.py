@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from plait.core import Plan, Plugin, Request, Sampling, Step, Text, Think
 from plait.core.budget import Budget
-from plait.machine.pace import Pace
+from plait.machine.figures import Pace
 from plait.runtime.simulation.latency import Host, varied
 from plait.runtime.simulation.workload import at_rate, simulate_workload
 
