@@ -18,7 +18,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.llmcompiler import LLMCompiler

@@ -17,7 +17,7 @@ from random import Random
 
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Signals, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.votes.partial_rollout import PartialRollout

@@ -14,8 +14,8 @@ from random import Random
 
 from plait.core.events import Job
 from plait.core.ops import Think
-from plait.core.plan import Request
 from plait.core.prompt import Prompt
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.planners.effort.speculate import Speculate
 from plait.runtime.simulation.latency import Host

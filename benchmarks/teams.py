@@ -22,7 +22,7 @@ from random import Random
 from plait.core.events import Job
 from plait.core.interfaces import Planner
 from plait.core.ops import Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.agents.blackboard import Blackboard
 from plait.planners.agents.debate import Debate

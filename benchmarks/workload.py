@@ -13,7 +13,7 @@ import resource
 import time
 
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.runtime.simulation.latency import Host, varied
 from plait.runtime.simulation.workload import at_rate, simulate_workload
 

@@ -33,7 +33,7 @@ def main() -> None:
     scout = Agent(name="scout", instructions="Look it up.", tools=("population",), budget=Budget(tokens=2000))
     lead = Agent(name="lead", tools=(), agents=(scout,), instructions="Ask scouts, one for each city.")
     with Orchestrator(workers=[Scripted(MODEL)], tools=[population]) as plait:
-        answer = plait.run("Which is larger, Rome or Paris?", planner=lead, output_type=City, tokens=10_000)
+        answer = plait.run("Which is larger, Rome or Paris?", planner=lead, output=City, tokens=10_000)
     print(answer.output)
     calls = [step for step in answer.trace if step.kind == "call"]
     starts, ends = [step.started_at or 0.0 for step in calls], [step.ended_at or 0.0 for step in calls]

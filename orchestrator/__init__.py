@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .core.flow import Flow
     from .core.interfaces import Merge, Planner, Policy, Verdict, Worker
     from .core.ops import Call, Join, Plugin, Ref, Sampling, Think
-    from .core.plan import Plan, Request, Step
+    from .core.plan import Plan, Step
+    from .core.request import Request
     from .core.task import Task
     from .core.tools.context import Context, Question
     from .core.tools.tool import Tool, tool
@@ -73,7 +74,8 @@ _NAMES = {
     ".core.interfaces": ("Merge", "Planner", "Policy", "Verdict", "Worker"),
     ".core.budget": ("Budget",),
     ".core.ops": ("Call", "Join", "Plugin", "Ref", "Sampling", "Think"),
-    ".core.plan": ("Plan", "Request", "Step"),
+    ".core.plan": ("Plan", "Step"),
+    ".core.request": ("Request",),
     ".core.task": ("Task",),
     ".core.tools.context": ("Context", "Question"),
     ".core.tools.tool": ("Tool", "tool"),

@@ -22,7 +22,7 @@ from typing import Any
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
 from plait.core.ops import Plugin, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
 from plait.planners._shared.functions import problem_of

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from plait.apps.common.problems import Problem
 from plait.apps.route.fit import Report, Row, compare, fit, follow, key_of
+from plait.core.ops import Plugin
 from plait.core.routing import Route
-from plait.runtime.plugins.spec import parse_plugin
 
 from .base import Condition, Findings, Records, Table, circumstances
 from .plots import Series, lines
@@ -98,7 +98,7 @@ def _rows(keys: Sequence[str], records: Records, problems: Sequence[Problem]) ->
     count = min(map(len, runs.values()))
     rows: list[Row] = []
     for key, told in runs.items():
-        planner = parse_plugin(TIERS[key.removesuffix("-large")][1])
+        planner = Plugin.of(TIERS[key.removesuffix("-large")][1])
         if key.endswith("-large"):  # told apart by an option; a route in use names the model
             planner = planner.model_copy(update={"options": {**planner.options, "model": "large"}})
         rows += [

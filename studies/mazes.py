@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.ops import Call, Plugin, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer
 from plait.core.tools.tool import ToolSpec

@@ -21,7 +21,7 @@ from statistics import fmean
 
 from plait.core.events import Job
 from plait.core.ops import Plugin, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.planners.search.code_search import CodeSearch
 from plait.runtime.simulation.latency import Host

@@ -17,7 +17,7 @@ from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.interfaces import Policy
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer
 from plait.planners.search.tree import Tree

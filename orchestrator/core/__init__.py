@@ -22,7 +22,8 @@ from .interfaces import (
     Worker,
 )
 from .ops import Call, Join, Plugin, Ref, Sampling, Text, Think, Tokens
-from .plan import Plan, Request, Step
+from .plan import Plan, Step
+from .request import Request
 from .result import Failure, Result, Usage
 from .task import Task
 from .tools.tool import Tool, ToolSpec, tool

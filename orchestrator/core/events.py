@@ -15,8 +15,9 @@ from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
 from .budget import Budget
 from .ops import Call, Kind, Think
-from .plan import Plan, Request
+from .plan import Plan
 from .prices import Price
+from .request import Request
 from .result import NO_USAGE, Failure, Result, Usage
 
 

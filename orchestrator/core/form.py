@@ -39,13 +39,13 @@ class Form(Frozen):
             adapter = None
         else:
             if isinstance(kind, str | FunctionType):
-                raise FieldError(f"output_type={kind!r:.80} is no type: give a class, or list[…] of one")
+                raise FieldError(f"output={kind!r:.80} is no type: give a class, or list[…] of one")
             try:
                 adapter = TypeAdapter[object](cast("type[object]", kind))
                 schema = cast("dict[str, JsonValue]", adapter.json_schema())
             except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError):
                 raise FieldError(
-                    f"output_type={kind!r:.80} has no JSON schema: give a BaseModel, a dataclass, a TypedDict, a "
+                    f"output={kind!r:.80} has no JSON schema: give a BaseModel, a dataclass, a TypedDict, a "
                     "list[…] or dict[…] of such types, or the schema itself as a dictionary"
                 ) from None
         form = cls(schema_=schema) if _is_object(schema) else cls(schema_=_wrapped(schema), wrapped=True)
@@ -123,9 +123,9 @@ def _schema_of(kind: dict[object, object]) -> JsonValue:
     try:
         schema = json_value(kind)
     except ValueError as error:
-        raise FieldError(f"output_type: {error}") from None
+        raise FieldError(f"output: {error}") from None
     if not isinstance(schema, dict) or not ({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"} & set(schema)):
-        raise FieldError(f"output_type={kind!r:.80} is no JSON schema: it says no `type`")
+        raise FieldError(f"output={kind!r:.80} is no JSON schema: it says no `type`")
     return schema
 
 

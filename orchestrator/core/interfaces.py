@@ -16,9 +16,10 @@ from pydantic import Field, JsonValue, model_validator
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
 from .ops import Kind, Plugin, Think
-from .plan import Plan, Request, Step
+from .plan import Plan, Step
 from .prices import Price
 from .prompt import Uses, laid_over
+from .request import Request
 from .result import Failure, Result
 from .task import Task
 from .tools.tool import ToolSpec

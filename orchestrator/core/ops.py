@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +18,7 @@ from pydantic import (
 )
 
 from .chat import Message, transcript
+from .errors import PluginError
 from .values import Frozen, StepName
 
 HANDED_OVER: dict[str, type] = {}
@@ -34,20 +36,81 @@ class Plugin(Frozen):
 
     @classmethod
     def of(cls, plugin: object) -> Plugin:
-        """Return the spec of an instance of a plugin's class: of one that can be imported by the name of its module, or
-        of plait's own by its file's name."""
+        """Return the plugin that a text means (`sample:n=8,temperature=0.7`, `their_pkg.mod:Class:n=8`), or the spec of
+        an instance or a class of one: of one that can be imported by the name of its module, of plait's own by its
+        file's name.
+
+        In a text a value is JSON if it reads as JSON (`n=8`, `stop=["a","b"]`), else a string up to the next comma.
+        Raises `PluginError` for a text that names no plugin, `ValueError` for what is none.
+
+        >>> Plugin.of("sample:n=8,merge=best-of")
+        Plugin(name='sample', options={'n': 8, 'merge': 'best-of'})
+        """
         if isinstance(plugin, Plugin):
             return plugin
-        if not isinstance(plugin, BaseModel):
+        if isinstance(plugin, str):
+            return _of_text(plugin)
+        if isinstance(plugin, type) and issubclass(plugin, BaseModel):
+            kind, options = plugin, {}
+        elif isinstance(plugin, BaseModel):
+            kind, options = type(plugin), plugin.model_dump(mode="json", exclude_unset=True)
+        else:
             raise ValueError(f"{plugin!r} is no plugin: give a name, a Plugin, or an instance of a plugin's class")
-        kind = type(plugin)
-        options = plugin.model_dump(mode="json", exclude_unset=True)
         module = kind.__module__.split(".")
         if module[:2] in (["plait", "policies"], ["plait", "planners"]) and len(module) == 4:
             return cls(name=module[-1].replace("_", "-"), options=options)
         name = f"{kind.__module__}:{kind.__qualname__}"
         HANDED_OVER[name] = kind
         return cls(name=name, options=options)
+
+
+def _of_text(text: str) -> Plugin:
+    name, _, rest = (part.strip() for part in text.partition(":"))
+    head, colon, tail = rest.partition(":")
+    if rest and "=" not in head:  # a class
+        name, rest = f"{name}:{head.strip()}", tail
+        if colon and not tail.strip():
+            rest = ""
+    if not name or name.startswith(":") or name.endswith(":"):
+        raise PluginError(f"{text!r} names no plugin: write name, name:option=value,… or pkg.mod:Class")
+    options: dict[str, JsonValue] = {}
+    while rest:
+        key, equals, rest = rest.partition("=")
+        key = key.strip().replace("-", "_")
+        *outer, last = key.split(".")
+        if not equals or not all(map(str.isidentifier, (*outer, last))):
+            raise PluginError(f"{text!r}: {key!r} is not an option: write them as option=value,option=value")
+        inner = options
+        for part in outer:  # `plan.max_tokens=4000`: a field of the option `plan`
+            found = inner.setdefault(part, {})
+            if not isinstance(found, dict):
+                raise PluginError(f"{text!r}: the option {part!r} is given whole and in parts")
+            inner = found
+        if last in inner:
+            raise PluginError(f"{text!r}: the option {key!r} is given twice")
+        inner[last], rest = _option(rest)
+    return Plugin(name=name, options=options)
+
+
+def _no_constant(text: str) -> JsonValue:
+    raise ValueError(f"{text} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _option(text: str) -> tuple[JsonValue, str]:
+    """Return the value at the start of `text` and what comes after the comma behind it."""
+    text = text.lstrip()
+    try:
+        value, end = cast("tuple[JsonValue, int]", _decoder.raw_decode(text))
+        rest = text[end:].lstrip()
+        if not rest or rest.startswith(","):
+            return value, rest[1:]
+    except ValueError:  # not JSON: a plain word
+        pass
+    word, _, rest = text.partition(",")
+    return word.strip(), rest
 
 
 class Text(Frozen):

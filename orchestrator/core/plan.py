@@ -1,4 +1,4 @@
-"""What a plan may say: steps, plans, and the requests that they answer.
+"""What a plan may say: steps and plans.
 
 Everything here is written down somewhere (journal, wire, a planner model's JSON), so everything is a frozen pydantic
 model that forbids unknown fields. The docstring under a field is also its JSON-schema description. Only the form is
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import (
-    AliasChoices,
     BeforeValidator,
     Field,
     JsonValue,
@@ -19,9 +18,7 @@ from pydantic import (
 )
 
 from .budget import Budget
-from .chat import Message
-from .form import Form
-from .ops import Call, Function, Join, LogitBias, Op, Plugin, Ref, Think
+from .ops import Call, Join, Op, Ref, Think
 from .values import Frozen, StepName, json_references
 
 
@@ -48,10 +45,9 @@ class Step(Frozen):
     label: str = ""
     """A few words for people."""
     state: Annotated[JsonValue, BeforeValidator(_none_if_empty)] = Field(
-        default=None, validation_alias=AliasChoices("state", "memo"), exclude_if=lambda state: state is None
+        default=None, exclude_if=lambda state: state is None
     )
-    """What the planner's reader of this step needs to know again, as JSON; nobody else reads it. Journals of older
-    versions call it `memo` and have a text here."""
+    """What the planner's reader of this step needs to know again, as JSON; nobody else reads it."""
 
     @model_validator(mode="after")
     def _join_has_branches(self) -> Step:
@@ -106,65 +102,3 @@ class Plan(Frozen):
             twice = next(s.name for s in self.steps if s.name in seen or seen.add(s.name))
             raise ValueError(f"two steps are named {twice!r}")
         return self
-
-
-class Retries(Frozen):
-    """How many more times a step of each kind may be tried after a failure that says it is retryable."""
-
-    think: int = Field(default=2, ge=0)
-    call: int = Field(default=1, ge=0)
-    lost: int = Field(default=3, ge=0)
-    """After a worker was lost; counted apart, for it says nothing about the step."""
-    backoff: float = Field(default=0.2, ge=0)
-    """Seconds before the first retry; doubled each time. A step whose worker was lost does not wait."""
-
-
-class Asking(Frozen):
-    """What a request may say of all its model calls. A step that says something itself keeps that."""
-
-    stop: tuple[str, ...] = ()
-    """Further texts that end an answer."""
-    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
-    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
-    logit_bias: LogitBias = {}
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    reasoning_effort: str | None = Field(default=None, max_length=40)
-    chat_template_kwargs: dict[str, JsonValue] = {}
-    extra_body: dict[str, JsonValue] = {}
-    functions: tuple[Function, ...] = ()
-    """Functions that the model may call and the caller runs; for calls that are chats."""
-
-
-class Request(Frozen):
-    """What a user asks of the orchestrator."""
-
-    text: str = ""
-    task: Plugin = Plugin(name="plain")
-    """What the text means: how it is put to a model, where the answer stands, whether it is right."""
-    planner: Plugin = Plugin(name="single")
-    policies: tuple[Plugin, ...] = ()
-    budget: Budget = Budget()
-    retries: Retries = Retries()
-    share: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
-    """Runs that name the same share divide slots with others as one run would, and go in order of arrival among
-    themselves. Each run is a share of its own by default."""
-    weight: float = Field(default=1.0, ge=0.001, le=1000, exclude_if=lambda weight: weight == 1)
-    """Of its share: one of weight 2 gets twice the tokens of one of weight 1 while both have steps that wait."""
-    priority: int = Field(default=0, ge=-1000, le=1000, exclude_if=lambda priority: not priority)
-    """Added to that of each step: all that waits with a smaller one goes first, whatever has been served."""
-    seed: int = 0
-    model: str | None = Field(default=None, exclude_if=lambda model: model is None)
-    """Name of the model that answers where a step names none (`Think.model`)."""
-    salt: str = Field(default="", exclude_if=lambda salt: not salt)
-    """Of the cached prefixes of all steps that have none of their own (`Think.salt`)."""
-    messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
-    """The conversation before `text`, which is its last user's message. It stands before the prompts of all steps that
-    are chats and have no messages of their own. Where it ends with results of tools, `text` is the last user's message
-    among them, and a step that asks just that gets the conversation alone."""
-    form: Form | None = Field(default=None, exclude_if=lambda form: form is None)
-    """The form of the answer, where it is to be typed."""
-    approve: tuple[str, ...] = Field(default=(), exclude_if=lambda approve: not approve)
-    """Tools whose calls a person has to allow first, besides those that say so themselves: by name; `side-effects`: all
-    that change the world; `all`."""
-    asks: Asking = Field(default=Asking(), exclude_if=lambda asks: asks == Asking())
-    """What all model calls ask for that do not say it themselves."""

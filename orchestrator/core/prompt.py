@@ -15,16 +15,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
 from .ops import LogitBias, Part, Sampling, Structured, Text, Thinking
-from .values import Frozen
+from .values import Frozen, json_value
 
 __all__ = ["Generation", "Prompt", "Uses"]
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
+_Json = Annotated[dict[str, JsonValue], BeforeValidator(json_value)]
 
 
 class Generation(Frozen):
@@ -45,16 +46,26 @@ class Generation(Frozen):
     """Sample from so many of the most likely tokens; 0: all."""
     min_p: float | None = Field(default=None, ge=0.0, le=1.0)
     """Leave out tokens less likely than this share of the likeliest one."""
+    repetition_penalty: float | None = Field(default=None, gt=0.0)
+    """Above 1 tokens that occurred before become less likely; 1 changes nothing."""
     presence_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
     """Taken off the logit of each token that the output has already."""
     frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
     """The same, times how often the output has the token."""
     logit_bias: LogitBias = {}
     """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Texts that end the generation."""
     logprobs: int | None = Field(default=None, ge=-1)
     """At how many of the likeliest tokens of each position to look (`Sampling.logprobs`)."""
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    """Have each token's text and log-probability told, with so many of the likeliest beside it (`Answer.tokens`)."""
+    reasoning_effort: str | None = Field(default=None, max_length=40)
+    """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
+    chat_template_kwargs: _Json = {}
+    """Values for the model's chat template, such as `{"enable_thinking": false}`."""
+    extra_body: _Json = {}
+    """Further fields of each request to a server, as they are."""
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -116,8 +127,9 @@ class Prompt(Generation):
     def sampling(self, seed: int | None = None, **more: object) -> Sampling:
         """Return how the worker samples; `seed` counts where the temperature is not 0. `more` are fields of `Sampling`
         that are a matter of the planner, not of its user."""
-        names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
-        given = {name: getattr(self, name) for name in (*names, "logprobs") if getattr(self, name) is not None}
+        names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        names += ("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         given |= {"logit_bias": self.logit_bias} if self.logit_bias else {}
         given |= {"stop": self.stop} if self.stop else {}
         given |= {"structured": self.form} if isinstance(self.form, Structured) else {}

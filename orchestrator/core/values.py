@@ -30,12 +30,13 @@ class _Worded(type(BaseModel)):
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:
-                raise FieldError(_complaints(cls, error)) from None
+                raise FieldError(complaints(cls, error)) from None
             except RecursionError:
                 raise FieldError(f"{cls.__name__}: a value is nested too deep: {DEEPEST} levels are the most") from None
 
 
-def _complaints(cls: type[BaseModel], error: ValidationError) -> str:
+def complaints(cls: type[BaseModel], error: ValidationError) -> str:
+    """Return in words what is wrong with the fields that a model was made of."""
     known = [field.alias or name for name, field in cls.model_fields.items()]
     said: list[str] = []
     for each in first_of_each(error):

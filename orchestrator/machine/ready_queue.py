@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..core.events import WorkerUp
 from ..core.ops import Kind
-from ..core.plan import Request
+from ..core.request import Request
 from ..core.result import Usage
 from .figures import ServiceCounter, Share
 from .records import Attempt, Node, WorkerState
@@ -108,7 +108,7 @@ class _Lane:
 class ReadyQueue:
     """The steps that are ready for a slot, and the workers that have slots.
 
-    `fair=False`: all runs are one share, as before there were shares. Journals of then are replayed so.
+    `fair=False`: all runs are one share, in order of arrival; for comparison.
     """
 
     def __init__(self, workers: dict[str, WorkerState], fair: bool = True) -> None:

@@ -18,10 +18,11 @@ from ..core.errors import InvalidTransition
 from ..core.events import Action
 from ..core.interfaces import Merge, Policy, Tally
 from ..core.ops import Kind, Text, Tokens
-from ..core.plan import Request, Step
+from ..core.plan import Step
 from ..core.prefix_index import PrefixIndex
 from ..core.prices import Price
 from ..core.record import Change
+from ..core.request import Request
 from ..core.result import Failure, Result, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task

@@ -9,7 +9,7 @@ from random import Random
 from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.search import Node
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.grow import Growth

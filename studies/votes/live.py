@@ -21,7 +21,6 @@ from plait.core.ops import Plugin
 from plait.core.record import StepRecord
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait.runtime.plugins.spec import parse_plugin
 from plait.workers.engine import Engine
 
 from ..statistics import difference, mean, saving, share
@@ -79,10 +78,10 @@ class Row:
 
 def planner_of(setting: Setting) -> Plugin:
     """Return the planner of a vote."""
-    given = parse_plugin(setting.planner or "sample")
+    given = Plugin.of(setting.planner or "sample")
     options = {"n": N, "temperature": 1.0, "max_tokens": TOKENS, **given.options}
     if given.name == "sample":
-        options["merge"] = parse_plugin(setting.merge).model_dump()
+        options["merge"] = Plugin.of(setting.merge).model_dump()
     return Plugin(name=given.name, options=options)
 
 
@@ -109,7 +108,7 @@ async def collect(count: int, seed: int, kept: Path) -> None:
 async def _vote(orchestrator: AsyncOrchestrator, engine: Engine, text: str, level: int, way: str, seed: int) -> Row:
     setting, before, began = WAYS[way], engine.stats(), time.perf_counter()
     task = Plugin(name="sums", options={"level": level})
-    policies = [parse_plugin(each) for each in setting.policies]
+    policies = [Plugin.of(each) for each in setting.policies]
     answer = await orchestrator.run(text, task=task, planner=planner_of(setting), policies=policies, seed=seed)
     spent = time.perf_counter() - began
     await _rested(engine)  # what goes on after the end is counted too

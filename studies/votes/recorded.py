@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from plait.core.events import Job
 from plait.core.ops import Plugin, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Signals, Usage
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.plugins.spec import parse_plugin
 from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
 
 from .settings import Setting
@@ -60,7 +59,7 @@ def replay(setting: Setting, drawn: Drawn, traces: Sequence[Trace] = ()) -> Row:
         text=drawn["text"],
         task=Plugin(name="sums", options={"level": drawn["level"]}),
         planner=_planner(setting),
-        policies=tuple(map(parse_plugin, setting.policies)),
+        policies=tuple(map(Plugin.of, setting.policies)),
     )
     source = _Recorded(drawn, traces, request.planner.options)
     hosts = (Host("engine", slots=SAMPLES, prefill_rate=1e12, decode_rate=1.0),)
@@ -80,11 +79,11 @@ def replay(setting: Setting, drawn: Drawn, traces: Sequence[Trace] = ()) -> Row:
 
 
 def _planner(setting: Setting) -> Plugin:
-    options: dict[str, Any] = {"merge": parse_plugin(setting.merge).model_dump(), "early": setting.early}
+    options: dict[str, Any] = {"merge": Plugin.of(setting.merge).model_dump(), "early": setting.early}
     if setting.allocate:
-        options |= {"most": SAMPLES, "allocate": parse_plugin(setting.allocate).model_dump()}
+        options |= {"most": SAMPLES, "allocate": Plugin.of(setting.allocate).model_dump()}
         return Plugin(name="adaptive", options=options)
-    given = parse_plugin(setting.planner) if setting.planner else Plugin(name="sample")
+    given = Plugin.of(setting.planner) if setting.planner else Plugin(name="sample")
     if given.name != "sample":
         return given
     return Plugin(name="sample", options={**options, "n": SAMPLES, **given.options})
@@ -209,7 +208,7 @@ def _digest(setting: Setting, samples: str) -> str:
     specs = [("merge", setting.merge), ("planner", _planner(setting).name), ("task", "sums")]
     specs += [("merge", setting.allocate)] if setting.allocate else []
     specs += [("policy", each) for each in setting.policies]
-    modules = {inspect.getmodule(plugins().class_of(kind, parse_plugin(name).name)) for kind, name in specs}  # type: ignore[arg-type]
+    modules = {inspect.getmodule(plugins().class_of(kind, Plugin.of(name).name)) for kind, name in specs}  # type: ignore[arg-type]
     files = sorted(Path(module.__file__) for module in modules if module is not None and module.__file__)
     sources = [hashlib.sha256(file.read_bytes()).hexdigest() for file in [*files, Path(__file__)]]
     return hashlib.sha256(json.dumps([setting, samples, sources]).encode()).hexdigest()[:32]

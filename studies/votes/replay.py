@@ -93,16 +93,15 @@ def replay_all(
 def replay(rule: Rule, size: int, run: Record, problem: Problem) -> Row:
     """Run one rule over the first `size` recorded samples of a problem."""
     from plait.core.ops import Plugin
-    from plait.core.plan import Request
-    from plait.runtime.plugins.spec import parse_plugin
+    from plait.core.request import Request
     from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
 
     plugins = _plugins()
-    merge = parse_plugin(rule.merge).model_dump()
+    merge = Plugin.of(rule.merge).model_dump()
     options: dict[str, Any] = {"merge": merge, "early": rule.early, "max_tokens": rule.tokens}
     if rule.allocate:
         planner = Plugin(
-            name="adaptive", options={**options, "most": size, "allocate": parse_plugin(rule.allocate).model_dump()}
+            name="adaptive", options={**options, "most": size, "allocate": Plugin.of(rule.allocate).model_dump()}
         )
     else:
         planner = Plugin(name="sample", options={**options, "n": size})
@@ -110,7 +109,7 @@ def replay(rule: Rule, size: int, run: Record, problem: Problem) -> Row:
         text=problem.text,
         task=Plugin(name="countdown"),
         planner=planner,
-        policies=tuple(parse_plugin(policy) for policy in rule.policies),
+        policies=tuple(Plugin.of(policy) for policy in rule.policies),
     )
     hosts = (Host("engine", slots=size, prefill_rate=1e12, decode_rate=1.0),)
     outcome = recorded(run, rule.tokens)
@@ -220,14 +219,14 @@ def _digest(rule: Rule, size: int, samples: str) -> str:
 
 def _sources(rule: Rule) -> list[str]:
     """Return the digests of the files that a rule is made of."""
-    from plait.runtime.plugins.spec import parse_plugin
+    from plait.core.ops import Plugin
 
     plugins = _plugins()
     planner = "adaptive" if rule.allocate else "sample"
     classes = [plugins.class_of("planner", planner), plugins.class_of("task", "countdown")]
     merges = [rule.merge, rule.allocate] if rule.allocate else [rule.merge]
-    classes += [plugins.class_of("merge", parse_plugin(name).name) for name in merges]
-    classes += [plugins.class_of("policy", parse_plugin(name).name) for name in rule.policies]
+    classes += [plugins.class_of("merge", Plugin.of(name).name) for name in merges]
+    classes += [plugins.class_of("policy", Plugin.of(name).name) for name in rule.policies]
     modules = {inspect.getmodule(each) for each in classes}
     modules |= {
         importlib.import_module(name) for name in ("plait.policies._ballots", "plait.policies._stopping", __name__)

@@ -110,9 +110,9 @@ def live_request(rule: Rule) -> dict[str, Any]:
     if "redundant" in " ".join(rule.policies):
         planner += ",stream=true"  # it reads what the branches write
     if rule.allocate:
-        from plait.runtime.plugins.spec import parse_plugin
+        from plait.core.ops import Plugin
 
-        planner = f"adaptive:most={SAMPLES},{planner},allocate={parse_plugin(rule.allocate).model_dump_json()}"
+        planner = f"adaptive:most={SAMPLES},{planner},allocate={Plugin.of(rule.allocate).model_dump_json()}"
     else:
         planner = f"sample:n={SAMPLES},temperature=1,{planner}"
     return {"planner": planner, "merge": rule.merge, "policies": list(rule.policies)}

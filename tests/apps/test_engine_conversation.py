@@ -23,8 +23,8 @@ class TwoTurns(Flow):
 async def test_a_turn_is_added_token_for_token_and_what_the_engine_cannot_do_is_refused() -> None:
     async with AsyncOrchestrator(worker="engine", journal="off") as orchestrator:
         answer = await orchestrator.run("x", planner=TwoTurns)
-        refused = await orchestrator.run("x", extra_body={"a": 1})
-        templated = await orchestrator.run("x", reasoning_effort="low")
+        refused = await orchestrator.run("x", generation={"extra_body": {"a": 1}})
+        templated = await orchestrator.run("x", generation={"reasoning_effort": "low"})
     assert answer.failure is None, answer.failure
     turns: Any = answer.value
     first, second = turns

@@ -13,7 +13,8 @@ from hypothesis import given, strategies as st
 from plait.core import graph
 from plait.core.errors import PlanError
 from plait.core.ops import Call, Join, Ref, Sampling, Text, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.machine.plans import insert
 from plait.machine.records import Run, Scope
 from plait.runtime.plugins.loader import Plugins

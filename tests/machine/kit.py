@@ -38,7 +38,8 @@ from plait.core.events import (
 )
 from plait.core.interfaces import Merge, Policy, Verdict
 from plait.core.ops import Call, Join, Kind, Plugin, Ref, Sampling, Text, Think
-from plait.core.plan import Plan, Request, Retries, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request, Retries
 from plait.core.result import Failure, Finish as FinishReason, Result, Usage
 from plait.core.states import State
 from plait.core.task import Task

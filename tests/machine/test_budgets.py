@@ -7,7 +7,8 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.errors import Interrupted
 from plait.core.ops import Think
-from plait.core.plan import Retries, Step
+from plait.core.plan import Step
+from plait.core.request import Retries
 from plait.core.result import Usage, as_failure
 from tests.machine.kit import World, call, fail_with, join, think
 

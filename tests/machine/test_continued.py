@@ -5,8 +5,9 @@ from __future__ import annotations
 from plait.core.budget import Budget
 from plait.core.events import Dispatch, Expand
 from plait.core.ops import Sampling, Think
-from plait.core.plan import Retries, Step
+from plait.core.plan import Step
 from plait.core.planning import derive
+from plait.core.request import Retries
 from plait.core.result import Result, Usage
 from plait.machine.views import StepView
 from plait.policies.merge.majority import Majority

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.events import Cancel, Expand
-from plait.core.plan import Retries
+from plait.core.request import Retries
 from tests.machine.kit import World, call, fail_with, join, think
 
 

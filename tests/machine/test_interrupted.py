@@ -5,7 +5,8 @@ from __future__ import annotations
 from plait.core.errors import Interrupted, WorkerLost
 from plait.core.events import Dispatch, Failed, Submitted, WorkerUp
 from plait.core.ops import Call, Think
-from plait.core.plan import Plan, Request, Retries, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request, Retries
 from plait.core.result import as_failure
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins

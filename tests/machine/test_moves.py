@@ -14,7 +14,7 @@ from plait.core.budget import Budget
 from plait.core.errors import InvalidTransition, PlaitError
 from plait.core.events import Dispatch, Job, action_adapter
 from plait.core.ops import Call, Text, Think
-from plait.core.plan import Retries
+from plait.core.request import Retries
 from plait.core.result import Failure, as_failure
 from plait.core.states import MOVES, State
 from plait.machine.records import Node, Records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plait.core.events import Cancel, Dispatch, Failed, Stopped, Succeeded, WakeAt
-from plait.core.plan import Retries
+from plait.core.request import Retries
 from plait.core.result import Result, Usage
 from tests.machine.kit import World, call, fail_with, join, think
 

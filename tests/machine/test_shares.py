@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from plait.core.budget import Budget
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Usage
 from plait.core.states import State
 from plait.machine.machine import Machine

@@ -10,7 +10,8 @@ from plait.core.chat import Message
 from plait.core.events import Event, Progressed, WorkerUp
 from plait.core.interfaces import Policy, Wake
 from plait.core.ops import Ref, Text, Think
-from plait.core.plan import Retries, Step
+from plait.core.plan import Step
+from plait.core.request import Retries
 from plait.core.view import Branch, Ended
 from plait.machine.records import Node
 from plait.machine.views import StepView, View, branch_of, branches_of

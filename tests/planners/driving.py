@@ -24,7 +24,7 @@ from plait.core.events import (
 )
 from plait.core.interfaces import Brief, Planner
 from plait.core.ops import Text, Think, Tokens
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.machine.machine import Machine
 from plait.runtime.driver.expander import Expander

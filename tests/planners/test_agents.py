@@ -12,7 +12,7 @@ from plait import Agent, AsyncOrchestrator, Budget, Flow, Orchestrator, tool
 from plait.core.errors import PlaitError
 from plait.core.events import Job
 from plait.core.ops import Call, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay

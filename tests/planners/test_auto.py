@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from plait.core.budget import Budget
 from plait.core.errors import FieldError, PluginError
 from plait.core.ops import Plugin, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result
 from plait.core.sampling_theory import branches_needed, majority_probability
 from plait.planners._shared.drafts import Draft

@@ -10,7 +10,7 @@ import pytest
 
 from plait.core.events import Job
 from plait.core.ops import Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.agents.blackboard import Blackboard
 from plait.runtime.simulation.latency import Host

@@ -18,7 +18,8 @@ from plait.core.flow import Flow
 from plait.core.graph import validate
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Result
 from plait.planners.threads.threads.dialects import load
 from plait.runtime.driver.flows import first_patch

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator, tool
 from plait.core.events import Job
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure
 from plait.planners.votes.deepprune import DeepPrune
 from plait.workers.scripted import Reply, Scripted

@@ -15,8 +15,8 @@ import pytest
 from plait import AsyncOrchestrator, Orchestrator
 from plait.core.events import Job
 from plait.core.ops import Plugin, Text, Think
-from plait.core.plan import Request
 from plait.core.programs import outputs, timed
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
 from plait.planners.search.evolve import Evolve

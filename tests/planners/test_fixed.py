@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from plait.core.errors import PlanError
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.planners.tools.fixed import Fixed
 from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain

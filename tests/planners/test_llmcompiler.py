@@ -16,8 +16,8 @@ from plait.core.errors import PlannerError
 from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Plugin, Text, Think
-from plait.core.plan import Request
 from plait.core.prompt import Prompt
+from plait.core.request import Request
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.llmcompiler.prompts import signature
 from plait.runtime.client.client import AsyncOrchestrator

@@ -12,7 +12,7 @@ import pytest
 from plait import tool
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.values import substitute
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.llmcompiler.parser import PlanText

@@ -370,7 +370,8 @@ def test_a_step_that_is_no_plan_of_this_planner_has_no_reader():
     from plait.core.errors import PlannerError
     from plait.core.interfaces import Brief
     from plait.core.ops import Think
-    from plait.core.plan import Request, Step
+    from plait.core.plan import Step
+    from plait.core.request import Request
     from plait.tasks.plain import Plain
 
     brief = Brief(Request(text="q"), Plain(text="q"), (tool(search).spec,))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plait.core.events import Job
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure
 from plait.planners.votes.mars import Mars
 from plait.planners.votes.mars.rule import Look, Seen, Switching, calibrated, safe

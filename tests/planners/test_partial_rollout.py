@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.votes.partial_rollout import PartialRollout

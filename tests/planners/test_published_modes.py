@@ -6,8 +6,8 @@ import pytest
 
 from plait.core.interfaces import Brief
 from plait.core.ops import Think
-from plait.core.plan import Request
 from plait.core.prompt import Prompt
+from plait.core.request import Request
 from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.planners._shared.steps import NO_THINKING

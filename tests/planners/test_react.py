@@ -16,7 +16,7 @@ from plait import Context, Orchestrator, tool
 from plait.core.budget import Budget
 from plait.core.events import Job
 from plait.core.ops import Call, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import unread, wanted

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.ops import Join, Plugin, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure
 from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single

@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from benchmarks.speculate import TARGET, faster, planner, ran
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
-from plait.core.plan import Request
 from plait.core.prompt import Prompt
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.effort.speculate import Speculate, best_window

@@ -10,7 +10,7 @@ import pytest
 from plait import Orchestrator
 from plait.core.events import Job
 from plait.core.ops import Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.agents.debate import Debate
 from plait.planners.agents.layers import Layers

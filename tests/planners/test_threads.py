@@ -12,7 +12,8 @@ from plait.core.errors import FieldError, PlannerError, PluginError
 from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.ops import Join, Plugin, Ref, Text, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Failure, Result
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import Dialect, load

@@ -15,7 +15,7 @@ from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.interfaces import Policy
 from plait.core.ops import Plugin, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer, SearchTree
 from plait.planners.search.tree import Tree

@@ -18,7 +18,7 @@ from plait.core.events import (
 )
 from plait.core.interfaces import Brief
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Usage
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
@@ -26,7 +26,6 @@ from plait.machine.views import StepView
 from plait.planners.votes.sample import Sample
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.plugins.spec import parse_plugin
 
 
 class Bench:
@@ -44,7 +43,7 @@ class Bench:
         """Reasons, by sample."""
         self.finish: Finish | None = None
         self.expanded: list[Expand] = []
-        request = Request(text=text, task=Plugin(name=task), policies=tuple(map(parse_plugin, policies)))
+        request = Request(text=text, task=Plugin(name=task), policies=tuple(map(Plugin.of, policies)))
         planner = Sample.model_validate({"n": n, "temperature": 1.0, **options})
         brief = Brief(request, self.task)
         self._expander = Expander()

@@ -14,13 +14,12 @@ from plait.core.budget import Budget
 from plait.core.events import Job
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure
 from plait.core.states import State
 from plait.planners.votes.adaptive import Adaptive
 from plait.policies.allocate.by_saturation import BySaturation
 from plait.policies.merge.majority import Majority
-from plait.runtime.plugins.spec import parse_plugin
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branches, ended, voter
@@ -235,6 +234,6 @@ def test_by_arithmetic_sampling_the_probes_and_each_round_are_spread_among_all_b
     ("allocate", "said"), [("by-saturation:colour=1", "no option 'colour'"), ("majority", "no option 'most'")]
 )
 def test_an_allocation_that_makes_no_sense(allocate: str, said: str) -> None:
-    outcome = solve(Adaptive(allocate=parse_plugin(allocate)), ["x"] * 9)
+    outcome = solve(Adaptive(allocate=Plugin.of(allocate)), ["x"] * 9)
     assert outcome.finish.status == "failed" and outcome.finish.failure is not None
     assert said in outcome.finish.failure.message

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.events import Job
 from plait.core.interfaces import Merge
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure
 from plait.core.states import State
 from plait.planners.votes.sample import Sample

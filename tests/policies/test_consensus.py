@@ -9,7 +9,8 @@ import pytest
 from plait.core.events import Job
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Plugin, Sampling, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Failure, Result
 from tests.planners.driving import drive
 

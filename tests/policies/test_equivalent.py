@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from plait.core.errors import ToolError
 from plait.core.events import Job
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result
 from plait.core.states import State
 from plait.core.view import Branch

@@ -112,11 +112,10 @@ SAYING = [
 
 @pytest.mark.parametrize("name", SAYING)
 def test_every_verdict_says_counts_and_who_was_left_out(name: str) -> None:
-    from plait.runtime.plugins.spec import parse_plugin
 
     made = [voter(f"b{i}", "A", signals=confident(8.0 + i, certainty=2.0)) for i in range(3)]
     made += [voter("b3", "B", signals=confident(7.0, certainty=1.0)), voter("mute", "?"), ended("lost", State.FAILED)]
-    verdict = Plugins().merge(parse_plugin(name)).merge(made, LETTERS)
+    verdict = Plugins().merge(Plugin.of(name)).merge(made, LETTERS)
     assert verdict.value == "A" and verdict.winner is not None
     assert "no answer in mute" in verdict.why and "not counted: lost failed" in verdict.why
     assert any(count in verdict.why for count in ("3 of 4", "of 5 done", "best of 4")), verdict.why

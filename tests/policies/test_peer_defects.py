@@ -9,7 +9,7 @@ import pytest
 
 from plait.core.events import Dispatch, Finish, Job, Stopped, Submitted, Succeeded, WorkerUp
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.task import Task
 from plait.machine.machine import Machine
@@ -17,7 +17,6 @@ from plait.planners.votes.sample import Sample
 from plait.policies.merge.majority import Majority
 from plait.policies.merge.weighted import Weighted
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.plugins.spec import parse_plugin
 from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import branches, confident, voter
@@ -33,7 +32,7 @@ def vote(answers: Sequence[str], *policies: str, slots: int = 64, **options: obj
         return Failure(kind="WorkerError", message="no") if said == "fail" else said
 
     planner = Sample.model_validate({"n": len(answers), **options})
-    return drive(planner, Request(text="q", policies=tuple(map(parse_plugin, policies))), model, slots=slots)
+    return drive(planner, Request(text="q", policies=tuple(map(Plugin.of, policies))), model, slots=slots)
 
 
 # --- optillm ----------------------------------------------------------------------------------------------------------
@@ -169,7 +168,7 @@ def recorded(answers: str, confidence: float):
 def test_consensus_stops_what_has_not_started() -> None:
     """Their online mode always launches the whole budget; here a warm-up that agrees is enough."""
     planner = Sample(n=64, temperature=1.0, logprobs=20, window=8, merge=Plugin(name="weighted"))
-    policies = [Plugins().policy(parse_plugin(each)) for each in ("deepconf", "deepconf-consensus")]
+    policies = [Plugins().policy(Plugin.of(each)) for each in ("deepconf", "deepconf-consensus")]
     report = simulate(
         Request(text="q"), planner=planner, policies=policies, hosts=[Host("h", 64)], **recorded("A", 8.0)
     )
@@ -181,7 +180,7 @@ def test_the_warm_up_need_not_be_a_barrier() -> None:
     planner = Sample(n=12, temperature=1.0, logprobs=20, window=8, merge=Plugin(name="weighted"))
     starts = {}
     for wait in ("true", "false"):
-        policy = Plugins().policy(parse_plugin(f"deepconf:warmup=4,wait={wait}"))
+        policy = Plugins().policy(Plugin.of(f"deepconf:warmup=4,wait={wait}"))
         report = simulate(
             Request(text="q"), planner=planner, policies=[policy], hosts=[Host("h", 64)], **recorded("AB", 8.0)
         )
@@ -199,9 +198,7 @@ def test_answers_need_no_box_and_no_equal_spelling() -> None:
 
 def test_a_policy_that_was_used_before_is_as_good_as_new() -> None:
     """Others keep counts on the object between calls."""
-    policies = [
-        Plugins().policy(parse_plugin(each)) for each in ("deepconf:warmup=3,eta=50", "redundant:steps=1", "esc")
-    ]
+    policies = [Plugins().policy(Plugin.of(each)) for each in ("deepconf:warmup=3,eta=50", "redundant:steps=1", "esc")]
     planner = Sample(n=9, temperature=1.0, logprobs=20, window=8, stream=True)
     reports = [
         simulate(

@@ -10,7 +10,8 @@ import pytest
 from plait.core.events import Job, Progressed
 from plait.core.interfaces import Policy
 from plait.core.ops import Call, Join, Plugin, Ref, Sampling, Text, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.machine.records import Node
 from plait.machine.views import StepView

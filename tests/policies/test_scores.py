@@ -13,7 +13,7 @@ import pytest
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
 from plait.core.ops import Call, Plugin, Text, Think
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.search import SearchTree
 from plait.core.tools.tool import ToolSpec

@@ -11,11 +11,11 @@ import pytest
 from plait.core.events import Event, Progressed
 from plait.core.interfaces import Place, Policy, Stop
 from plait.core.ops import Join, Plugin, Sampling, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.view import StepView, View
 from plait.runtime.client.config import Config
-from plait.runtime.plugins.spec import parse_plugin
 from plait.runtime.simulation.simulator import Host, SimReport, simulate
 
 
@@ -88,4 +88,4 @@ def test_the_same_stack_from_a_file_from_the_environment_and_by_hand(
     if where == "environment":
         monkeypatch.setenv("PLAIT_POLICIES", str(WRITTEN).replace("'", '"'))
     config = Config.load(file, policies=WRITTEN) if where == "given" else Config.load(file)
-    assert config.policies == tuple(map(parse_plugin, WRITTEN))
+    assert config.policies == tuple(map(Plugin.of, WRITTEN))

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from plait.core.errors import PluginError
 from plait.core.events import Job
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Failure
 from plait.core.sampling_theory import beta_mean, branches_needed, coverage, semantic_entropy
 from plait.core.states import State
@@ -266,9 +266,8 @@ def test_rounds_are_looked_at_in_order_and_whole() -> None:
 
 
 def request(*policies: str) -> Request:
-    from plait.runtime.plugins.spec import parse_plugin
 
-    return Request(text="?", policies=tuple(map(parse_plugin, policies)))
+    return Request(text="?", policies=tuple(map(Plugin.of, policies)))
 
 
 def vote(

@@ -12,7 +12,7 @@ from hypothesis import given, seed, settings, strategies as st
 
 from plait.core.events import Job
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.sampling_theory import majority_probability
 from plait.core.states import State

@@ -15,8 +15,9 @@ from plait.core.errors import FieldError, PluginError
 from plait.core.events import Job
 from plait.core.interfaces import Policy
 from plait.core.ops import Call, Function, Join, Think
-from plait.core.plan import Request, Step
+from plait.core.plan import Step
 from plait.core.prompt import Prompt
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
 from plait.planners.tools.react import React

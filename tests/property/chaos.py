@@ -31,7 +31,8 @@ from plait.core.events import (
 )
 from plait.core.interfaces import Hedge, Hold, Place, Policy, Stop, Wake
 from plait.core.ops import Kind, Plugin, Ref, Text, Think
-from plait.core.plan import Plan, Request, Retries, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request, Retries
 from plait.core.result import Result, Usage
 from plait.core.states import State
 from plait.core.view import StepView, View

@@ -33,7 +33,7 @@ from plait.core.events import (
 from plait.core.flow import Context, Flow
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Plugin, Think
-from plait.core.plan import Request, Retries
+from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.machine.invariants import check
 from plait.machine.machine import Machine

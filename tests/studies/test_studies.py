@@ -238,16 +238,16 @@ def test_every_rule_of_the_study_can_be_replayed_at_every_size() -> None:
 
 
 def test_every_way_to_vote_has_a_name_of_its_own_and_can_be_asked_for() -> None:
+    from plait.core.ops import Plugin
     from plait.runtime.plugins.loader import Plugins
-    from plait.runtime.plugins.spec import parse_plugin
 
     rules = [*RULES, CERTAINTY, *(rule for grid in GRID.values() for rule in grid)]
     assert len({rule.key for rule in rules}) == len(rules)
     assert set(MERGES) < set(REPLAYED)
     for condition in votes.Votes().conditions():
-        Plugins().planner(parse_plugin(condition.request["planner"]))
+        Plugins().planner(Plugin.of(condition.request["planner"]))
         for policy in condition.request.get("policies", ()):
-            Plugins().policy(parse_plugin(policy))
+            Plugins().policy(Plugin.of(policy))
 
 
 def _records(keys: list[str], n: int) -> dict[str, list[Record]]:

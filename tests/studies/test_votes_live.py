@@ -6,8 +6,8 @@ import dataclasses
 import json
 from pathlib import Path
 
+from plait.core.ops import Plugin
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.plugins.spec import parse_plugin
 from studies.votes.live import WAYS, N, Row, page_of, planner_of, rows_of
 
 ROW = Row("2 + 3", 1, "majority", True, 160, 160, 0, 0, 0, [10] * N, [], 0.4, 1.0)
@@ -20,7 +20,7 @@ def test_every_way_has_planner_and_policies_of_as_many_samples() -> None:
         assert plugin.options["n"] == N
         plugins.planner(plugin)
         for policy in setting.policies:
-            plugins.policy(parse_plugin(policy))
+            plugins.policy(Plugin.of(policy))
 
 
 def test_the_page_tells_what_the_engine_made_of_what_was_stopped(tmp_path: Path) -> None:

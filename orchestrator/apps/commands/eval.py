@@ -14,11 +14,11 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from ...core.errors import ConfigError
+from ...core.ops import Plugin
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
-from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
 from ..common.dataset import Question, drawn_questions, environment_of, read_questions
@@ -176,16 +176,16 @@ def evaluate(
     if config.whole is None:
         config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
     given: Sequence[Problem | Question]
-    graded = environment_of(task, parse_plugin(environment) if environment else None)
+    graded = environment_of(task, Plugin.of(environment) if environment else None)
     if problems is None and task != "countdown":
-        given = drawn_questions(parse_plugin(task), count, config.seed or 0, graded)
+        given = drawn_questions(Plugin.of(task), count, config.seed or 0, graded)
     elif problems is None:
         given = draw(count, config.seed)
     elif task == "countdown":
         given = read_puzzles(problems)
     else:
         trust(task)
-        given = read_questions(problems, parse_plugin(task), text, want, graded)
+        given = read_questions(problems, Plugin.of(task), text, want, graded)
     given = given[:limit]
     planners = list(dict.fromkeys(planner or [""]))
     asked = {name or _spelled(config.planner): request.options(task=task, planner=name or None) for name in planners}

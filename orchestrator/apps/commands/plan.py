@@ -17,7 +17,6 @@ from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.plugins.spec import parse_plugin
 from ..common.options import Common, Count, Dialect, Json, Limits, Merge, Planner, Task, common_options
 from ..common.output import opened
 from .price import estimate
@@ -114,7 +113,7 @@ def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
         what = error.strerror or type(error).__name__
         raise UsageError(f"--plan-text {path} cannot be read ({what}): give a file with a written plan") from None
     client = AsyncOrchestrator(config=config, workers=[])
-    made = client.plugins.planner(parse_plugin(planner))
+    made = client.plugins.planner(Plugin.of(planner))
     parse = getattr(made, "parse", None)
     if parse is None:
         raise UsageError(f"the planner {planner!r} reads no written plans: use --planner llmcompiler")
@@ -127,7 +126,7 @@ def planned(planner: str | None, plan: Path | None, dialect: str | None = None) 
     if dialect is not None:
         if plan is not None:
             raise UsageError("--dialect and --plan exclude each other: a plan from a file spawns no threads")
-        chosen = parse_plugin(planner or "threads")
+        chosen = Plugin.of(planner or "threads")
         return Plugin(name=chosen.name, options={**chosen.options, "dialect": dialect})
     if plan is None:
         return planner

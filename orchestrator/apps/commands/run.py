@@ -11,10 +11,11 @@ import typer
 from rich.text import Text
 
 from ...core.messages import counted
+from ...core.ops import Plugin
 from ...runtime.client.answer import Answer, AnswerNews
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
-from ...runtime.plugins.loader import Plugins, parse_plugin
+from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Dialect, Json, RequestOptions, common_options
 from ..common.output import Output, opened
@@ -164,7 +165,7 @@ def worded(answer: Answer, text: str, task: str) -> str:
 
 
 def _bound(task: str, text: str) -> Any:
-    return Plugins().task(parse_plugin(task), text)
+    return Plugins().task(Plugin.of(task), text)
 
 
 def cost(answer: Answer) -> str:

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from ...core.errors import UsageError
 from ...core.messages import counted
-from ...core.plan import Request
-from ...runtime.plugins.loader import parse_plugin
+from ...core.ops import Plugin
+from ...core.request import Request
 from ...runtime.simulation.latency import Fault, Host, LatencyModel, Throttle
 from ...runtime.simulation.profile import Profile, load, profile_file
 from ...runtime.simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
@@ -217,7 +217,7 @@ def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> 
 
 
 def _together(variant: str) -> tuple[Any, ...]:
-    return tuple(parse_plugin(each) for each in variant.split("+"))
+    return tuple(Plugin.of(each) for each in variant.split("+"))
 
 
 def _summary(report: SimReport) -> dict[str, Any]:

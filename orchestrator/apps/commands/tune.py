@@ -17,9 +17,9 @@ from rich.table import Table
 from ...core.errors import UsageError
 from ...core.interfaces import Brief
 from ...core.messages import counted
+from ...core.ops import Plugin
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.plugins.loader import parse_plugin
 from ...runtime.simulation.profile import Profile, load, profile_file
 from ...runtime.simulation.tuning import KEPT, Candidate, Tried, figure, grid, halve, interval, plain
 from ...runtime.simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
@@ -124,7 +124,7 @@ class _Simulated:
     def play(self, candidate: Candidate, seed: int, runs: int = 0) -> WorkloadReport:
         """Simulate one configuration with one seed."""
         known, brief = self._known, self._briefs[candidate.width]
-        policies = tuple(parse_plugin(each) for each in candidate.policy.split("+"))
+        policies = tuple(Plugin.of(each) for each in candidate.policy.split("+"))
         request = brief.request.model_copy(update={"policies": policies, "seed": 1_000_000 * seed})
         hosts = [
             known.host(f"host-{i}", candidate.slots, cache_tokens=self._cache) for i in range(1, candidate.engines + 1)

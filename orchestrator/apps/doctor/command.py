@@ -12,9 +12,9 @@ import typer
 from rich.text import Text
 
 from ...core.errors import ConfigError, PlaitError
+from ...core.ops import Plugin
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
-from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import trust
 from ..commands.plan import planned
 from ..common.interrupt import Stopper, run_stoppable
@@ -77,7 +77,7 @@ def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
     """Check that the model's tokenizer and chat template are what a planner needs."""
     try:
         chosen = planned(planner, None, dialect)
-        spec = parse_plugin(chosen) if isinstance(chosen, str) else chosen
+        spec = Plugin.of(chosen) if isinstance(chosen, str) else chosen
         trust(spec)
         warnings = preflight(Plugins().planner(spec), model)
     except PlaitError as error:

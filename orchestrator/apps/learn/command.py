@@ -19,7 +19,6 @@ from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries
 from ...runtime.journal.sessions import place as default_place
 from ...runtime.plugins.loader import Plugins
-from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
 from ..common.dataset import Question, read_questions
@@ -107,7 +106,7 @@ def prompts(
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})
-    questions = read_questions(problems, parse_plugin(request.task))
+    questions = read_questions(problems, Plugin.of(request.task))
     if len(questions) < 4:
         raise UsageError(
             f"{problems} has {len(questions)} problems: half are to learn from and half to test on, so 4 are least"
@@ -139,9 +138,9 @@ class _Learner:
         self._config, self._concurrency = config, concurrency
         self._options = {name: value for name, value in request.options().items() if value is not None}
         given = request.planner or config.planner
-        self._planner = given if isinstance(given, Plugin) else parse_plugin(given)
+        self._planner = given if isinstance(given, Plugin) else Plugin.of(given)
         named: Sequence[str | Plugin] = self._options.get("policies", ())
-        self._policies = tuple(each if isinstance(each, Plugin) else parse_plugin(each) for each in named)
+        self._policies = tuple(each if isinstance(each, Plugin) else Plugin.of(each) for each in named)
         self._capture = Capture()
 
     async def run(

@@ -15,7 +15,6 @@ from ...core.errors import ConfigError, UsageError
 from ...core.messages import explain, json_path
 from ...core.ops import Plugin
 from ...core.values import Frozen
-from ...runtime.plugins.spec import parse_plugin
 from ..common.files import write_private
 
 __all__ = ["Learnable", "Values", "Version", "Versions", "applied"]
@@ -72,7 +71,7 @@ def applied(planner: Plugin, policies: Sequence[Plugin], values: Values) -> tupl
     given = values.get("policy", "")
     added = [each for each in (given if isinstance(given, list) else [given]) if each]
     options = {**planner.options, **{name: value for name, value in values.items() if name not in ("text", "policy")}}
-    return Plugin(name=planner.name, options=options), (*policies, *(parse_plugin(str(each)) for each in added))
+    return Plugin(name=planner.name, options=options), (*policies, *(Plugin.of(str(each)) for each in added))
 
 
 class Version(Frozen):

@@ -12,12 +12,12 @@ from rich.table import Table as Shown
 
 from ...core.errors import UsageError
 from ...core.messages import counted
+from ...core.ops import Plugin
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries
 from ...runtime.journal.location import Location
 from ...runtime.journal.sessions import place as default_place
 from ...runtime.plugins.loader import Plugins
-from ...runtime.plugins.spec import parse_plugin
 from ..common.options import Json
 from ..common.output import opened
 from ..rollouts.capture import captured
@@ -52,7 +52,7 @@ def numbers(
     """
     versions, left = versions_of(declared), Left()
     questions, others = (_drawn(each, left) for each in (place or default_place(Config.load()), check))
-    replay = Replay(parse_plugin(planner), [parse_plugin(each) for each in policy or ()])
+    replay = Replay(Plugin.of(planner), [Plugin.of(each) for each in policy or ()])
     before = dict(versions.current.values)
     found = learn(versions, replay, questions, price=price, level=level, seed=seed)
     tested = {"in force": found.before, "best": found.after}

@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from ...core.errors import PlaitError, PluginError, UsageError
 from ...core.events import Job
 from ...core.ops import Plugin, Text, Think
-from ...core.plan import Request
+from ...core.request import Request
 from ...core.result import Result
 from ...runtime.plugins.loader import Plugins
 from ...runtime.simulation.latency import Host, LatencyModel

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.ops import Plugin
-from ...runtime.plugins.spec import parse_plugin
 from ..rollouts.export import Kept
 
 __all__ = ["Counts", "count", "portfolio", "utility"]
@@ -61,7 +60,7 @@ def count(runs: Iterable[Kept], price: float = 0.0, arms: Sequence[str] = ()) ->
     judge no answer at all, it says nothing.
     """
     table = Table()
-    wanted = {_key(each): each for each in map(parse_plugin, arms)}
+    wanted = {_key(each): each for each in map(Plugin.of, arms)}
     unanswered: list[Kept] = []
     for run in runs:
         if wanted and _key(run.run.request.planner) not in wanted:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from ...core.errors import UsageError
-from ...core.ops import Call, Join
+from ...core.ops import Call, Join, Plugin
 from ...core.plan import Plan, Step
 from ...core.states import State
 from ...core.tools.context import Question
@@ -15,7 +15,6 @@ from ...core.tools.tool import tool
 from ...runtime.client.answer import AskNews, StepNews
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.handle import Handle
-from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import untrusted
 
 __all__ = ["Jobs", "Progress", "until_asked"]
@@ -63,7 +62,7 @@ class Jobs:
 
         names = tuple(f"sample-{number}" for number in range(1, len(samples) + 1))
         steps = [Step(name=name, op=Call(tool="sample", args={"index": at})) for at, name in enumerate(names)]
-        join = Step(name="vote", op=Join(merge=parse_plugin(merge)), needs=names)
+        join = Step(name="vote", op=Join(merge=Plugin.of(merge)), needs=names)
         plan = Plan(steps=(*steps, join), output="vote")
         return await self._submit("", plan=plan, tools=[sample], task=task or None)
 

@@ -9,7 +9,8 @@ import typer
 
 from ...core.budget import Budget
 from ...core.errors import UsageError
-from ...runtime.plugins.loader import Plugins, parse_plugin
+from ...core.ops import Plugin
+from ...runtime.plugins.loader import Plugins
 from ...runtime.plugins.trust import trust
 from ..commands.plan import planned
 from ..common.options import Common, Dialect, RequestOptions, common_options
@@ -56,17 +57,17 @@ def _asked(request: RequestOptions, dialect: str | None) -> Asked:
     chosen: Any = planned(request.planner, None, dialect)
     asked = Asked(n=request.n)
     if request.task != "plain":
-        asked.task = parse_plugin(request.task)
+        asked.task = Plugin.of(request.task)
         plugins.class_of("task", asked.task.name)
     if chosen is not None:
-        spec = asked.planner = parse_plugin(chosen) if isinstance(chosen, str) else chosen
+        spec = asked.planner = Plugin.of(chosen) if isinstance(chosen, str) else chosen
         plugins.planner(spec)
     if request.policies:
-        asked.policies = tuple(map(parse_plugin, request.policies))
+        asked.policies = tuple(map(Plugin.of, request.policies))
         for each in asked.policies:
             plugins.policy(each)
     if request.merge is not None:
-        asked.merge = parse_plugin(request.merge)
+        asked.merge = Plugin.of(request.merge)
         plugins.merge(asked.merge)
     if request.tokens is not None or request.seconds is not None:
         asked.budget = Budget(tokens=request.tokens, seconds=request.seconds)

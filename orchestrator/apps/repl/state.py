@@ -20,7 +20,6 @@ from ...core.errors import PluginError, UsageError
 from ...core.ops import Plugin
 from ...core.record import StepRecord
 from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
-from ...runtime.plugins.spec import parse_plugin
 from ..common.terminal import safe
 from .attachments import Attachment
 
@@ -99,9 +98,9 @@ class Asked:
         given = dict(written)
         for name in ("task", "planner", "merge"):
             if name in given:
-                given[name] = parse_plugin(given[name])
+                given[name] = Plugin.of(given[name])
         if "policies" in given:
-            given["policies"] = tuple(map(parse_plugin, given["policies"]))
+            given["policies"] = tuple(map(Plugin.of, given["policies"]))
         if "budget" in given:
             given["budget"] = Budget.model_validate(given["budget"])
         if "approve" in given:
@@ -259,7 +258,7 @@ def load(path: Path) -> tuple[list[Turn], Asked, Turn | None]:
                 Turn(each["question"], each["asked"], each["run"], steps, answer, each["planned"], said, before)
             )
         return turns, Asked.read(written["settings"]), _earlier(turns, written.get("head"))
-    except (ValidationError, PluginError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValidationError, PluginError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         said = str(error).partition("\n")[0]
         raise UsageError(f"{path} is damaged ({type(error).__name__}: {said}): {remedy}") from None
 

@@ -9,8 +9,8 @@ from itertools import groupby
 from ...core.errors import ConfigError, PlaitError
 from ...core.events import Action, Event, Finish, Submitted
 from ...core.interfaces import Plugins
-from ...core.plan import Request
 from ...core.record import StepRecord
+from ...core.request import Request
 from ...machine import Machine, Run, step_records
 from ...runtime.attempts import Attempt, AttemptLog
 from ...runtime.journal.directory import RunEntry

@@ -15,10 +15,10 @@ import typer
 
 from ...core.errors import ConfigError, UsageError
 from ...core.messages import counted
+from ...core.ops import Plugin
 from ...runtime.client.config import Config
 from ...runtime.client.worker_factory import workers as build_workers
 from ...runtime.plugins.loader import Plugins
-from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import trust
 from ..common.dataset import read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
@@ -82,7 +82,7 @@ def rollouts(
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a rollout is made again from its beginning
     judge = reward_of(reward)
-    questions = read_questions(prompts, parse_plugin(request.task), text, want)[:limit]
+    questions = read_questions(prompts, Plugin.of(request.task), text, want)[:limit]
     options = {name: value for name, value in request.options().items() if value is not None}
     log = out if out.suffix == ".jsonl" else out.with_suffix(".jsonl")
     asked = {

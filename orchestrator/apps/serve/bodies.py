@@ -2,38 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from ...core.request import Request
 from .errors import ApiError, invalid, unsupported
-from .strategy import PlaitField
+from .strategy import PlaitField, Strategy
 
-__all__ = ["ChatBody", "ResponseBody", "Sampled"]
+__all__ = ["Body", "ChatBody", "ResponseBody"]
 
 # Fields of the bodies that are taken and not read change nothing about the answer that a client could rely on.
 
 
 class Body(BaseModel):
-    """Base of bodies and their parts. Fields that OpenAI does not have are refused."""
+    """What both bodies say. Fields that OpenAI does not have are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=False)
-
-
-class Sampled(Body):
-    """What both bodies say about the model and how it samples."""
 
     model: str = Field(min_length=1, max_length=2000)
     stream: bool | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    metadata: Annotated[dict[str, str] | None, Field(max_length=16)] = None
+    tool_choice: str | dict[str, JsonValue] | None = None
     plait: PlaitField = PlaitField()
     # Of vLLM and its kin:
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
     chat_template_kwargs: dict[str, JsonValue] | None = None
+
+    def _request(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        strategy: Strategy,
+        tools: Iterable[FunctionTool | ResponseTool],
+        generation: Mapping[str, object],
+        output: dict[str, JsonValue] | None,
+    ) -> Request:
+        said, choice = self.plait, self.tool_choice
+        named = choice.get("function", choice) if isinstance(choice, dict) else None
+        sampled = ("temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs")
+        return Request.of(
+            {
+                "messages": list(messages) or None,
+                "planner": said.planner or strategy.planner,
+                "policies": (strategy.policies or None) if said.policies is None else said.policies,
+                "model": strategy.model,
+                "merge": said.merge,
+                "n": said.n,
+                "task": said.task,
+                "budget": said.budget,
+                "seed": self.seed,
+                "metadata": self.metadata,
+                "output": output,
+                "tools": [each.model_dump(include={"name", "description", "parameters"}) for each in tools],
+                "tool_choice": named.get("name") if isinstance(named, dict) else choice,
+                "generation": {
+                    name: value
+                    for name, value in {
+                        **{name: getattr(self, name) for name in sampled},
+                        "top_k": self.top_k if self.top_k != -1 else 0,  # vLLM's word for all
+                        **generation,
+                    }.items()
+                    if value is not None
+                },
+            }
+        )
 
 
 class FormatJson(BaseModel):
@@ -88,7 +126,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class ChatBody(Sampled):
+class ChatBody(Body):
     """The body of `POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -100,7 +138,6 @@ class ChatBody(Sampled):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
@@ -113,7 +150,6 @@ class ChatBody(Sampled):
     web_search_options: JsonValue = None
     functions: JsonValue = None
     function_call: JsonValue = None
-    metadata: Annotated[dict[str, str] | None, Field(max_length=16)] = None
     user: str | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
@@ -145,15 +181,20 @@ class ChatBody(Sampled):
                 raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
         _check_choice(self.tool_choice, [each.function.name for each in self.tools or () if each.function])
 
-    @property
-    def likeliest(self) -> int | None:
-        """How many of the likeliest tokens to tell beside each; `None`: no log-probabilities."""
-        return self.top_logprobs or 0 if self.logprobs else None
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """Texts that end the answer."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+    def request(self, strategy: Strategy) -> Request:
+        """Return what it asks for, of a planner and a model that the name of its model stands for."""
+        generation = {
+            "max_tokens": self.max_completion_tokens or self.max_tokens,
+            "stop": self.stop or None,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": self.logit_bias,
+            "reasoning_effort": self.reasoning_effort,
+            "top_logprobs": self.top_logprobs or 0 if self.logprobs else None,
+        }
+        tools = [each.function for each in self.tools or () if each.function]
+        output = None if self.response_format is None else self.response_format.schema_of
+        return self._request(self.messages, strategy, tools, generation, output)
 
 
 def _check_choice(choice: str | dict[str, JsonValue] | None, names: list[str]) -> None:
@@ -198,7 +239,7 @@ LOGPROBS = "message.output_text.logprobs"
 """What `include` says for them."""
 
 
-class ResponseBody(Sampled):
+class ResponseBody(Body):
     """The body of `POST /v1/responses`."""
 
     input: str | list[dict[str, Any]] = ""
@@ -207,10 +248,8 @@ class ResponseBody(Sampled):
     background: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
-    metadata: Annotated[dict[str, str] | None, Field(max_length=16)] = None
     text: TextConfig | None = None
     tools: list[ResponseTool] | None = None
-    tool_choice: str | dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = None
     include: list[str] | None = None
@@ -232,12 +271,6 @@ class ResponseBody(Sampled):
     background_options: JsonValue = None
     truncation: str | None = None
 
-    @property
-    def likeliest(self) -> int | None:
-        """How many of the likeliest tokens to tell beside each; `None`: no log-probabilities."""
-        asked = self.top_logprobs is not None or LOGPROBS in (self.include or ())
-        return self.top_logprobs or 0 if asked else None
-
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
         for name in ("conversation", "prompt", "image", "max_tool_calls"):
@@ -252,11 +285,18 @@ class ResponseBody(Sampled):
         if not self.input and self.previous_response_id is None and self.plait.plan is None:
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
 
-    @property
-    def effort(self) -> str | None:
-        """How much the model shall think."""
-        said = (self.reasoning or {}).get("effort")
-        return said if isinstance(said, str) else None
+    def request(self, messages: Sequence[Mapping[str, Any]], strategy: Strategy) -> Request:
+        """Return what it asks for in a conversation, of a planner and a model that the name of its model stands
+        for."""
+        effort = (self.reasoning or {}).get("effort")
+        likeliest = self.top_logprobs is not None or LOGPROBS in (self.include or ())
+        generation = {
+            "max_tokens": self.max_output_tokens,
+            "reasoning_effort": effort if isinstance(effort, str) else None,
+            "top_logprobs": self.top_logprobs or 0 if likeliest else None,
+        }
+        first = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        return self._request([*first, *messages], strategy, self.tools or (), generation, self.schema_of)
 
     @property
     def schema_of(self) -> dict[str, JsonValue] | None:

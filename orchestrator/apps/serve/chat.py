@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...runtime.client.answer import Answer
-from .asked import Wishes, functions
 from .bodies import ChatBody
 from .errors import ApiError, unsupported
 from .http import EventStream, read, sse, unless_gone
-from .live import Live
 from .service import Service
 from .telling import (
     Ended,
@@ -35,7 +32,7 @@ from .telling import (
     was_cut,
     written,
 )
-from .tenants import User
+from .tenants import ServedRun, User
 
 __all__ = ["ChatCompletions"]
 
@@ -54,7 +51,7 @@ class ChatCompletions:
         body.check()
         lives = await self._started(body, user)
         live = lives[0]
-        request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.asked.ignored
+        request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
         if len(lives) > 1:
             return await _several(request, lives)
         if body.stream:
@@ -62,49 +59,32 @@ class ChatCompletions:
         answer = await unless_gone(request.receive, live.handle.finished, lambda: live.handle.cancel(_GONE))
         if answer is None:
             return Response(status_code=499)
-        gave_nothing(answer, live.asked.must_call)
+        gave_nothing(answer, live.must_call)
         return JSONResponse(_completion(live, answer), headers={"x-request-id": live.handle.run})
 
-    async def _started(self, body: ChatBody, user: User) -> list[Live]:
+    async def _started(self, body: ChatBody, user: User) -> list[ServedRun]:
         """Start a run for each choice. Raises `ApiError`, and then none is left."""
-        lives: list[Live] = []
+        service, lives = self._service, list[ServedRun]()
+        request = body.request(service.strategy(body.model, user))
+        many = body.n not in (None, 1)
+        if many and (body.plait.plan is not None or service.allowed(request, None, user).planner.name != "single"):
+            raise unsupported("n", "several choices are made with the planner `single` alone: each is one call of the "
+                              "model; plait/sample:n=… samples and votes, in one choice")  # fmt: skip
+        # Without a seed of the client's the choices differ too: else all would be the same.
+        first = body.seed if body.seed is not None else 1
         try:
             for place in range(body.n or 1):
-                seed = None if body.seed is None else body.seed + place
-                lives.append(await self._start(body.model_copy(update={"seed": seed}), user, place))
+                await service.counted(user)
+                own = request.model_copy(update={"seed": first + place}) if many else request
+                lives.append(await service.submit(own, body, user, watch=bool(body.stream)))
         except BaseException:
             for live in lives:
                 live.handle.cancel("another choice of the request was refused")
             raise
         return lives
 
-    async def _start(self, body: ChatBody, user: User, place: int) -> Live:
-        service = self._service
-        wishes = Wishes(
-            max_tokens=body.max_completion_tokens or body.max_tokens,
-            stops=body.stops,
-            schema=None if body.response_format is None else body.response_format.schema_of,
-            **functions((each.function.model_dump() for each in body.tools or () if each.function), body.tool_choice),
-            asking={
-                "presence_penalty": body.presence_penalty,
-                "frequency_penalty": body.frequency_penalty,
-                "logit_bias": body.logit_bias,
-                "reasoning_effort": body.reasoning_effort,
-                "top_logprobs": body.likeliest,
-            },
-        )
-        await service.counted(user)
-        made = service.ask(body, body.messages, wishes, user)
-        if body.n not in (None, 1):
-            if made.planner.name != "single" or body.plait.plan is not None:
-                raise unsupported("n", "several choices are made with the planner `single` alone: each is one call of "
-                                  "the model; plait/sample:n=… samples and votes, in one choice")  # fmt: skip
-            if body.seed is None:  # else all would be the same
-                made = replace(made, options={**made.options, "seed": place + 1})
-        return await service.submit(made, body.plait, user, watch=bool(body.stream))
 
-
-async def _several(request: Request, lives: list[Live]) -> Response:
+async def _several(request: Request, lives: list[ServedRun]) -> Response:
     """Answer with a choice for each run."""
 
     def give_up() -> None:
@@ -116,7 +96,7 @@ async def _several(request: Request, lives: list[Live]) -> Response:
     if answers is None:
         return Response(status_code=499)
     for live, answer in zip(lives, answers, strict=True):
-        gave_nothing(answer, live.asked.must_call)
+        gave_nothing(answer, live.must_call)
     said = _completion(lives[0], answers[0])
     choices = [_completion(live, answer)["choices"][0] for live, answer in zip(lives, answers, strict=True)]
     said["choices"] = [{**choice, "index": place} for place, choice in enumerate(choices)]
@@ -129,7 +109,7 @@ def _finish(answer: Answer) -> str:
     return "length" if was_cut(answer) else "tool_calls" if turn_of(answer).tool_calls else "stop"
 
 
-def _completion(live: Live, answer: Answer) -> dict[str, Any]:
+def _completion(live: ServedRun, answer: Answer) -> dict[str, Any]:
     turn = turn_of(answer)
     message: dict[str, Any] = {"role": "assistant", "content": turn.text or None, "refusal": None}
     if not turn.tool_calls:
@@ -138,20 +118,20 @@ def _completion(live: Live, answer: Answer) -> dict[str, Any]:
         message["tool_calls"] = [each.model_dump(mode="json") for each in turn.tool_calls]
     if turn.reasoning:
         message["reasoning_content"] = turn.reasoning
-    told = None if live.asked.likeliest is None else {"content": tokens_of(answer), "refusal": None}
+    told = None if live.likeliest is None else {"content": tokens_of(answer), "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": told, "finish_reason": _finish(answer)}
     return {
         "id": _id(live),
         "object": "chat.completion",
         "created": int(live.began),
-        "model": live.asked.model,
+        "model": live.model,
         "choices": [choice],
         "usage": chat_usage(answer.usage),
         "plait": _said_of(live, answer),
     }
 
 
-def _said_of(live: Live, answer: Answer) -> dict[str, Any]:
+def _said_of(live: ServedRun, answer: Answer) -> dict[str, Any]:
     """Return what OpenAI's form has no place for."""
     said: dict[str, Any] = {
         "run": answer.run,
@@ -162,21 +142,21 @@ def _said_of(live: Live, answer: Answer) -> dict[str, Any]:
         "critical_path_tokens": answer.critical_path_tokens,
         "seconds": round(answer.seconds, 4),
     }
-    if live.asked.steps:
+    if live.steps:
         said["steps"] = [{**step_of(step), "text": written(step)} for step in answer.trace if step.kind != "join"]
     return said
 
 
-def _id(live: Live) -> str:
+def _id(live: ServedRun) -> str:
     return f"chatcmpl-{live.handle.run}"
 
 
-async def _chunks(live: Live, body: ChatBody) -> AsyncGenerator[bytes, None]:
+async def _chunks(live: ServedRun, body: ChatBody) -> AsyncGenerator[bytes, None]:
     head = {
         "id": _id(live),
         "object": "chat.completion.chunk",
         "created": int(time.time()),
-        "model": live.asked.model,
+        "model": live.model,
     }
     counted = {"usage": None} if body.stream_options is not None and body.stream_options.include_usage else {}
 
@@ -185,13 +165,13 @@ async def _chunks(live: Live, body: ChatBody) -> AsyncGenerator[bytes, None]:
         return sse({**head, "choices": [choice], **counted, **more})
 
     yield chunk({"role": "assistant", "content": "", "refusal": None})
-    async for news in tell(live.handle, live.asked.steps):
+    async for news in tell(live.handle, live.steps):
         if not isinstance(news, Ended):
             yield _piece(news, chunk)
             continue
         try:
-            news.check(live.asked.must_call)
-            content = None if live.asked.likeliest is None else tokens_of(news.answer)
+            news.check(live.must_call)
+            content = None if live.likeliest is None else tokens_of(news.answer)
         except ApiError as error:
             yield sse(error.body())
             return

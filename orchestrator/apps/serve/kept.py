@@ -18,9 +18,8 @@ from typing import Any
 from ...core.errors import ConfigError
 from ...runtime.journal.documents import Documents
 from .errors import ApiError, not_found
-from .live import Live
 from .settings import Settings
-from .tenants import User
+from .tenants import ServedRun, User
 
 __all__ = ["Kept", "Responses"]
 
@@ -38,7 +37,7 @@ class Kept:
 
     response: dict[str, Any]
     user: User
-    live: Live | None
+    live: ServedRun | None
     """Its run, if that is under way here."""
     conversation: list[dict[str, Any]]
     """What was put to the model, as messages."""

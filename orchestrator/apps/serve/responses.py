@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from .asked import Wishes, functions
 from .assembly import Assembly
 from .bodies import ResponseBody
 from .errors import invalid
 from .http import EventStream, read, unless_gone
 from .items import messages_of
 from .kept import Kept
-from .live import Live
 from .service import Service
 from .telling import gave_nothing, tell, tokens_of
-from .tenants import User
+from .tenants import ServedRun, User
 
 __all__ = ["ResponsesApi"]
 
@@ -44,20 +41,14 @@ class ResponsesApi:
         body = await read(request, ResponseBody, self._service.settings)
         body.check()
         conversation, given = await self._conversation(body, user)
-        wishes = Wishes(
-            max_tokens=body.max_output_tokens,
-            schema=body.schema_of,
-            **functions((each.model_dump() for each in body.tools or ()), body.tool_choice),
-            asking={"reasoning_effort": body.effort, "top_logprobs": body.likeliest},
-        )
-        first = [{"role": "system", "content": body.instructions}] if body.instructions else []
-        await self._service.counted(user)
-        made = self._service.ask(body, [*first, *conversation], wishes, user)
+        service = self._service
+        await service.counted(user)
+        made = body.request(conversation, service.strategy(body.model, user))
         told = bool(body.stream or body.background)
-        live = await self._service.submit(made, body.plait, user, watch=told)
-        request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, made.ignored
+        live = await service.submit(made, body, user, watch=told)
+        request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
         kept = Kept(_response(live, body), user, live, conversation, given, bool(body.background),
-                    steps=made.steps, must_call=made.must_call, model=made.model, likeliest=made.likeliest)  # fmt: skip
+                    steps=live.steps, must_call=live.must_call, model=live.model, likeliest=live.likeliest)  # fmt: skip
         stored = body.store is not False
         if stored:
             await self._kept.keep(kept)
@@ -131,7 +122,7 @@ class ResponsesApi:
         async for event in self._kept.follow(kept, first):
             yield event
 
-    async def taken(self, live: Live) -> None:
+    async def taken(self, live: ServedRun) -> None:
         """Go on with the response of a run that was taken over from another process, if it has one. Its events begin
         anew."""
         kept = await self._kept.load(f"resp_{live.handle.run}", live.user)
@@ -139,12 +130,11 @@ class ResponsesApi:
             return
         kept.live = live
         kept.response.update(output=[], status="in_progress")
-        live.asked = replace(live.asked, steps=kept.steps, must_call=kept.must_call, model=kept.model,
-                             likeliest=kept.likeliest)  # fmt: skip
+        live.steps, live.model = kept.steps, kept.model
         await self._kept.keep(kept)
         self._begin(kept, live)
 
-    def _begin(self, kept: Kept, live: Live) -> None:
+    def _begin(self, kept: Kept, live: ServedRun) -> None:
         """Follow a run in the background."""
         kept.work = work = asyncio.create_task(self._produce(kept, live))
         self._work.add(work)
@@ -170,7 +160,7 @@ class ResponsesApi:
             {"type": "message", **each} if "type" not in each else each for each in given
         ]
 
-    async def _whole(self, request: Request, kept: Kept, live: Live) -> Response:
+    async def _whole(self, request: Request, kept: Kept, live: ServedRun) -> Response:
         handle = live.handle
         try:
             answer = await unless_gone(request.receive, handle.finished, lambda: handle.cancel(_GONE))
@@ -185,7 +175,7 @@ class ResponsesApi:
         finally:
             self._over(kept)
 
-    async def _produce(self, kept: Kept, live: Live) -> None:
+    async def _produce(self, kept: Kept, live: ServedRun) -> None:
         """Follow a run to its end, whoever else does."""
         assembly = Assembly(kept.response, kept.must_call, kept.likeliest)
         try:
@@ -211,7 +201,7 @@ async def _followed(kept: Kept, first: int) -> AsyncGenerator[bytes, None]:
         yield event
 
 
-def _response(live: Live, body: ResponseBody) -> dict[str, Any]:
+def _response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
     """Return the object of a response that has just begun."""
     given = body.model_dump(mode="json", by_alias=True, exclude_none=True)
     form = given.get("text") or {}

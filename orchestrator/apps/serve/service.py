@@ -6,14 +6,16 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 from pydantic import JsonValue
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 
 from ...core.budget import Budget
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Worker, offer
+from ...core.plan import Plan
+from ...core.request import Request
+from ...runtime.client.briefing import Live
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.journal import store
 from ...runtime.journal.counters import Counters
@@ -21,18 +23,15 @@ from ...runtime.journal.directory import find
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
 from ...runtime.journal.sessions import place
-from ...runtime.plugins.spec import parse_plugin
 from ...runtime.plugins.trust import untrusted
-from .asked import Asked, Wishes, asked
 from .audit import Audit
-from .bodies import Sampled
+from .bodies import Body
 from .errors import ApiError, invalid
 from .kept import Responses
-from .live import Live
 from .metrics import Metrics
 from .settings import Settings
-from .strategy import PlaitField, Strategy, resolve
-from .tenants import Tenants, User
+from .strategy import Strategy, resolve
+from .tenants import ServedRun, Tenants, User
 
 __all__ = ["Service"]
 
@@ -62,9 +61,9 @@ class Service:
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
         orchestrator.on_taken = self._taken
-        self.on_taken: Callable[[Live], Awaitable[None]] | None = None
+        self.on_taken: Callable[[ServedRun], Awaitable[None]] | None = None
         self._work: set[asyncio.Task[None]] = set()
-        self.live: dict[str, Live] = {}
+        self.live: dict[str, ServedRun] = {}
         self._owners: OrderedDict[str, str] = OrderedDict()
         self.ready = False
         self.closing = False
@@ -84,7 +83,7 @@ class Service:
         await asyncio.to_thread(self.responses.close)
         self.audit.close()
 
-    def answered(self, endpoint: str, request: Request, user: User | None, status: int, seconds: float) -> None:
+    def answered(self, endpoint: str, request: HttpRequest, user: User | None, status: int, seconds: float) -> None:
         """Take note of a request that was answered."""
         self.metrics.answered(endpoint, status, seconds)
         run = request.scope.get("plait.run", "")
@@ -131,14 +130,16 @@ class Service:
         tokens = min(self.settings.tokens_per_run, user.tokens_left())
         return Budget(tokens=tokens, seconds=self.settings.seconds_per_run)
 
-    def ask(self, body: Sampled, conversation: Sequence[Mapping[str, Any]], wishes: Wishes, user: User) -> Asked:
-        """Return what a body asks for. Raises `ApiError` for what cannot be honoured, or is not this tenant's."""
-        strategy, said = self.strategy(body.model, user), body.plait.planner
-        planner = (parse_plugin(said) if isinstance(said, str) else said) or strategy.planner
-        planner = planner or self.orchestrator.config.planner
-        user.may_plan(planner, body.plait.plan)
-        self._bounded({"n": body.plait.n, **planner.options})
-        return asked(body, conversation, wishes, strategy, planner, self.orchestrator, self.limits(user))
+    def allowed(self, request: Request, plan: Plan | None, user: User) -> Request:
+        """Return a request within the bounds of a tenant. Raises `ApiError` for what is not this tenant's."""
+        named = "planner" in request.model_fields_set
+        planner = request.planner if named else self.orchestrator.config.planner
+        user.may_plan(planner, plan)
+        self._bounded({"n": request.n, **planner.options})
+        mine, theirs = request.budget.model_dump(), self.limits(user).model_dump()
+        both = {name: [each for each in (mine[name], theirs[name]) if each is not None] for name in mine}
+        budget = Budget(**{name: min(limits, default=None) for name, limits in both.items()})
+        return user.own(request.model_copy(update={"planner": planner, "budget": budget}))
 
     def _bounded(self, options: Mapping[str, JsonValue]) -> None:
         """Raise `ApiError` for an option that asks a planner for too many of something: planners make all at once."""
@@ -147,20 +148,21 @@ class Service:
             if many and not any(word in name for word in ("token", "chars")):
                 raise invalid(f"{name}={value} is more than the {self.settings.width} allowed here", "model")
 
-    async def submit(self, asked: Asked, field: PlaitField, user: User, *, watch: bool) -> Live:
+    async def submit(self, request: Request, body: Body, user: User, *, watch: bool) -> ServedRun:
         """Start a run. Raises `ApiError`, and what the orchestrator raises for a request that makes no sense."""
         if self.closing:
             raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
         if len(self.live) >= self.settings.runs:
             raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
+        request = self.allowed(request, body.plait.plan, user)
         with user.admitted(), untrusted():
-            options = user.shared(asked.options)
-            handle = await self.orchestrator.submit(plan=field.plan, watch=watch, **options)
-        live = Live(handle, user, asked)
-        self._began(live)
-        return live
+            live = Live(lenient=True)  # clients send a temperature with everything: they are told that it is ignored
+            handle = await self.orchestrator.submit(request, plan=body.plait.plan, watch=watch, live=live)
+        run = ServedRun(handle, user, body.model, body.plait.steps)
+        self._began(run)
+        return run
 
-    def _began(self, live: Live) -> None:
+    def _began(self, live: ServedRun) -> None:
         handle, user = live.handle, live.user
         self.live[handle.run] = live
         user.began(handle.run)
@@ -172,10 +174,10 @@ class Service:
 
     def _taken(self, handle: Handle) -> None:
         """Take note of a run of another process that goes on here."""
-        user = self.tenants.everybody or self.tenants.users.get(handle.request.share)
+        user = self.tenants.everybody or self.tenants.users.get(handle.request.tenant)
         if user is None:  # the tenant is gone: the run ends, and nobody asks for it
             return
-        live = Live(handle, user, Asked({}, "", handle.request.planner, steps=False))
+        live = ServedRun(handle, user, "", steps=False)
         self._began(live)
         if self.on_taken is not None:
             self._behind(self.on_taken(live), "the response of a run that was taken over")
@@ -205,7 +207,7 @@ class Service:
         is known since the server started."""
         return user.tenant.admin or share == user.name or (share is None and self._owners.get(run) == user.name)
 
-    def _ended(self, live: Live, done: asyncio.Future) -> None:
+    def _ended(self, live: ServedRun, done: asyncio.Future) -> None:
         self.live.pop(live.handle.run, None)
         failed = done.cancelled() or done.exception() is not None
         answer = None if failed else done.result()
@@ -216,8 +218,8 @@ class Service:
                 self._behind(self._used(live.user, usage.completion, usage.cost), "what a run took")
             self.metrics.used(live.user.name, usage.completion)
             self.audit.write(
-                tenant=live.user.name, run=live.handle.run, model=live.asked.model[:200],
-                planner=live.asked.planner.name, ended=answer.status, prompt_tokens=usage.prompt,
+                tenant=live.user.name, run=live.handle.run, model=live.model[:200],
+                planner=live.handle.request.planner.name, ended=answer.status, prompt_tokens=usage.prompt,
                 completion_tokens=usage.completion, cancelled_tokens=usage.cancelled, cost=usage.cost,
                 seconds=round(answer.seconds, 4),
             )  # fmt: skip

@@ -13,7 +13,6 @@ from ...core.errors import PluginError
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.values import Frozen
-from ...runtime.plugins.spec import parse_plugin
 from .errors import ApiError, invalid, not_found
 
 __all__ = ["PREFIX", "PlaitField", "Strategy", "resolve"]
@@ -70,7 +69,7 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
     if model and model not in served and not any_name:
         raise _no_model(model, served, aliases)
     try:
-        first, *policies = map(parse_plugin, _MORE.split(plan))
+        first, *policies = map(Plugin.of, _MORE.split(plan))
     except PluginError as error:
         raise invalid(f"model {name!r}: {error}", "model") from None
     return Strategy(first, tuple(policies), model or None)

@@ -9,15 +9,18 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from ...core.ops import Call, Plugin
 from ...core.plan import Plan
+from ...core.request import Request
 from ...runtime.client.answer import Answer
-from ...runtime.client.client import Options
+from ...runtime.client.briefing import of_the_answer
+from ...runtime.client.handle import Handle
 from .errors import ApiError, invalid
 from .settings import Settings, Tenant
 
-__all__ = ["Tenants", "User", "hashed", "new_key"]
+__all__ = ["ServedRun", "Tenants", "User", "hashed", "new_key"]
 
 _DAY = 86_400.0
 _SESSIONS = 1000
@@ -124,11 +127,12 @@ class User:
         if plan is not None and not self.tenant.tools and any(isinstance(step.op, Call) for step in plan.steps):
             raise ApiError(403, "the plans of this tenant may not call tools", param="plait.plan")
 
-    def shared(self, options: Options) -> Options:
-        """Return the options of a run with what keeps tenants apart."""
+    def own(self, request: Request) -> Request:
+        """Return a request with what keeps tenants apart."""
         if not self.tenant.keys:
-            return options
-        return {**options, "salt": self.salt, "share": self.name, "weight": self.tenant.weight}
+            return request
+        mine = {"tenant": self.name, "salt": self.salt, "share": self.name, "weight": self.tenant.weight}
+        return request.model_copy(update=mine)
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:
@@ -213,3 +217,32 @@ class Tenants:
             raise ApiError(401, "this API key is not known here", code="invalid_api_key",
                            headers={"www-authenticate": "Bearer"})  # fmt: skip
         return user
+
+
+@dataclass(slots=True)
+class ServedRun:
+    """A run that a client has started, and that has not ended."""
+
+    handle: Handle
+    user: User
+    """Whose it is."""
+    model: str
+    """As the client named it."""
+    steps: bool
+    """Whether the branches are told."""
+    began: float = field(default_factory=time.time)
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer has to call a function of the client's."""
+        return self.handle.request.tool_choice not in ("auto", "none")
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens to tell beside each; `None`: no log-probabilities."""
+        return self.handle.request.generation.top_logprobs
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Fields of the body that the planner has no option for, or that its own options overrule."""
+        return tuple(of_the_answer(self.handle.request.generation))

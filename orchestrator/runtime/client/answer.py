@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from html import escape
 from typing import Any, Literal
 
 from pydantic import InstanceOf, JsonValue
 
 from ...core.chat import Message, spoken
-from ...core.errors import OutcomeUnknown, RunFailed
+from ...core.errors import OutcomeUnknown, RunFailed, TaskError
 from ...core.events import Status
+from ...core.form import ADAPTERS, Form
 from ...core.plan import Plan
 from ...core.record import StepRecord
-from ...core.result import Failure, Finish, Token, Usage
+from ...core.result import Failure, Finish, Token, Usage, as_failure
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text
 from .report import Report
@@ -45,7 +47,7 @@ class Answer(Frozen):
     partial: dict[str, JsonValue] = {}
     """Values of the steps that were done, by step id, if the run has no value of its own."""
     output: Any = None
-    """The answer as the type that the request asked for (`output_type`)."""
+    """The answer as the type that the request asked for (`Request.output`)."""
     reasoning: str = ""
     """What the model thought before the output: a block `<think>…</think>`, or what a server keeps apart."""
     tokens: tuple[Token, ...] = ()
@@ -187,6 +189,22 @@ class Answer(Frozen):
             "error": None if self.failure is None else f"{self.failure.kind}: {self.failure.message}",
             "partial": self.partial,
         }
+
+
+def typed(answer: Answer, form: Form | None) -> Answer:
+    """Return an answer with its value as the type that was asked for: as plain JSON if the type is not known here."""
+    if form is None or answer.failure is not None or answer.value is None:
+        return answer
+    adapter = ADAPTERS.get(form.key)
+    if adapter is None:
+        return answer.model_copy(update={"output": answer.value, "answer": answer.value})
+    try:
+        output = adapter.validate_json(json.dumps(answer.value))
+    except Exception as error:  # pydantic's, or a validator of the user's own
+        said = str(error).strip().partition("\n")[0]
+        failure = as_failure(TaskError(f"the answer is not of the type that was asked for: {said}"))
+        return answer.model_copy(update={"failure": failure, "status": "failed"})
+    return answer.model_copy(update={"output": output, "answer": answer.value})
 
 
 class StepNews(Frozen):

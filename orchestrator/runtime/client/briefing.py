@@ -1,32 +1,91 @@
-"""What a planner is told of a request: completed from the settings, and checked."""
+"""A request made ready for its planner: taken from the caller's arguments, completed from the settings, and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar, Unpack, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
 from ...core.budget import Budget
-from ...core.errors import PluginError, UsageError
+from ...core.errors import PlanError, PluginError, UsageError
 from ...core.graph import validate
-from ...core.interfaces import Brief, Merge, Planner, Worker
-from ...core.ops import Join, Plugin
-from ...core.plan import Plan, Request
+from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
+from ...core.ops import Function, Join, Plugin, Think
+from ...core.plan import Plan
+from ...core.prompt import Generation, Prompt
+from ...core.request import HandOver, Request, listed
 from ...core.task import Task
-from ..plugins.inline import Kind, address, handed_over, is_local, verified
-from ..plugins.loader import Plugins, parse_plugin
+from ...core.tools.tool import Tool, ToolSpec
+from ..driver.forms import check_schema
+from ..plugins.inline import address, is_local, verified
+from ..plugins.loader import Plugins
 from ..plugins.trust import trust
-from .asking import approvals, asked, asking, checked, form_of
 from .config import Config
-from .options import Name, Options, Own
-from .pricing import demand, limits
-from .streaming import check_plan, check_planner
-from .widths import settled
+from .pricing import demand
+from .widths import AUTO, settled
 
-__all__ = ["Briefs"]
+__all__ = ["Briefs", "Live", "Own", "ToolLike", "of_kind", "of_the_answer", "taken"]
 
 T = TypeVar("T")
+ToolLike = Tool[..., Any] | Callable[..., Any]
+Own = Callable[..., Any]
+"""A function of the caller's: a planner `fn(brief) -> Plan`, a policy's rank `fn(step, view) -> number`, a merge
+`fn(branches, task) -> value`, a verifier `fn(answer) -> bool | None`. All but planners run inside the machine and must
+be pure. A run can be resumed in another process if that can import it and allows it
+(`Orchestrator(allow=["pkg.mod:name"])`)."""
+
+_OF_THE_ANSWER = ("max_tokens", "thinking", "thinking_tokens", "temperature", "top_p")
+"""Fields of `Request.generation` that are for the call that writes the answer, and so for the planner."""
+
+
+@dataclass(slots=True)
+class Live:
+    """What belongs to a request and lives in this process: it cannot be written down."""
+
+    tools: tuple[ToolLike, ...] = ()
+    """Functions that this request alone may call, besides the orchestrator's own."""
+    verify: Own | None = None
+    """Judges answers in place of the task."""
+    planner: Planner | None = None
+    """Makes the plan in place of the one that the request names."""
+    lenient: bool = False
+    """What `generation` says and the planner has no option for is left in it, and not refused."""
+    held: object = None
+    """What has to live as long as the run, such as functions that are plugins."""
+
+
+def of_kind(name: str, given: object, kind: type[T] | Any, example: str) -> T:
+    """Return an argument that is of a kind. Raises `UsageError` with an example."""
+    if not isinstance(given, kind):
+        raise UsageError(f"{name}={given!r:.80} is no {getattr(kind, '__name__', kind)}: write {example}")
+    return cast("T", given)
+
+
+def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tuple[Request, Live]:
+    """Return the request that a program's arguments make, and what of them lives.
+
+    Args:
+        given: its text, or a request.
+        fields: fields of `Request` that are said besides, `verify`, and `tools`: functions, which plans may call, and
+            descriptions of functions that the model may call and the caller runs.
+        hand_over: makes plugins known that are no names.
+
+    Raises `UsageError`.
+    """
+    said = {name: value for name, value in fields.items() if name not in ("tools", "verify") and value is not None}
+    tools: tuple[Any, ...] = ()
+    if fields.get("tools") is not None:
+        tools = listed("tools", fields["tools"], "tools=[function]")
+    told: list[Any] = [each for each in tools if isinstance(each, Function | Mapping)]
+    if told:
+        said["tools"] = told
+    functions = tuple(each for each in tools if not isinstance(each, Function | Mapping))
+    live = Live(functions, fields.get("verify"), held=fields)
+    if isinstance(given, Request):
+        return given.updated(said, hand_over), live
+    return Request.of({"text": given, **said}, hand_over), live
 
 
 class Briefs:
@@ -36,54 +95,27 @@ class Briefs:
         self._config, self._plugins, self._tools, self._workers = config, plugins, tools, workers
         self._judged: dict[tuple[str, Own], type[Task]] = {}
 
-    def brief(self, text: str = "", *, planned: bool = False, **options: Unpack[Options]) -> Brief:
+    def brief(self, request: Request, live: Live, *, planned: bool = False) -> Brief:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
-        config = self._config
-        text, messages = asked(checked(text, options), options.get("messages"))
-        planner = self._spec("planner", options.get("planner") or config.planner)
-        trust(planner)
-        made: Planner | None = None
+        request = self._completed(request, live)
+        trust(request.planner, request.merge, *request.policies)
+        demand(request.budget, None, self._workers or None, self._config, request.planner)
+        for spec in request.policies:
+            self._plugins.policy(spec)  # said now rather than when the run has begun
         if not planned:
-            planner = settled(planner, self._plugins, config, limits(options, config))
-            general = self._general(planner, _first(options.get("n"), config.n), options.get("merge") or config.merge)
-            planner = Plugin(name=planner.name, options={**planner.options, **general})
-            made = self._plugins.planner(planner)
-        policies = options.get("policies")
-        standing = config.policies_with(sum("think" in each.serves for each in self._workers or ()) or 1)
-        form = form_of(options.get("output_type"))
-        task_spec = self._task(options)
-        if form is not None and task_spec == Plugin(name="plain"):
-            task_spec = Plugin(name="plain", options={"answer": "json", "field": ""})  # votes are over JSON values
-        request = Request(
-            text=text,
-            task=task_spec,
-            planner=planner,
-            policies=tuple(self._spec("policy", each) for each in (standing if policies is None else policies)),
-            budget=limits(options, config),
-            seed=_first(options.get("seed"), config.seed) or 0,
-            share=options.get("share") or "",
-            weight=1.0 if (weight := options.get("weight")) is None else weight,
-            priority=options.get("priority") or 0,
-            model=options.get("model"),
-            salt=options.get("salt") or "",
-            messages=messages,
-            asks=asking(options),
-            approve=approvals(options.get("approve"), self._tools.specs_with(options.get("tools") or ())),
-            form=form,
-        )
-        trust(request.planner, *request.policies)
-        demand(request.budget, None, self._workers or None, config, request.planner)
-        task = self._plugins.task(request.task, text)
-        if messages and not task.chat():
+            request = self._planned(request, live.lenient)
+        elif not live.lenient and (said := of_the_answer(request.generation)):
+            raise UsageError(f"{', '.join(said)} has no effect on a plan of yours: say it in the plan's steps")
+        task = self._plugins.task(request.task, request.text)
+        if request.messages and not task.chat():
             raise UsageError(
                 f"the task {request.task.name!r} puts a request to the model as plain text, so no messages can stand "
                 "before it: give a text, or use a task that chats (plain)"
             )
-        for spec in request.policies:
-            self._plugins.policy(spec)  # said now rather than when the run has begun
-        if made is not None:
-            check_planner(planner, made, request.policies, self._plugins)
-        tools = self._tools.specs_with([*(options.get("tools") or ()), *task.tools()])
+        if request.output is not None:
+            check_schema(request.output)
+        tools = self._tools.specs_with([*live.tools, *task.tools()])
+        _check_tools(request, tools)
         return Brief(request=request, task=task, tools=tools, plugins=self._plugins)
 
     def check(self, plan: Plan, brief: Brief, opened: bool = True) -> None:
@@ -94,31 +126,32 @@ class Briefs:
         for step in plan.steps:
             if isinstance(step.op, Join):
                 self._plugins.merge(step.op.merge)
-        check_plan(plan, brief.request.policies, self._plugins)
+        if needing := self._that_need_streams(brief.request.policies):
+            self._check_streams(plan, needing)
 
-    def _general(self, spec: Plugin, n: int | None, merge: Name | Merge | Own | None) -> dict[str, JsonValue]:
-        """Return `n` and `merge` as options of a planner; raise `UsageError` where it has no such option."""
-        planner = self._plugins.class_of("planner", spec.name)
-        assert issubclass(planner, Planner)
-        options: dict[str, JsonValue] = {}
-        if n is not None:
-            if planner.n_option is None:
-                raise UsageError(f"the planner {spec.name!r} makes no branches to count: leave out `n`")
-            options[planner.n_option] = n
-        if merge is not None:
-            if "merge" not in planner.model_fields:
-                raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
-            options["merge"] = self._spec("merge", merge).model_dump()
-            trust(Plugin(name="", options=options))
-        return options
+    def _completed(self, request: Request, live: Live) -> Request:
+        """Return a request with what it leaves out as the settings have it."""
+        config, said = self._config, request.model_fields_set
+        standing = config.policies_with(sum("think" in each.serves for each in self._workers or ()) or 1)
+        limits: dict[str, Any] = {}
+        for budget in (config.budget, Budget(tokens=config.tokens, seconds=config.seconds), request.budget):
+            limits |= {name: value for name, value in budget if value is not None and value is not False}
+        return request.model_copy(
+            update={
+                "task": self._task(request, live.verify),
+                "planner": request.planner if "planner" in said else config.planner,
+                "policies": request.policies if "policies" in said else standing,
+                "merge": request.merge or config.merge,
+                "n": request.n or config.n,
+                "budget": Budget(**limits),
+                "seed": request.seed if "seed" in said else config.seed,
+            }
+        )
 
-    def _spec(self, kind: Kind, given: object) -> Plugin:
-        if isinstance(given, str | Plugin):
-            return given if isinstance(given, Plugin) else parse_plugin(given)
-        return handed_over(kind, given, self._plugins.register)
-
-    def _task(self, options: Options) -> Plugin:
-        task, verify = self._spec("task", options.get("task") or "plain"), options.get("verify")
+    def _task(self, request: Request, verify: Own | None) -> Plugin:
+        task = request.task
+        if request.output is not None and task == Plugin(name="plain"):
+            task = Plugin(name="plain", options={"answer": "json", "field": ""})  # votes are over JSON values
         trust(task)
         if verify is None:
             return task
@@ -130,6 +163,95 @@ class Briefs:
         name = self._plugins.register("task", f"{task.name}+{address(verify)}", cls, verify if local else None)
         return Plugin(name=name, options=task.options)
 
+    def _planned(self, request: Request, lenient: bool) -> Request:
+        """Return a request whose `n`, `merge` and wishes about the answer stand among its planner's options.
 
-def _first(given: T | None, default: T | None) -> T | None:
-    return default if given is None else given
+        An option that the planner was given itself goes before a wish of `generation`, which then stays where it is:
+        who reads the request sees that it had no effect. Raises `UsageError` for a wish that the planner has no option
+        for, and policies that need branches that stream where those of the planner do not.
+        """
+        spec, generation = request.planner, request.generation
+        if AUTO in spec.options.values():
+            spec = settled(spec, self._plugins, self._config, request.budget)
+        planner = self._plugins.class_of("planner", spec.name)
+        assert issubclass(planner, Planner)
+        options = dict(spec.options)
+        if request.n is not None:
+            if planner.n_option is None:
+                raise UsageError(f"the planner {spec.name!r} makes no branches to count: leave out `n`")
+            options[planner.n_option] = request.n
+        if request.merge is not None:
+            if "merge" not in planner.model_fields:
+                raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
+            options["merge"] = request.merge.model_dump()
+        if wishes := of_the_answer(generation):
+            options, heard = _with_answer(planner, options, wishes)
+            left = [name for name in wishes if name not in heard]
+            if left and not lenient:
+                raise UsageError(
+                    f"the planner {spec.name!r} has no option {left[0]!r} for its answer: leave {left[0]} out of "
+                    "`generation`"
+                )
+            done = [name for name, took in heard.items() if took]
+            generation = generation.model_copy(update={name: _OPEN[name] for name in done})
+        spec = Plugin(name=spec.name, options=options)
+        if getattr(self._plugins.planner(spec), "stream", None) is False:
+            for name in self._that_need_streams(request.policies):
+                raise UsageError(
+                    f"the policy {name!r} compares branches while they are written, and those of {spec.name!r} do not "
+                    f"stream: write planner={spec.name}:stream=true, or leave the policy out"
+                )
+        return request.model_copy(update={"planner": spec, "n": None, "merge": None, "generation": generation})
+
+    def _that_need_streams(self, policies: Iterable[Plugin]) -> list[str]:
+        classes = {spec.name: cast("type[Policy]", self._plugins.class_of("policy", spec.name)) for spec in policies}
+        return [name for name, cls in classes.items() if cls.needs_stream]
+
+    def _check_streams(self, plan: Plan, needing: list[str]) -> None:
+        """Raise `PlanError` for a vote of the plan over a branch that does not stream."""
+        silent = {step.name for step in plan.steps if isinstance(step.op, Think) and not step.op.stream}
+        for step in plan.steps:
+            if not isinstance(step.op, Join) or silent.isdisjoint(step.needs):
+                continue
+            if cast("type[Merge]", self._plugins.class_of("merge", step.op.merge.name)).votes:
+                branch = next(need for need in step.needs if need in silent)
+                raise PlanError(
+                    f"the policy {needing[0]!r} compares branches while they are written, and {branch!r} does not "
+                    "stream: set stream=true for it, or leave the policy out"
+                )
+
+
+_OPEN = dict(Generation())
+"""What a generation says that says nothing."""
+
+
+def of_the_answer(generation: Generation) -> dict[str, JsonValue]:
+    """Return what a generation says of the answer alone."""
+    return {name: value for name in _OF_THE_ANSWER if (value := getattr(generation, name)) != _OPEN[name]}
+
+
+def _with_answer(
+    planner: type[Planner], options: dict[str, JsonValue], wishes: Mapping[str, JsonValue]
+) -> tuple[dict[str, JsonValue], dict[str, bool]]:
+    """Return a planner's options with wishes about its answer put in below its own, and those wishes that it has an
+    option for, each with whether that is now as wished."""
+    field = planner.model_fields.get("answer")
+    if field is not None and isinstance(field.default, Prompt):
+        given = options.get("answer")
+        own: dict[str, JsonValue] = dict(given) if isinstance(given, dict) else {}
+        heard = {name: own.get(name, value) == value for name, value in wishes.items()}
+        return {**options, "answer": {**wishes, **own}}, heard
+    there = {name: value for name, value in wishes.items() if name in planner.model_fields}
+    return {**there, **options}, {name: options.get(name, value) == value for name, value in there.items()}
+
+
+def _check_tools(request: Request, tools: Sequence[ToolSpec]) -> None:
+    """Raise `UsageError` for a name in `approve` or `tool_choice` that is no tool's."""
+    known = ["all", "side-effects", *(each.name for each in tools)]
+    for name in request.approve:
+        if name not in known:
+            raise UsageError(f"approve: there is no tool {name!r:.80}; there are: {', '.join(known)}")
+    chosen, offered = request.tool_choice, [each.name for each in request.tools]
+    if chosen not in ("auto", "none", *offered) and not (chosen == "required" and offered):
+        there = ", ".join(offered) or "none were given in `tools`"
+        raise UsageError(f"tool_choice={chosen!r} is none of auto, none, required, or a function ({there})")

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import JsonValue
 
@@ -21,8 +21,9 @@ from ...core.addresses import allow
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
-from ...core.interfaces import Brief, Planner, Worker
+from ...core.interfaces import Brief, Worker
 from ...core.plan import Plan
+from ...core.request import Request, listed
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Machine
@@ -40,21 +41,18 @@ from ..journal.sessions import Records, Resumer, RunEntry
 from ..journal.writer import Recorder
 from ..plugins.loader import Plugins
 from ..plugins.trust import trust
-from . import kinds
 from .answer import Answer, Mode, News
-from .asking import plan_of
-from .briefing import Briefs
+from .briefing import Briefs, Live, ToolLike, of_kind, taken
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
-from .options import Options, ToolLike
 from .place import Place, employ
 from .pool import Pool
 from .pricing import priced
 from .questions import Asker, OnAsk
-from .worker_factory import bound_load, tools as build_tools, workers as build_workers
+from .worker_factory import bound_load, handed_over, tools as build_tools, workers as build_workers
 
-__all__ = ["AsyncOrchestrator", "Handle", "Options", "ToolLike", "read_answer"]
+__all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
 
 T = TypeVar("T")
 
@@ -109,7 +107,7 @@ class AsyncOrchestrator:
         **settings: Any,
     ) -> None:
         if config is not None:
-            kinds.instance("config", config, Config, "config=Config.load(…)")
+            of_kind("config", config, Config, "config=Config.load(…)")
         named = {"model": model, "worker": worker} | settings
         if config is not None and (doubled := [name for name, value in named.items() if value is not None]):
             raise ConfigError(
@@ -120,7 +118,7 @@ class AsyncOrchestrator:
         allow(*self.config.allow)
         trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
         self.plugins = Plugins()
-        self._given = kinds.workers(workers)
+        self._given = handed_over(workers)
         self._tools: Any = build_tools(self.config, self.plugins, tools)
         self._asker = Asker(on_ask)
         if hasattr(self._tools, "on_ask"):
@@ -247,88 +245,98 @@ class AsyncOrchestrator:
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    async def run(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Answer:
+    async def run(self, request: str | Request = "", *, plan: Plan | None = None, **fields: Any) -> Answer:
         """Run one request to its end and return the answer; arguments as for `submit`.
 
         A run that fails returns an answer that says so. Cancelling the awaiting task gives the run up.
         """
-        return await (await self._submit(text, plan, False, options, answerable=False))
+        return await (await self._submit(request, fields, plan, False, answerable=False))
 
     async def stream(
         self,
-        text: str = "",
+        request: str | Request = "",
         *,
         plan: Plan | None = None,
         modes: Collection[Mode] | None = None,
-        **options: Unpack[Options],
+        **fields: Any,
     ) -> AsyncGenerator[News, None]:
         """Run one request and yield its news as they come: steps that move, text, questions, and last the answer.
 
         Args:
-            text: as for `submit`, like all options.
+            request: as for `submit`, like all fields.
             plan: the same.
             modes: which kinds of news to yield (`"step"`, `"text"`, `"ask"`, `"answer"`); all by default.
 
         With news of text all model calls stream, whatever their planner says; `name` and `step` tell the branches
         apart. Leaving the iteration early gives the run up.
         """
-        handle = await self.submit(text, plan=plan, watch=True if modes is None else modes, **options)
+        handle = await self.submit(request, plan=plan, watch=True if modes is None else modes, **fields)
         async for news in handle.news(modes):
             yield news
 
     async def submit(
         self,
-        text: str = "",
+        request: str | Request = "",
         *,
         plan: Plan | None = None,
         watch: bool | Collection[Mode] = False,
-        **options: Unpack[Options],
+        live: Live | None = None,
+        **fields: Any,
     ) -> Handle:
         """Start one request and return its handle at once.
 
         Args:
-            text: what is asked.
+            request: what is asked: a text, or a `Request`.
             plan: a finished plan to run in place of a planner's.
             watch: keep news for `Handle.news`. With `True`, or kinds of news with `"text"` among them, all model calls
                 stream their text.
-            options: see `Options`.
+            live: what of the request cannot be written down.
+            fields: fields of `Request`. Plugins may be functions. Among `tools`, functions are what plans may call, and
+                `verify`, a function of the answer, judges it in place of the task.
 
         Raises `TaskError`, `PlanError`, `PluginError` or `ToolSchemaError` for a request that cannot be run,
         `WorkerError` for workers that cannot start, `Overloaded` where too many runs wait (`max_waiting`).
         """
-        return await self._submit(text, plan, watch, options, answerable=True)
+        return await self._submit(request, fields, plan, watch, answerable=True, live=live)
+
+    def _taken(self, request: str | Request, fields: Mapping[str, Any]) -> tuple[Request, Live]:
+        return taken(request, fields, self.plugins.hand_over)
 
     async def _submit(
         self,
-        text: str,
+        given: str | Request,
+        fields: Mapping[str, Any],
         plan: Plan | None,
         watch: bool | Collection[Mode],
-        options: Options,
         answerable: bool,
-        planner: Planner | None = None,
+        live: Live | None = None,
     ) -> Handle:
         self._place.enter()
+        request, own = self._taken(given, fields)
+        live = own if live is None else live
         if plan is not None:
-            kinds.instance("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
-            if options.get("output_type") is not None:
-                raise UsageError("output_type goes with a planner: what a plan of yours ends in is yours to read")
+            of_kind("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
+            if request.output is not None:
+                raise UsageError("output goes with a planner: what a plan of yours ends in is yours to read")
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
         async with self._submitting:
             if perf_counter() - self._turn > SLICE:  # thousands at once do not stall the event loop
                 await asyncio.sleep(0)
                 self._turn = perf_counter()
-            tools = options["tools"] = kinds.tools(options.get("tools"))
-            brief = self.brief(text, planned=plan is not None, **options)
+            brief = self._briefs.brief(request, live, planned=plan is not None)
             await self.start()
             driver = await self._started()
             driver.admit()
             run, at = secrets.token_hex(16), driver.now()
             if plan is None:
-                event = self._expander.start(run, planner or self.plugins.planner(brief.request.planner), brief, at)
+                planner = live.planner or self.plugins.planner(brief.request.planner)
+                event = self._expander.start(run, planner, brief, at)
             else:
-                given = (plan, brief)
-                plan = plan_of(*given) if len(plan.steps) < LARGE else await asyncio.to_thread(plan_of, *given)
+                trust(plan)
+                plan = (
+                    revised(plan, brief) if len(plan.steps) < LARGE else await asyncio.to_thread(revised, plan, brief)
+                )
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
             try:
                 if len(event.plan.steps) < LARGE:
@@ -339,19 +347,17 @@ class AsyncOrchestrator:
                 self._expander.forget(run)
                 raise
             self._records.open(driver.recorder)
-            take_back = self._tools.lend(run, [*tools, *brief.task.tools()])
+            take_back = self._tools.lend(run, [*live.tools, *brief.task.tools()])
             handle = Handle(driver, event, brief.task, watch, asker=self._asker)
             self._listed(handle)
-            handle.finished.add_done_callback(
-                lambda _, held=options: take_back()
-            )  # the functions among them live so long
+            handle.finished.add_done_callback(lambda _, held=live: take_back())  # the functions among them live so long
             self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
             return handle
 
-    def flow(self, text: str = "", **options: Unpack[Options]) -> LiveFlow:
+    def flow(self, request: str | Request = "", **fields: Any) -> LiveFlow:
         """Return a context for `async with` in which a program makes steps by itself, as a `Flow` does.
 
-        The steps share a run, with its budget, journal and answer; other options as for `submit`. Set `ctx.value` to
+        The steps share a run, with its budget, journal and answer; other fields as for `submit`. Set `ctx.value` to
         what the run shall end in; after the block `ctx.result` is its answer. An exception gives the run up.
 
         >>> from plait.core.budget import Budget
@@ -367,8 +373,9 @@ class AsyncOrchestrator:
         """
 
         async def submit(program: Program) -> Handle:
-            given: Options = {**options, "planner": program}
-            return await self._submit(text or "a flow", None, False, given, answerable=True, planner=program)
+            made, live = self._taken(request or "a flow", {**fields, "planner": program})
+            live.planner = program
+            return await self._submit(made, {}, None, False, answerable=True, live=live)
 
         return LiveFlow(submit)
 
@@ -418,10 +425,10 @@ class AsyncOrchestrator:
         path: str | Location | None,
         answerable: bool,
     ) -> Handle:
-        kinds.instance("run", run, str, "its id, as `plait runs list` shows it")
+        of_kind("run", run, str, "its id, as `plait runs list` shows it")
         if path is not None:
-            kinds.instance("path", path, str | Path | Database, "the path of a journal or a folder")
-        tools = kinds.tools(tools)
+            of_kind("path", path, str | Path | Database, "the path of a journal or a folder")
+        functions: tuple[Any, ...] = listed("tools", tools, "tools=[function]")
         entry: RunEntry = self._resumer.find(run, located(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
@@ -430,7 +437,7 @@ class AsyncOrchestrator:
         lent: list[Callable[[], None]] = []
 
         def lend(task: Task) -> Iterable[ToolSpec]:
-            own = (*tools, *task.tools())
+            own = (*functions, *task.tools())
             lent.append(self._tools.lend(entry.run, own))
             return self._tools.specs_with(own)
 
@@ -484,9 +491,9 @@ class AsyncOrchestrator:
         for an answer that is none of its choices."""
         self._asker.answer(question, value)
 
-    def plan(self, text: str = "", **options: Unpack[Options]) -> Plan:
+    def plan(self, request: str | Request = "", **fields: Any) -> Plan:
         """Return the first plan for a request, checked, and start nothing. Raises what submitting it would raise."""
-        brief = self.brief(text, **options)
+        brief = self.brief(request, **fields)
         planner = self.plugins.planner(brief.request.planner)
         if isinstance(planner, Flow):
             return first_patch(planner, brief)
@@ -494,10 +501,10 @@ class AsyncOrchestrator:
         self._briefs.check(plan, brief, opened=self._driver is not None)
         return plan
 
-    def brief(self, text: str = "", *, planned: bool = False, **options: Unpack[Options]) -> Brief:
+    def brief(self, request: str | Request = "", *, planned: bool = False, **fields: Any) -> Brief:
         """Return what a planner is told of a request, checked, and start nothing.
 
         With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the
         request would raise.
         """
-        return self._briefs.brief(text, planned=planned, **options)
+        return self._briefs.brief(*self._taken(request, fields), planned=planned)

@@ -29,7 +29,6 @@ from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin
 from ...core.prices import Price
 from ..journal.location import SCHEMES, Database, located
-from ..plugins.spec import parse_plugin
 
 __all__ = ["BUNDLED_MODEL", "Config", "table"]
 
@@ -52,7 +51,7 @@ def _plugin(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return parse_plugin(value)
+        return Plugin.of(value)
     except PluginError as error:
         raise ValueError(str(error)) from None
 

@@ -23,8 +23,7 @@ from ...core.tools.context import Question
 from ...machine import Machine, Node, Run, moved, step_record, step_records
 from ..driver.collector import uncollected
 from ..driver.driver import LARGE, Driver
-from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews
-from .asking import typed
+from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews, typed
 from .questions import Asker
 from .report import report
 
@@ -68,7 +67,7 @@ class Handle:
         """Whether nothing more of it is started."""
         self._limits: Budget | None = None
         """The limits that were asked for last."""
-        self._form = event.request.form
+        self._form = event.request.output
         self._asker = asker
         self._seen = len(nodes)
         self._news: asyncio.Queue[News | BaseException] | None = asyncio.Queue() if watch else None

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from ...core.budget import Budget
@@ -19,7 +19,6 @@ from ...core.plan import Plan
 from ...core.prices import Price
 from ...core.result import Failure, Result
 from ..driver.worker_proxy import WorkerProxy
-from . import kinds
 from .config import Config
 
 DEFAULT = "default"
@@ -95,17 +94,6 @@ def demand(
             "`[prices.default]` with `input = 2.5` and `output = 10.0` (per million tokens) in plait.toml, or install "
             "'plait[prices]' for the prices of hosted models"
         )
-
-
-def limits(options: Mapping[str, object], config: Config) -> Budget:
-    """Return the budget of a request: its own limits before those of the settings, the single ones before `budget`."""
-    asked = options.get("budget")
-    given = Budget() if asked is None else kinds.instance("budget", asked, Budget, "budget=Budget(tokens=500)")
-    found: dict[str, Any] = {}
-    for budget, single in ((config.budget, config.__dict__), (given, options)):
-        found |= {name: value for name, value in budget if value not in (None, False)}
-        found |= {name: single[name] for name in ("tokens", "seconds") if single.get(name) is not None}
-    return Budget(**found)
 
 
 def _limits_cost(plan: Plan) -> bool:

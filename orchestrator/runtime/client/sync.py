@@ -8,19 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, cast
 
 from pydantic import JsonValue
 
 from ...core.errors import UsageError
 from ...core.plan import Plan
+from ...core.request import Request
 from ..journal.location import Location
 from ..journal.resume import OnUnknown
-from . import kinds
 from .answer import Answer, Mode, News
-from .client import AsyncOrchestrator, Handle, Options, ToolLike
+from .briefing import ToolLike
+from .client import AsyncOrchestrator, Handle
 from .loop_thread import LoopThread
 
 T = TypeVar("T")
@@ -73,17 +74,20 @@ class Orchestrator:
         self._thread.close()
         self._end.detach()
 
-    def run(self, text: str = "", *, plan: Plan | None = None, **options: Unpack[Options]) -> Answer:
+    def run(self, request: str | Request = "", *, plan: Plan | None = None, **fields: Any) -> Answer:
         """Run one request to its end; arguments as for `AsyncOrchestrator.submit`."""
-        return self._await(self._submitted(text, plan, options))
+        return self._await(self._submitted(request, fields, plan))
 
-    def map(self, texts: list[str], **options: Unpack[Options]) -> list[Answer]:
+    def map(self, texts: list[str], **fields: Any) -> list[Answer]:
         """Run many requests side by side and return their answers in order."""
         handles: list[Handle] = []
-        options["tools"] = kinds.tools(options.get("tools"))
+        given: dict[str, Any] = {
+            name: list(cast("Iterator[Any]", value)) if isinstance(value, Iterator) else value  # read for each text
+            for name, value in fields.items()
+        }
         try:
             for text in texts:
-                handles.append(self._submitted(text, None, options))
+                handles.append(self._submitted(text, given))
         except BaseException:
             for handle in handles:  # nobody would hold them
                 self._thread.call(handle.cancel)
@@ -110,15 +114,15 @@ class Orchestrator:
 
     def stream(
         self,
-        text: str = "",
+        request: str | Request = "",
         *,
         plan: Plan | None = None,
         modes: Collection[Mode] | None = None,
-        **options: Unpack[Options],
+        **fields: Any,
     ) -> Iterator[News]:
         """Run one request and yield its news as they come (those of `modes`, if given), the answer last; leaving early
         gives the run up."""
-        handle = self._do(self._inner.submit(text, plan=plan, watch=True if modes is None else modes, **options))
+        handle = self._do(self._inner.submit(request, plan=plan, watch=True if modes is None else modes, **fields))
         news = handle.news(modes)
         try:
             while True:
@@ -130,9 +134,9 @@ class Orchestrator:
             with contextlib.suppress(UsageError):  # it was closed meanwhile, and the run given up
                 self._do(news.aclose())
 
-    def _submitted(self, text: str, plan: Plan | None, options: Options) -> Handle:
+    def _submitted(self, request: str | Request, fields: Mapping[str, Any], plan: Plan | None = None) -> Handle:
         """Start a run whose questions nobody hears of."""
-        given = (text, plan, False, options)
+        given = (request, fields, plan, False)
         return self._do(self._inner._submit(*given, answerable=False))  # pyright: ignore[reportPrivateUsage]
 
     def _await(self, handle: Handle, beside: Sequence[Handle] = ()) -> Answer:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Worker
+from ...core.request import listed
 from ..driver.driver import Driver
 from ..driver.elastic import Bounds, Elastic
 from ..plugins.loader import Plugins
@@ -49,6 +51,23 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
         )
         return [plugins.worker("http", **_accepted(plugins.worker_class("http"), each)) for each in named]
     return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
+
+
+def handed_over(given: object) -> list[Worker] | None:
+    """Return ready-made workers as a list; `None` if they are left out. An empty list leaves an orchestrator for tools.
+
+    Raises `UsageError`.
+    """
+    if given is None:
+        return None
+    made = listed("workers", given, "workers=[Scripted([…])]")
+    found: list[Worker] = []
+    for worker in made:
+        if isinstance(worker, type) or not isinstance(worker, Worker):
+            said = reprlib.repr(worker)
+            raise UsageError(f"workers: {said} is no worker: give instances, such as workers=[Scripted([…])]")
+        found.append(worker)
+    return found
 
 
 def tools(config: Config, plugins: Plugins, functions: Iterable[Any]) -> Worker:

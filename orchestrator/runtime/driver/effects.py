@@ -4,12 +4,14 @@ Knows no planner and no worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ...core.flow import ask_a_person
 from ...core.interfaces import Brief
-from ...core.ops import Call, Text, Think
-from ...core.plan import Asking, Plan, Request, Step
+from ...core.ops import Call, Sampling, Text, Think
+from ...core.plan import Plan, Step
+from ...core.request import Request
 from ...core.tools.more import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
 
@@ -21,18 +23,21 @@ def revised(plan: Plan, brief: Brief) -> Plan:
 
 def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan in which the model calls that name no model, or no salt, have those of the request; and so for its
-    messages and all else that it asks of them (`Request.asks`)."""
-    asks = request.asks if request.asks.model_fields_set else None
-    if request.model is None and not request.salt and not request.messages and asks is None:
+    messages, its functions, and what its `generation` says."""
+    said = {name: value for name, value in request.generation if value not in (None, (), {}, "auto")}
+    if request.model is None and not (request.salt or request.messages or request.tools or said):
         return plan
+    offered = tuple(each for each in request.tools if request.tool_choice in ("auto", "required", each.name))
 
     def completed(step: Step) -> Step:
         op = step.op
         if not isinstance(op, Think):
             return step
         update: dict[str, object] = {"model": op.model or request.model, "salt": op.salt or request.salt}
-        if asks is not None:
-            update |= _asked(op, asks)
+        update |= _generated(op, said) if said else {}
+        if offered and op.chat and not op.tools:
+            # Whoever plans asks more than the question, so that the model must call one is checked of the answer.
+            update |= {"tools": offered, "tool_choice": "auto"}
         if request.messages and op.chat and op.after is None and "messages" not in op.model_fields_set:
             update["messages"] = request.messages
             if request.messages[-1].role == "tool" and op.prompt == (Text(text=request.text),):
@@ -42,26 +47,35 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     return plan.model_copy(update={"steps": tuple(map(completed, plan.steps))})
 
 
-def _asked(op: Think, asks: Asking) -> dict[str, object]:
+_OF_ALL_CALLS = (
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "top_logprobs",
+)
+
+
+def _generated(op: Think, said: Mapping[str, Any]) -> dict[str, object]:
     """Return what a request says of a model call that says nothing of it."""
-    own, sampling = op.sampling, dict[str, object]()
-    if asks.stop:
-        sampling["stop"] = tuple(dict.fromkeys((*own.stop, *asks.stop)))
-    for name in ("presence_penalty", "frequency_penalty", "logit_bias"):
-        if (given := getattr(asks, name)) and not getattr(own, name):
-            sampling[name] = given
-    if asks.top_logprobs is not None and own.top_logprobs is None:
-        sampling["top_logprobs"] = asks.top_logprobs
+    own = op.sampling
+    sampling = {name: said[name] for name in _OF_ALL_CALLS if name in said and getattr(own, name) == _OURS[name]}
+    if "stop" in said:
+        sampling["stop"] = tuple(dict.fromkeys((*own.stop, *said["stop"])))
     update: dict[str, object] = {"sampling": own.model_copy(update=sampling)} if sampling else {}
-    if asks.extra_body:
-        update["extra_body"] = {**asks.extra_body, **op.extra_body}
-    if op.chat:
-        if asks.chat_template_kwargs:
-            update["chat_template_kwargs"] = {**asks.chat_template_kwargs, **op.chat_template_kwargs}
-        update["reasoning_effort"] = op.reasoning_effort or asks.reasoning_effort
-        if asks.functions and not op.tools:
-            update |= {"tools": asks.functions, "tool_choice": "auto"}
+    if "extra_body" in said:
+        update["extra_body"] = {**said["extra_body"], **op.extra_body}
+    if op.chat:  # both are read by a chat template alone
+        if "chat_template_kwargs" in said:
+            update["chat_template_kwargs"] = {**said["chat_template_kwargs"], **op.chat_template_kwargs}
+        update["reasoning_effort"] = op.reasoning_effort or said.get("reasoning_effort")
     return update
+
+
+_OURS = dict(Sampling())
+"""What a call samples by that says nothing."""
 
 
 def with_approval(plan: Plan, brief: Brief) -> Plan:

@@ -35,12 +35,12 @@ def check_schema(form: Form) -> None:
     try:
         validator_for(form.schema_).check_schema(form.schema_)
     except jsonschema.SchemaError as error:
-        raise FieldError(f"output_type is no JSON schema: {error.message[:200]}") from None
+        raise FieldError(f"output is no JSON schema: {error.message[:200]}") from None
 
 
 def with_form(plan: Plan, brief: Brief) -> Plan:
     """Return a planner's first plan with the step that reads its output, where the request has a form."""
-    form = brief.request.form
+    form = brief.request.output
     if form is None or plan.output is None:
         return plan
     steps = {step.name: step for step in plan.steps}
@@ -55,7 +55,7 @@ def with_form(plan: Plan, brief: Brief) -> Plan:
 
 def reads(step: Step, brief: Brief) -> bool:
     """Whether a step is one that reads the output by the form."""
-    return brief.request.form is not None and isinstance(step.state, dict) and _STATE in step.state
+    return brief.request.output is not None and isinstance(step.state, dict) and _STATE in step.state
 
 
 def _reading(name: str, branch: str, tries: int, tokens: int) -> Step:
@@ -92,7 +92,7 @@ class Reading:
 
     def close(self, result: Result) -> Plan:
         """Return the value as a step, or a turn of repair and the reading of that. Raises `PlannerError`."""
-        form, state = self.brief.request.form, self.step.state
+        form, state = self.brief.request.output, self.step.state
         assert form is not None
         assert isinstance(state, dict)
         value, wrong = self._value(form, result)

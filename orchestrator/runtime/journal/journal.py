@@ -26,7 +26,7 @@ from ...machine import Refused
 from .location import Database, Location, located
 from .recorded import as_json, dump, event_json
 from .sqlite import SqliteFile, packed, unpacked
-from .tables import HEAD, Batch, Header, Note, Row, RunLine, Storage, is_run_line
+from .tables import HEAD, Batch, Header, Note, Row, RunLine, Storage, demand_format, is_run_line
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
 _MOST = 512
@@ -265,11 +265,14 @@ class Journal:
         if not all(type(first) is int for first, _ in lines):
             raise ConfigError(f"{self.path} is damaged: a session of it begins nowhere")
         try:
-            return [(first, Header.model_validate_json(header)) for first, header in lines]
+            headers = [(first, Header.model_validate_json(header)) for first, header in lines]
         except ValidationError as error:
             raise ConfigError(
                 f"{self.path} is damaged: its header cannot be read ({error.errors()[0]['msg']})"
             ) from None
+        for _, header in headers:
+            demand_format(header.format, self.path)
+        return headers
 
 
 def storage(location: Location, synchronous: str) -> Storage:

@@ -21,13 +21,8 @@ from ...core.interfaces import Plugins
 from ...machine import Machine, check as check_invariants
 from .journal import Journal
 from .location import Location
-from .recorded import dump, of_runs, ordered, orders
+from .recorded import dump, of_runs, orders
 from .tables import Header, Row
-
-_ABRIDGED = 3
-"""Format from which on actions are abridged as they are now."""
-_FAIR = 4
-"""Format from which on runs divide slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +239,7 @@ def _moment(journal: Journal, machine: Machine, row: Row, header: Header) -> Mom
             f"event {row.seq} of {journal.path} cannot be replayed ({type(error).__name__}: {error}): the file is "
             "damaged, or another version of plait wrote it"
         ) from error
-    differs = not _same(row.actions, said, header)
+    differs = row.actions not in (None, said)
     return Moment(row.seq, header, event, machine, actions, row.actions, said, differs)
 
 
@@ -266,14 +261,6 @@ class _All:
         return bool(run)
 
 
-def _same(recorded: str | None, said: str, header: Header) -> bool:
-    """Whether the recorded actions are those of now. Older formats abridge differently; of these only `ordered` is
-    compared."""
-    if recorded is None or recorded == said:
-        return True
-    return header.format < _ABRIDGED and ordered(recorded) == ordered(said)
-
-
 def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
     headers = _headers(journal)
     machine: Machine | None = None
@@ -285,7 +272,7 @@ def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
 
 
 def _machine(header: Header, plugins: Plugins) -> Machine:
-    return Machine(plugins, cancel_timeout=header.grace, lease=header.lease, fair=header.format >= _FAIR)
+    return Machine(plugins, cancel_timeout=header.grace, lease=header.lease)
 
 
 def _step(machine: Machine, row: Row, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:
@@ -296,7 +283,7 @@ def _step(machine: Machine, row: Row, header: Header, check: bool, finished: lis
             check_invariants(machine, follows=header.told)
     except Exception as error:
         return Divergence(row.seq, row.event, row.actions, f"raised {type(error).__name__}: {error}")
-    if not _same(row.actions, said, header):
+    if row.actions not in (None, said):
         return Divergence(row.seq, row.event, row.actions, said)
     finished.extend(action for action in actions if isinstance(action, Finish))
     return None

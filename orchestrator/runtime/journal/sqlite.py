@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigError
-from .tables import FORMAT, Batch
+from .tables import FORMAT, Batch, demand_format
 
 APPLICATION = 0x706C6974  # "plit", in SQLite's own header: says whose file this is
 SCHEMA = """
@@ -21,8 +21,6 @@ CREATE TABLE sessions (first INTEGER PRIMARY KEY, header TEXT NOT NULL);
 CREATE TABLE events (seq INTEGER PRIMARY KEY, at REAL NOT NULL, run TEXT, kind TEXT NOT NULL, event TEXT NOT NULL);
 CREATE TABLE actions (seq INTEGER PRIMARY KEY, actions TEXT NOT NULL);
 CREATE VIEW rows AS SELECT seq, at, run, kind, event, actions FROM events LEFT JOIN actions USING (seq);
-"""
-SCHEMA_2 = """
 CREATE TABLE notes (
     id INTEGER PRIMARY KEY, run TEXT NOT NULL, step TEXT NOT NULL, attempt INTEGER, kind TEXT NOT NULL, note TEXT
 );
@@ -31,10 +29,7 @@ CREATE TABLE runs (
     status TEXT, tokens INTEGER NOT NULL DEFAULT 0, ended TEXT
 );
 """
-"""Tables that format 2 added: notes (intents, questions, answers), which no machine sees, and an index of the runs.
-Formats 3 and 4 have the same tables. Since format 3 sessions may be `told`, and actions are abridged differently; since
-format 4 runs divide slots, where their steps went in order of arrival before, and the end of a partial run says which
-limit cut it."""
+"""Notes (intents, questions, answers) no machine sees; `runs` is an index of them."""
 _MAGIC = b"SQLite format 3\0"
 _LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
 _PATIENCE = 0.5  # seconds to wait for a claim: a process that only asks whether a file is claimed holds it for a moment
@@ -100,16 +95,9 @@ def claimed(path: Path) -> bool:
 
 
 def prepare(db: sqlite3.Connection) -> None:
-    """Give an empty file its tables, and one of an older format those that it lacks."""
-    if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        head = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};"
-        db.executescript(f"BEGIN IMMEDIATE; {head} {SCHEMA} {SCHEMA_2} COMMIT;")
-    elif (
-        db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
-        and (version := db.execute("PRAGMA user_version").fetchone()[0]) < FORMAT
-    ):
-        tables = SCHEMA_2 if version == 1 else ""
-        db.executescript(f"BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; {tables} COMMIT;")
+    """Give an empty file its tables."""
+    head = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};"
+    db.executescript(f"BEGIN IMMEDIATE; {head} {SCHEMA} COMMIT;")
 
 
 def packed(text: str) -> str | bytes:
@@ -168,11 +156,7 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
         version = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
         raise ConfigError(f"{path} is not a journal: it is some other program's SQLite file")
-    if version > FORMAT:
-        raise ConfigError(
-            f"{path} has journal format {version}, newer than {FORMAT}, the newest that this version of plait reads: "
-            "upgrade plait"
-        )
+    demand_format(version, path)
 
 
 class SqliteFile:
@@ -209,10 +193,14 @@ class SqliteFile:
         try:
             self._db = connect(self.location, write=True)
             with explained(self.location):
+                empty = not self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+            if not empty:  # before anything of a file that is not ours is changed
+                check_format(self._db, self.location)
+            with explained(self.location):
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
-                prepare(self._db)
-            check_format(self._db, self.location)
+                if empty:
+                    prepare(self._db)
             with explained(self.location):
                 return self._db.execute("SELECT coalesce(max(seq), 0) + 1 FROM events").fetchone()[0]
         except BaseException:

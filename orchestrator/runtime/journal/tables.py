@@ -14,10 +14,24 @@ from ...core.events import Event, event_adapter
 from ...core.values import Frozen
 from .location import Location
 
-FORMAT = 4
+FORMAT = 5
 """Of events, actions and headers; the same in every store."""
 HEAD = 200
 """Characters of a request that the index of runs holds."""
+
+
+def demand_format(version: int, place: object) -> None:
+    """Raise `ConfigError` for a journal of another format than that of this version."""
+    if version > FORMAT:
+        raise ConfigError(
+            f"{place} has journal format {version}, newer than {FORMAT}, the one that this version of plait reads: "
+            "upgrade plait"
+        )
+    if version < FORMAT:
+        raise ConfigError(
+            f"{place} has journal format {version}, older than {FORMAT}, the one that this version of plait reads: "
+            "read it with the version that wrote it, and give new runs another journal"
+        )
 
 
 class Header(Frozen):

@@ -29,10 +29,9 @@ from ...core.search import Scorer, Search
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence
 from .entry_points import Installed, installed
-from .inline import bind, made_of, verified
-from .spec import parse_plugin
+from .inline import Kind, bind, handed_over, made_of, verified
 
-__all__ = ["PluginKind", "Plugins", "parse_plugin"]
+__all__ = ["PluginKind", "Plugins"]
 
 PluginKind = Literal["planner", "policy", "merge", "task", "worker", "search", "scorer", "environment"]
 T = TypeVar("T")
@@ -152,6 +151,11 @@ class Plugins:
         if found is None:
             found = self._classes[kind, name] = self._find(kind, name)
         return found
+
+    def hand_over(self, kind: str, thing: object) -> Plugin:
+        """Make a plugin known that a program hands over as it is (an instance, a class, a function); return its
+        spec."""
+        return handed_over(cast("Kind", kind), thing, self.register)
 
     def register(self, kind: str, name: str, cls: type, fn: Callable[..., Any] | None = None) -> str:
         """Make a class known under a name and return it, numbered if another class has that name already. With `fn` it

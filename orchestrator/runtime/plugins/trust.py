@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from ...core.addresses import allow, check, found_in
 from ...core.ops import Join, Plugin
 from ...core.plan import Plan
-from .spec import parse_plugin
 
 __all__ = ["refuse", "trust", "untrusted"]
 
@@ -45,4 +44,4 @@ def _addresses(given: Iterable[Plugin | Plan | str | None]) -> Iterator[str]:
         elif isinstance(each, Plugin):
             yield from found_in([each.name, each.options])
         elif each is not None:
-            yield from _addresses([parse_plugin(each)])
+            yield from _addresses([Plugin.of(each)])

@@ -8,7 +8,8 @@ from ...core.events import Cancelled, Finish, Status, Submitted
 from ...core.graph import validate
 from ...core.interfaces import Brief, Planner, Plugins, Policy
 from ...core.ops import Kind, Plugin
-from ...core.plan import Plan, Request
+from ...core.plan import Plan
+from ...core.request import Request
 from ...core.result import Failure, Result, Usage
 from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen

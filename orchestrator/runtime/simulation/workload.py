@@ -13,7 +13,8 @@ from ...core.errors import ConfigError, Overloaded
 from ...core.events import Finish
 from ...core.graph import validate
 from ...core.interfaces import Brief, Planner, Plugins
-from ...core.plan import Plan, Request
+from ...core.plan import Plan
+from ...core.request import Request
 from ...core.result import Failure, Usage
 from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen

@@ -18,13 +18,12 @@ from plait.core.result import Result, Usage
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.plugins.spec import parse_plugin
 from plait.workers.scripted import Reply, Scripted
 
 TASK = Plugin(name="countdown")
 TEXT = "3 5 7 11 -> 24"
 RIGHT, WRONG = "11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>", "11 - 5 = 6 ; 7 - 3 = 4 ; 6 + 4 = 10 <end>"
-PLANNER = parse_plugin("sample:n=8,style=direct,merge=best-of,early=true")
+PLANNER = Plugin.of("sample:n=8,style=direct,merge=best-of,early=true")
 PROMPT = Plugins().task(TASK, TEXT).render("direct", 8)
 LENGTH = 20
 

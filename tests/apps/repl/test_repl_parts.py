@@ -27,7 +27,6 @@ from plait.core.plan import Plan, Step
 from plait.core.record import StepRecord
 from plait.runtime.client.answer import StepNews, TextNews
 from plait.runtime.client.config import Config
-from plait.runtime.plugins.spec import parse_plugin
 
 # -- clean output -----------------------------------------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ VALUES = st.one_of(
 @given(st.dictionaries(st.from_regex(r"[a-z][a-z_]{0,5}", fullmatch=True), VALUES, max_size=3))
 def test_a_plugin_is_read_as_it_is_written(options):
     plugin = Plugin(name="sample", options=options)
-    assert parse_plugin(spelled(plugin)) == plugin
+    assert Plugin.of(spelled(plugin)) == plugin
 
 
 def test_a_step_is_found_by_what_people_call_it():

@@ -173,13 +173,3 @@ def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, jour
     assert len({tuple(row["hash_ids"]) for row in rows}) == 1, "three samples of one prompt have one prefix"
     assert all(row["output_length"] > 0 and row["wait_for"] == [] for row in rows)
     assert "Question" not in out.read_text()
-
-
-OLD = Path(__file__).parents[2] / "runtime" / "journal" / "data" / "format-2.plait"
-
-
-def test_a_journal_of_an_older_format_is_read(plait: Any, tmp_path: Path) -> None:
-    done = plait("runs", "export", "--from", OLD, "--out", tmp_path / "t.jsonl", "--format", "text", "--json")
-    assert (done.code, done.json["rows"]) == (0, 2)
-    done = plait("runs", "export", "--from", OLD, "--out", tmp_path / "r.jsonl", "--json")
-    assert done.json["left"] == {"no token ids": 1}

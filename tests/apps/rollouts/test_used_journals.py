@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,15 +56,13 @@ def test_a_run_whose_own_code_is_gone_is_counted_and_passed_over(
     assert sum(done.json["left"].values()) == 1
 
 
-def test_journals_of_an_older_format_are_counted_and_replayed(plait: Any, tmp_path: Path) -> None:
-    counted = plait("learn", "strategies", "--from", OLD, "--json")
-    assert (counted.code, counted.json["runs"]) == (0, 1)
-    assert counted.json["portfolios"] or counted.json["unjudged"] == 1
-    declared = tmp_path / "learn.json"
-    declared.write_text(json.dumps([{"name": "n", "kind": "number", "value": 1, "low": 1, "high": 2, "whole": True}]))
-    asked = plait("learn", "numbers", declared, "--planner", "sample", "--from", OLD, "--json")
-    assert asked.code == 2
-    assert "half decide, so 4 are least" in asked.err + asked.out, "one question is too few, and it was read"
+def test_journals_of_an_older_format_are_named_and_passed_over(plait: Any, tmp_path: Path) -> None:
+    (tmp_path / "j").mkdir()
+    run(plait, tmp_path / "j")
+    shutil.copy(OLD, tmp_path / "j")
+    done = plait("runs", "export", "--from", tmp_path / "j", "--out", tmp_path / "o.jsonl", "--json")
+    assert (done.code, done.json["runs"]) == (0, 1)
+    assert "format-2.plait has journal format 2, older than" in done.json["unread"][0]
 
 
 def test_damaged_journals_beside_good_ones_are_named_and_passed_over(plait: Any, tmp_path: Path) -> None:

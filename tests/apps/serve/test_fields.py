@@ -41,9 +41,9 @@ async def test_several_choices_are_several_calls(serve: Any, monkeypatch: Any) -
         client, seeds = served.client(), []
         submit = served.service.orchestrator.submit
 
-        def noted(**options: Any) -> Any:
-            seeds.append(options.get("seed"))
-            return submit(**options)
+        def noted(request: Any, **options: Any) -> Any:
+            seeds.append(request.seed)
+            return submit(request, **options)
 
         monkeypatch.setattr(served.service.orchestrator, "submit", noted)
         said = await client.chat.completions.create(model="plait/single", messages=ASK, n=3)

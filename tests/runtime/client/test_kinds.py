@@ -62,7 +62,7 @@ def test_lists_may_be_generators(plait: Orchestrator) -> None:
         ({"tokens": "many"}, ["`tokens`", "integer"]),
         ({"seed": "x"}, ["`seed`", "integer"]),
         ({"plan": "a plan"}, ["no Plan"]),
-        ({"planer": "single"}, ["'planer'", "did you mean 'planner'"]),
+        ({"planer": "single"}, ["`planer`", "did you mean 'planner'"]),
         ({"n": 0, "planner": "sample"}, ["n", "greater"]),
     ],
 )

@@ -39,7 +39,7 @@ ROME = '{"name": "Rome", "people": 2800000}'
 
 def ask(worker: Seen, kind: Any, **options: Any) -> Any:
     with Orchestrator(workers=[worker], journal="off") as plait:
-        return plait.run("The capital of Italy?", output_type=kind, **options)
+        return plait.run("The capital of Italy?", output=kind, **options)
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_a_validator_of_the_type_is_heard_before_the_repair():
 
 @pytest.mark.parametrize("kind", ["City", object(), lambda: 3, {"a": 1}, {"type": "nonsense"}, {1: 2}, 7])
 def test_what_is_no_type_is_refused_in_words(kind: Any):
-    with pytest.raises(PlaitError, match="output_type"):
+    with pytest.raises(PlaitError, match="output"):
         ask(Seen(), kind)
 
 
 def test_it_does_not_go_with_a_plan():
     plan = Plan(steps=(Step(name="a", op=Call(tool="x")),), output="a")
     with Orchestrator(workers=[], journal="off") as plait, pytest.raises(UsageError, match="goes with a planner"):
-        plait.run(plan=plan, output_type=City)
+        plait.run(plan=plan, output=City)
 
 
 def test_a_schema_is_not_fetched():

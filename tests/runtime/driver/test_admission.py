@@ -11,7 +11,7 @@ from benchmarks.overload import BOUND, play
 from plait import AsyncOrchestrator
 from plait.core.errors import Overloaded
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.runtime.driver.admission import Admission
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.workload import simulate_workload

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.runtime.client import worker_factory
 from plait.runtime.client.worker_factory import workers as build
 from plait.runtime.driver import elastic

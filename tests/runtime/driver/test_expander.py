@@ -11,7 +11,8 @@ from plait.core.errors import BudgetExceeded, PlanError, PlannerError
 from plait.core.events import Expand, Progressed, Submitted, Succeeded, WorkerUp
 from plait.core.interfaces import Brief, Merge, Planner, Reader, Verdict
 from plait.core.ops import Join, Plugin, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Result
 from plait.core.task import Task
 from plait.core.view import Branch

@@ -20,8 +20,9 @@ from plait.core.flow import Context, Flow
 from plait.core.graph import text
 from plait.core.interfaces import Brief, Planner
 from plait.core.ops import Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
 from plait.core.planning import OnResult, call_model, pass_through
+from plait.core.request import Request
 from plait.policies.merge.majority import Majority
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay

@@ -31,7 +31,8 @@ from plait.core.events import (
 )
 from plait.core.interfaces import Merge, Policy, Verdict
 from plait.core.ops import Call, Join, Plugin, Sampling, Text, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Usage
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -310,7 +311,8 @@ WRITER = """
 import sys
 from plait.core.events import Submitted, Succeeded, WorkerUp
 from plait.core.ops import Call, Join
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Result
 from plait.machine.machine import Machine
 from plait.runtime.journal.journal import Journal

@@ -1,21 +1,23 @@
-"""Journals of earlier versions stay readable. `data/format-2.plait` was written by the first release: a vote of three
-samples of which one was cancelled; `data/several-ends.plait` before the ready queue left out what need not be weighed:
-24 runs of two slots, in which one event often ends several branches of a join that may close early."""
+"""A journal of an older format is refused in words. `data/format-2.plait` was written by the first release."""
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from plait import Orchestrator
 from plait.apps import main
-from plait.core.events import Action, Event
-from plait.machine import Machine
+from plait.core.errors import ConfigError
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
 from plait.runtime.journal.resume import rebuild
 from plait.runtime.plugins.loader import Plugins
+from plait.workers.scripted import Reply, Scripted
+
+SAID = "format-2.plait has journal format 2, older than .*: read it with the version that wrote it"
 
 
 @pytest.fixture
@@ -23,42 +25,38 @@ def old(tmp_path: Path) -> Path:
     return Path(shutil.copy(Path(__file__).parent / "data" / "format-2.plait", tmp_path))
 
 
-def test_a_machine_of_today_does_what_the_journal_says(old: Path) -> None:
-    report = replay(old, Plugins(), check=True)
-    assert report.events == 6
-    assert report.divergence is None, report.divergence
+def test_it_is_neither_replayed_nor_resumed(old: Path) -> None:
+    with pytest.raises(ConfigError, match=SAID):
+        replay(old, Plugins(), check=True)
+    with pytest.raises(ConfigError, match=SAID):
+        rebuild(old, "whichever", Plugins())
 
 
-def test_joins_close_as_they_did_though_several_branches_ended_in_one_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    several = [0]
-    handle = Machine.handle
-
-    def counted(machine: Machine, event: Event) -> list[Action]:
-        actions = handle(machine, event)
-        ended = {step for _, step, _, state, _ in machine.moves if state in ("done", "failed", "cancelled")}
-        joins = [node for node in machine.nodes.values() if node.merge is not None]
-        several[0] += any(len([dep for dep in join.deps if dep.id in ended]) > 1 for join in joins)
-        return actions
-
-    monkeypatch.setattr(Machine, "handle", counted)
-    path = Path(shutil.copy(Path(__file__).parent / "data" / "several-ends.plait", tmp_path))
-    report = replay(path, Plugins(), check=True)
-    assert report.divergence is None, report.divergence
-    assert len(report.finished) == 24 and several[0] > 15
+def test_nothing_is_written_to_it(old: Path) -> None:
+    before = old.read_bytes()
+    worker = Scripted([Reply(text="4")])
+    with pytest.raises(ConfigError, match=SAID), Orchestrator(workers=[worker], journal=old) as plait:
+        plait.run("What is 2 + 2?")
+    assert old.read_bytes() == before
 
 
-def test_its_run_is_listed_and_rebuilt(old: Path) -> None:
-    (entry,) = entries(old)
-    assert (entry.status, entry.planner, entry.text) == ("done", "sample", "What?")
-    rebuilt = rebuild(old, entry.run, Plugins())
-    assert rebuilt.finish is not None and rebuilt.finish.result is not None
-    assert rebuilt.finish.result.why.startswith("2 of 2 votes")
+def test_a_session_of_an_older_format_in_a_file_of_today_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "runs.plait"
+    with Orchestrator(workers=[Scripted([Reply(text="4")])], journal=path) as plait:
+        plait.run("What is 2 + 2?")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE sessions SET header = json_set(header, '$.format', 4)")
+    db.close()
+    with pytest.raises(ConfigError, match="journal format 4, older than"):
+        replay(path, Plugins())
 
 
-@pytest.mark.parametrize("words", [["view", "--no-open", "--out", "page.html"], ["trace", "--out", "trace.json"]])
-def test_it_is_drawn(old: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main.run([words[0], str(old), *words[1:]]) == 0
-    assert Path(words[-1]).stat().st_size > 500
+def test_in_a_folder_it_is_named_and_passed_over(old: Path) -> None:
+    unread: list[str] = []
+    assert list(entries(old.parent, unread=unread)) == []
+    assert len(unread) == 1 and "older than" in unread[0]
+
+
+def test_commands_say_so(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["replay", str(old)]) == 2
+    assert "older than" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from plait.core.ops import Plugin
 from plait.core.task import Task
 from plait.core.tools.tool import tool
 from plait.runtime.plugins import loader as module
-from plait.runtime.plugins.loader import Plugins, parse_plugin
+from plait.runtime.plugins.loader import Plugins
 
 
 @pytest.fixture
@@ -343,7 +343,7 @@ class Open:
     ],
 )
 def test_parse_plugin(text: str, name: str, options: dict[str, Any]) -> None:
-    assert parse_plugin(text) == Plugin(name=name, options=options)
+    assert Plugin.of(text) == Plugin(name=name, options=options)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_parse_plugin(text: str, name: str, options: dict[str, Any]) -> None:
 )
 def test_parse_plugin_refuses(text: str, said: str) -> None:
     with pytest.raises(PluginError) as caught:
-        parse_plugin(text)
+        Plugin.of(text)
     assert said in str(caught.value) and repr(text) in str(caught.value)
 
 
@@ -376,4 +376,4 @@ _json = st.recursive(
 def test_parse_plugin_reads_back_any_json(options: dict[str, Any], third_party: bool) -> None:
     name = "their_pkg.mod:Class" if third_party else "best-of"
     text = name + ":" + ",".join(f"{key}={json.dumps(value)}" for key, value in options.items())
-    assert parse_plugin(text) == Plugin(name=name, options=options)
+    assert Plugin.of(text) == Plugin(name=name, options=options)

@@ -11,8 +11,9 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.events import Dispatch, Event, Submitted
 from plait.core.ops import Join, Sampling, Text, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
 from plait.core.prices import Price
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.machine import Machine
 from plait.runtime.plugins.loader import Plugins

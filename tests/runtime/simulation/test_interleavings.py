@@ -17,7 +17,8 @@ from plait.core.budget import Budget
 from plait.core.events import Action, Dispatch, Event, Failed, Finish, Job, Stopped, Submitted, Succeeded
 from plait.core.interfaces import Hedge, Hold, Place, Policy, Stop, Wake
 from plait.core.ops import Join, Plugin, Sampling, Text, Think
-from plait.core.plan import Plan, Request, Retries, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
 from plait.core.view import StepView, View
 from plait.machine.machine import Machine

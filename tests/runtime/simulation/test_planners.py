@@ -10,7 +10,8 @@ import pytest
 from plait.core.events import Job
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Call, Join, Plugin, Sampling, Text, Think
-from plait.core.plan import Plan, Request, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, simulate

@@ -11,7 +11,8 @@ from plait.core.budget import Budget
 from plait.core.errors import ConfigError, PlanError
 from plait.core.events import Job
 from plait.core.ops import Call, Join, Plugin, Sampling, Think
-from plait.core.plan import Plan, Request, Retries, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.simulation.simulator import Fault, Host, LatencyModel, SimReport, simulate
 

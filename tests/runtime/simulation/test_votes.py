@@ -17,13 +17,13 @@ from plait.core.errors import ConfigError
 from plait.core.events import Action, Dispatch, Event, Failed, Finish, Job, Progressed, Stopped, Submitted, Succeeded
 from plait.core.interfaces import Policy
 from plait.core.ops import Join, Plugin, Sampling, Think
-from plait.core.plan import Plan, Request, Retries, Step
+from plait.core.plan import Plan, Step
+from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
 from plait.machine.machine import Machine
 from plait.machine.records import Node, Run
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.plugins.spec import parse_plugin
 from plait.runtime.simulation.confidence import SimTrace
 from plait.runtime.simulation.latency import priced
 from plait.runtime.simulation.simulator import (
@@ -70,7 +70,7 @@ class Played:
         self.merge = rng.choice(MERGES)
         options = {
             "n": rng.randint(1, 9), "temperature": 1.0, "stream": True, "max_tokens": 64, "logprobs": 20,
-            "window": rng.choice([4, 8, 16]), "merge": parse_plugin(self.merge).model_dump(),
+            "window": rng.choice([4, 8, 16]), "merge": Plugin.of(self.merge).model_dump(),
             "early": self.merge == "majority" and rng.random() < 0.2,
         }  # fmt: skip
         self.early = bool(options["early"])
@@ -79,7 +79,7 @@ class Played:
             text="?",
             task=Plugin(name="plain", options={"answer": "boxed"}),
             planner=Plugin(name="sample", options=options),
-            policies=(*map(parse_plugin, names), Plugin(name="moody")),
+            policies=(*map(Plugin.of, names), Plugin(name="moody")),
             budget=rng.choice([Budget(), Budget(), Budget(tokens=200), Budget(width=3)]),
             retries=Retries(think=1, lost=2, backoff=0.05),
         )
@@ -248,7 +248,7 @@ def stopped(report: SimReport) -> dict[str, int]:
 
 def test_deepconf_stops_whom_it_should_when_it_should() -> None:
     series = {"s0": [6.0] * 40, "s1": [8.0] * 40, "s2": [9.0] * 20 + [1.0] * 20, "s3": [9.0] * 40}
-    policy: Policy = Plugins().policy(parse_plugin("deepconf:warmup=2,eta=50"))  # the threshold is 7
+    policy: Policy = Plugins().policy(Plugin.of("deepconf:warmup=2,eta=50"))  # the threshold is 7
     report = simulate(
         vote(4), hosts=[Host("h", decode_rate=100.0)], outcome=forty, confidence=recorded(**series), policies=[policy],
         latency=LatencyModel(abort_latency=0.0),
@@ -259,7 +259,7 @@ def test_deepconf_stops_whom_it_should_when_it_should() -> None:
 
 def test_halving_keeps_the_surer_half() -> None:
     series = {f"s{i}": [float(i)] * 40 for i in range(4)}
-    policy = Plugins().policy(parse_plugin("successive-halving:first=10"))
+    policy = Plugins().policy(Plugin.of("successive-halving:first=10"))
     report = simulate(
         vote(4), hosts=[Host("h", decode_rate=100.0)], outcome=forty, confidence=recorded(**series), policies=[policy],
         latency=LatencyModel(abort_latency=0.0),

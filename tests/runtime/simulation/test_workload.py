@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from plait.core.errors import ConfigError
 from plait.core.flow import Context, Flow
 from plait.core.ops import Plugin
-from plait.core.plan import Request
+from plait.core.request import Request
 from plait.runtime.simulation.latency import Fault, Host, varied
 from plait.runtime.simulation.workload import Spread, at_rate, read_arrivals, simulate_workload
 

@@ -43,7 +43,7 @@ async def test_messages_and_tools(tmp_path: Path) -> None:
         react = Plugin(name="react", options={"turn": {"max_tokens": 128}})
         runs = [await orchestrator.run(text, task="tables", planner=react) for text in QUESTIONS]
         told = await orchestrator.run(messages=TALK, planner="single")
-        typed = await orchestrator.run(messages=TALK, planner="single", output_type=int)
+        typed = await orchestrator.run(messages=TALK, planner="single", output=int)
     said = [(run.status, run.verified, run.text, called(run.trace), run.failure) for run in runs]
     assert [run.status for run in runs] == ["done"] * len(QUESTIONS), said
     assert sum(run.verified is True for run in runs) >= 2, said

@@ -107,7 +107,7 @@ async def test_a_typed_answer_is_kept_to_its_form_by_the_server(letters: Http) -
     kind = Literal["yes", "no"]
     async with AsyncOrchestrator(workers=[letters], journal="off") as orchestrator:
         answers = [
-            await orchestrator.run("go", planner=Single(temperature=1.0, max_tokens=200), output_type=kind, seed=seed)
+            await orchestrator.run("go", planner=Single(temperature=1.0, max_tokens=200), output=kind, seed=seed)
             for seed in range(3)
         ]
     for answer in answers:

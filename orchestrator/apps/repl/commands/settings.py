@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from ....core.budget import Budget
 from ....core.errors import UsageError
 from ....core.messages import did_you_mean, explain, first_of_each
+from ....core.ops import Plugin
 from ....runtime.client.config import BUNDLED_MODEL, Config
-from ....runtime.plugins.loader import parse_plugin
 from ..conversation import Repl
 from ..registry import command, cut_words
 from ..state import spelled
@@ -78,7 +78,7 @@ def _setter(name: str, kind: Literal["planner", "task", "merge"], about: str) ->
         if rest in ("none", "default"):
             setattr(asked, name, None)
         elif rest:
-            spec = parse_plugin(rest)
+            spec = Plugin.of(rest)
             if kind == "task":
                 repl.session.plugins.class_of("task", spec.name)
             else:
@@ -105,7 +105,7 @@ async def _policy(repl: Repl, rest: str) -> None:
     if words and words != ["none"]:
         fresh = [] if words[0][0] not in "+-" else now
         for word in words:
-            spec = parse_plugin(word.lstrip("+-"))
+            spec = Plugin.of(word.lstrip("+-"))
             known = [each for each in fresh if each.name == spec.name]
             if word.startswith("-"):
                 if not known:

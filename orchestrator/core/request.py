@@ -1,0 +1,241 @@
+"""What a caller asks, once: every door (SDK, command line, REPL, batch, MCP, server, settings) makes a `Request`.
+
+What it leaves out is the settings'. The one that is journalled (`Submitted`) is complete: `n` and `merge`, and what
+`generation` says of the answer, stand among its planner's options. What lives (functions, a verifier) stands beside it.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Self, cast
+
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+
+from .budget import Budget
+from .chat import Message, read_messages
+from .errors import FieldError, UsageError
+from .form import Form
+from .ops import Function, Plugin
+from .prompt import Generation
+from .tools.tool import is_name
+from .values import DEEPEST, Frozen, complaints, writable
+
+__all__ = ["HandOver", "Request", "Retries", "listed"]
+
+HandOver = Callable[[str, object], Plugin]
+"""Makes a plugin that a program hands over as it is (an instance, a class, a function) known, and returns its name and
+options. Takes the plugin's kind first."""
+_KINDS = {"policies": "policy"}
+_LIMITS = ("tokens", "seconds")
+"""Limits of the budget that may be given by themselves."""
+
+
+def listed(name: str, given: object, example: str) -> tuple[object, ...]:
+    """Return an argument that holds several things. Raises `UsageError` with an example."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        said = reprlib.repr(cast("object", given))
+        raise UsageError(f"{name}={said} is no list: write {example}")
+    return tuple(cast("Iterable[object]", given))
+
+
+def _plugin(given: object, info: ValidationInfo) -> object:
+    """Take a plugin by name with its options in a text, as a `Plugin`, or as it is."""
+    if isinstance(given, Plugin | Mapping):
+        return cast("object", given)
+    if isinstance(given, str) or info.context is None:
+        return Plugin.of(given)
+    name = info.field_name or ""
+    return cast("HandOver", info.context)(_KINDS.get(name, name), given)
+
+
+def _policies(given: object) -> object:
+    return listed("policies", given, f"policies=[{given if isinstance(given, str) else 'fifo'!r}]")
+
+
+def _budget(given: object) -> Budget | Mapping[str, object]:
+    if isinstance(given, str):
+        return Budget.of(given)
+    if not isinstance(given, Budget | Mapping):
+        raise ValueError(f"{reprlib.repr(given)} is no Budget: write budget=Budget(tokens=500)")
+    return cast("Budget | Mapping[str, object]", given)
+
+
+def _form(given: object) -> object:
+    if isinstance(given, Form) or (isinstance(given, dict) and "schema_" in given):  # as it is written down
+        return cast("object", given)
+    return Form.of(cast("object", given))[0]
+
+
+def _function(given: object) -> object:
+    """Take a function, also of OpenAI's form `{"type": "function", "function": {…}}`."""
+    if isinstance(given, Function):
+        return given
+    fields: Mapping[object, object] = {}
+    if isinstance(given, Mapping):
+        fields = cast("Mapping[object, object]", given)
+    if fields.get("type") == "function" and isinstance(inner := fields.get("function"), Mapping):
+        fields = cast("Mapping[object, object]", inner)
+    if not fields:
+        said = reprlib.repr(cast("object", given))
+        raise ValueError(f'{said} is no function: write {{"name": "f", "parameters": {{…}}}}')
+    if not is_name(str(fields.get("name"))):
+        raise ValueError(f"{fields.get('name')!r:.80} is no name of a function")
+    # `strict` and `type` say how OpenAI's own server reads the schema
+    return {key: value for key, value in fields.items() if key not in ("strict", "type") and value is not None}
+
+
+def _names(given: object) -> object:
+    return (given,) if isinstance(given, str) else listed("approve", given, 'approve=["write"]')
+
+
+_Plugin = Annotated[Plugin, BeforeValidator(_plugin)]
+
+
+class Retries(Frozen):
+    """How many more times a step of each kind may be tried after a failure that says it is retryable."""
+
+    think: int = Field(default=2, ge=0)
+    call: int = Field(default=1, ge=0)
+    lost: int = Field(default=3, ge=0)
+    """After a worker was lost; counted apart, for it says nothing about the step."""
+    backoff: float = Field(default=0.2, ge=0)
+    """Seconds before the first retry; doubled each time. A step whose worker was lost does not wait."""
+
+
+class Request(Frozen):
+    """What a caller asks of the orchestrator. What it leaves out, or gives as `None`, is the settings'.
+
+    A plugin is given by its name, in a text with its options, as a `Plugin`, or as an instance or a class of one.
+    `tokens` and `seconds` may be given by themselves: they are limits of `budget`.
+
+    >>> request = Request(text="2 + 2?", planner="sample:n=8", tokens=500)
+    >>> request.planner, request.budget
+    (Plugin(name='sample', options={'n': 8}), Budget(tokens=500))
+    """
+
+    text: str = ""
+    """What is asked."""
+    messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
+    """The conversation before `text`, which is its last user's message: a text beside messages is one more message of
+    the user's, and of messages alone the last one becomes the text. It stands before the prompts of all steps that
+    are chats and have no messages of their own. Where it ends with results of tools, `text` is the last user's message
+    among them, and a step that asks just that gets the conversation alone."""
+    task: _Plugin = Plugin(name="plain")
+    """What the text means: how it is put to a model, where the answer stands, whether it is right."""
+    planner: _Plugin = Plugin(name="single")
+    """How the work is split."""
+    policies: Annotated[tuple[_Plugin, ...], BeforeValidator(_policies)] = ()
+    """Order, placement, pruning: ranks are compared one after another, the first to name a place counts, all prune."""
+    merge: _Plugin | None = Field(default=None, exclude_if=lambda merge: merge is None)
+    """How branches become one answer, for planners that have this option."""
+    n: int | None = Field(default=None, ge=1, exclude_if=lambda n: n is None)
+    """How many branches, for planners that have such an option."""
+    generation: Generation = Field(default=Generation(), exclude_if=lambda generation: generation == Generation())
+    """How text is generated: `max_tokens`, `temperature`, `top_p` of the answer, the rest of all model calls that do
+    not say it themselves."""
+    tools: Annotated[
+        tuple[Annotated[Function, BeforeValidator(_function)], ...],
+        BeforeValidator(lambda given: listed("tools", given, 'tools=[{"name": "f", "parameters": {…}}]')),
+    ] = Field(default=(), exclude_if=lambda tools: not tools)
+    """Functions that the model may call and the caller runs: its calls stand in the answer's message."""
+    tool_choice: str = Field(default="auto", max_length=64, exclude_if=lambda choice: choice == "auto")
+    """Of these: `auto`, `none`, `required`, or the name of the one that has to be called."""
+    output: Annotated[Form | None, BeforeValidator(_form)] = Field(default=None, exclude_if=lambda form: form is None)
+    """The form of the answer, where it is to be typed: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON
+    schema."""
+    budget: Annotated[Budget, BeforeValidator(_budget)] = Budget()
+    """Hard limits, also as a text: `total_tokens=5000,cost=0.5`."""
+    retries: Retries = Retries()
+    share: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
+    """Runs that name the same share divide slots with others as one run would, and go in order of arrival among
+    themselves. Each run is a share of its own by default."""
+    weight: float = Field(default=1.0, ge=0.001, le=1000, exclude_if=lambda weight: weight == 1)
+    """Of its share: one of weight 2 gets twice the tokens of one of weight 1 while both have steps that wait."""
+    priority: int = Field(default=0, ge=-1000, le=1000, exclude_if=lambda priority: not priority)
+    """Added to that of each step: all that waits with a smaller one goes first, whatever has been served."""
+    seed: int = 0
+    """Of all sampling."""
+    model: str | None = Field(default=None, exclude_if=lambda model: model is None)
+    """Name of the model that answers where a step names none (`Think.model`)."""
+    salt: str = Field(default="", exclude_if=lambda salt: not salt)
+    """Of the cached prefixes of all steps that have none of their own (`Think.salt`): what keeps tenants apart."""
+    tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
+    """Who asks, where a server has several tenants."""
+    session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)
+    """Which conversation or job of the caller's it belongs to; kept with the run."""
+    approve: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        default=(), exclude_if=lambda approve: not approve
+    )
+    """Tools whose calls a person has to allow first, besides those that say so themselves: by name; `side-effects`: all
+    that change the world; `all`."""
+    metadata: dict[str, str] = Field(default={}, exclude_if=lambda metadata: not metadata)
+    """The caller's own notes; kept with the run."""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:
+        """Return the request of some fields; `hand_over` takes plugins that are no names. Raises `UsageError`."""
+        try:
+            return cls.model_validate(dict(fields), context=hand_over)
+        except ValidationError as error:
+            raise FieldError(complaints(cls, error)) from None
+        except RecursionError:
+            raise FieldError(f"a field of the request is nested deeper than {DEEPEST} levels") from None
+
+    def updated(self, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:
+        """Return the request with other fields than these. Raises `UsageError`."""
+        if not fields:
+            return self
+        kept = {name: getattr(self, name) for name in self.model_fields_set if name not in fields}
+        if "messages" in fields and "text" not in fields:
+            kept.pop("text", None)  # it was the last of the messages before
+        return self.of({**kept, **fields}, hand_over)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_outside(cls, given: object) -> object:
+        if not isinstance(given, Mapping):
+            return given
+        fields = {str(name): value for name, value in cast("Mapping[object, object]", given).items()
+                  if value is not None}  # fmt: skip
+        for name in fields:
+            if name in Generation.model_fields and name not in cls.model_fields:
+                said = reprlib.repr(fields[name])
+                raise UsageError(f"{name} is a field of `generation`: write generation={{{name!r}: {said}}}")
+        text = fields.get("text", "")
+        if not isinstance(text, str):
+            what = type(text).__name__
+            raise UsageError(f"a request is a text, and this is a {what}: give a conversation as messages=[…]")
+        fields["text"] = writable(text)
+        try:
+            if "messages" in fields:
+                fields["text"], fields["messages"] = _conversation(fields["text"], fields["messages"])
+            if limits := {name: fields.pop(name) for name in _LIMITS if name in fields}:
+                whole = _budget(fields.get("budget", Budget()))
+                base = whole.model_dump(exclude_unset=True) if isinstance(whole, Budget) else whole
+                fields["budget"] = cast("Callable[..., Budget]", Budget)(**{**base, **limits})
+        except FieldError as error:  # words of their own, which name the message or the limit
+            raise UsageError(str(error)) from None
+        return fields
+
+
+def _conversation(text: str, messages: object) -> tuple[str, tuple[Message, ...]]:
+    """Return the text that is asked and the conversation before it.
+
+    The text is the one given, or the last message if that is the user's. Raises `FieldError` for what is no
+    conversation, and for one that asks nothing.
+    """
+    if text and isinstance(messages, list | tuple):  # a conversation that ended goes on
+        messages = [*cast("Iterable[object]", messages), {"role": "user", "content": text}]
+    found = read_messages(messages)
+    last = found[-1]
+    if last.role == "tool":
+        return next(each.text for each in reversed(found) if each.role == "user"), found
+    if last.role != "user":
+        raise FieldError(f"messages ends with the {last.role}'s message: there is nothing to answer")
+    if not last.text.strip():
+        raise FieldError("the last message has no text: say what is asked")
+    if not last.images:
+        return last.text, found[:-1]
+    images = tuple(part for part in last.parts if part.type == "image_url")
+    return last.text, (*found[:-1], last.model_copy(update={"content": images}))
