@@ -67,15 +67,16 @@ format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-docs: $(READY) ## Write docs/reference from the docstrings, and the states of a step into docs/architecture.md
+docs: $(READY) ## Write docs/reference from the docstrings, the states into docs/architecture.md, experiments/README.md
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/states.py
+	@$(BIN)/python scripts/experiments.py
 
 pictures: $(READY) ## Take the pictures of docs/images anew that the README shows (needs chromium)
 	@$(BIN)/python -m scripts.pictures
 
-bench: $(READY) ## Run the benchmarks
-	@$(BIN)/python -m benchmarks $(ARGS)
+bench: $(READY) ## List the experiments, or run one: make bench ARGS=overhead
+	@$(BIN)/python -m experiments $(ARGS)
 
 clean: ## Remove the virtual environment and everything made
 	@rm -rf orchestrator/machine/*.so orchestrator/machine/compiled.crc32 src/*.so $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache

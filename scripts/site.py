@@ -13,14 +13,16 @@ SECTION = re.compile(r"^## (.+)$|^- \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
 
 def on_config(config: Any) -> Any:
     """Make the navigation from docs/README.md: a section for each heading, a page for each item. What it does not name
-    is put beside the page that its folder begins with: a decision under Decisions, a study under Results."""
+    is put beside the page that its folder begins with: a decision under Decisions. Outside docs/, it is linked."""
     nav: list[dict[str, Any]] = [{"Home": "README.md"}]
     for heading, title, page in SECTION.findall((DOCS / "README.md").read_text(encoding="utf-8")):
         if heading:
             nav.append({heading: []})
             continue
         pages: list[Any] = next(iter(nav[-1].values()))
-        pages.append({title: [page, *_beside(page)] if page in {"adr/README.md", "results/README.md"} else page})
+        if page.startswith("../"):  # outside docs/, so no page of the site
+            page = f"{config.repo_url.rstrip('/')}/blob/main/{page.removeprefix('../')}"
+        pages.append({title: [page, *_beside(page)] if page == "adr/README.md" else page})
     config.nav = nav
     return config
 
@@ -49,5 +51,5 @@ def on_post_build(*, config: Any) -> None:
     """Write llms.txt (llmstxt.org): the table of contents with the addresses of the pages' sources."""
     raw = config.repo_url.replace("github.com", "raw.githubusercontent.com").rstrip("/")
     text = (DOCS / "README.md").read_text(encoding="utf-8")
-    text = LINK.sub(lambda found: f"{raw}/main/docs/{found[1]}", text)
+    text = LINK.sub(lambda found: f"{raw}/main/docs/{found[1]}".replace("/docs/../", "/"), text)
     (Path(config.site_dir) / "llms.txt").write_text(text, encoding="utf-8")

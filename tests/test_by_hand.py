@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import by_hand
+from experiments._tools import by_hand
 from plait.apps.common.problems import Problem
 
 PUZZLE = Problem((3, 5, 7, 11), 26)

@@ -16,8 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     path
-    for folder in ("", "docs", "docs/adr", "docs/howto", "docs/reference", "docs/results", "training", "benchmarks")
-    for path in (ROOT / folder).glob("*.md")
+    for folder in ("", "docs", "docs/adr", "docs/howto", "docs/reference", "training", "experiments", "experiments/*")
+    for path in ROOT.glob(f"{folder}/*.md" if folder else "*.md")
 )
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
@@ -30,7 +30,7 @@ NEEDS_MORE = re.compile(
 
 
 WRITTEN_THEN = ("CHANGELOG.md", "LOG.md")  # about how things were
-FOLDERS = "orchestrator|planners|policies|workers|tests|scripts|studies|training|benchmarks|examples"
+FOLDERS = "orchestrator|planners|policies|workers|tests|scripts|experiments|training|examples"
 PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)")
 MODULE = re.compile(r"`(plait\.(?:apps|core|machine|runtime|planners|policies|tasks|workers)(?:\.\w+)*)`")
 

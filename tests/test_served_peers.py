@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import by_hand, openai_server, peers_page, samplers, samplers_child, scripted_server, watch
-from benchmarks.server import scripted
+from experiments._tools import by_hand, scripted_server, watch
+from experiments._tools.server import scripted
+from experiments.peers import page as peers_page, run as openai_server, samplers, samplers_child
 from plait.apps.common.problems import Problem, draw, is_right
 from training.check import check
 

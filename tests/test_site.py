@@ -23,7 +23,7 @@ def _page(path: str) -> SimpleNamespace:
 
 
 def test_the_navigation_has_every_page_of_docs() -> None:
-    nav = str(_site().on_config(SimpleNamespace(nav=None)).nav)
+    nav = str(_site().on_config(SimpleNamespace(repo_url=CONFIG.repo_url, nav=None)).nav)
     missing = [
         name
         for path in sorted((ROOT / "docs").rglob("*.md"))
@@ -34,11 +34,11 @@ def test_the_navigation_has_every_page_of_docs() -> None:
 
 def test_a_link_out_of_docs_leads_to_the_repository() -> None:
     text = (
-        "[log](../benchmarks/LOG.md#one) [run](../policies) [page](planners.md#two) [web](https://x.org) [at](#three)"
+        "[log](../experiments/LOG.md#one) [run](../policies) [page](planners.md#two) [web](https://x.org) [at](#three)"
     )
     made = _site().on_page_markdown(text, page=_page("policies.md"), config=CONFIG, files=None)
     assert made == (
-        "[log](https://github.com/plait-dev/plait/blob/main/benchmarks/LOG.md#one) "
+        "[log](https://github.com/plait-dev/plait/blob/main/experiments/LOG.md#one) "
         "[run](https://github.com/plait-dev/plait/tree/main/policies) "
         "[page](planners.md#two) [web](https://x.org) [at](#three)"
     )
@@ -49,3 +49,4 @@ def test_llms_txt_names_the_sources_of_the_pages(tmp_path: Path) -> None:
     text = (tmp_path / "llms.txt").read_text()
     assert "(https://raw.githubusercontent.com/plait-dev/plait/main/docs/quickstart.md)" in text
     assert "](quickstart.md" not in text
+    assert "(https://raw.githubusercontent.com/plait-dev/plait/main/experiments/README.md)" in text

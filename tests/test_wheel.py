@@ -22,7 +22,7 @@ import plait
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("orchestrator", "planners", "policies", "workers")
 """The folders that are shipped: the first is the package `plait`, the others are its sub-packages."""
-FOREIGN = (*FOLDERS, "tests", "studies", "training", "benchmarks")
+FOREIGN = (*FOLDERS, "tests", "experiments", "training")
 
 TOOLS = '''
 from plait import tool

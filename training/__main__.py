@@ -171,7 +171,7 @@ def compare_models(options: argparse.Namespace, device: torch.device) -> None:
     kept = compare.Kept(options.folder / "compared.json")
     pairs = compare.compare(folders, options.problems, kept, device, options.engine)
     flags = [f"--size {options.size}"] * (options.size != "small") + ["--compile"] * options.compile
-    flags += ["--engine"] * options.engine + [f"--problems {options.problems}", "--out docs/results"]
+    flags += ["--engine"] * options.engine + [f"--problems {options.problems}", f"--out {options.out}"]
     command = f"python -m training {options.command} {' '.join(flags)}"
     page = compare.write(pairs, [compare.facts_of(folder) for folder in folders], command, options.out)
     print(page.read_text(encoding="utf-8"))

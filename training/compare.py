@@ -155,10 +155,10 @@ def findings(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], dict[st
 
 
 def write(pairs: Sequence[Pair], facts: Sequence[dict[str, Any]], command: str, out: Path) -> Path:
-    """Write `retraining.json` and the page made of it into a folder; return the page."""
-    from studies.base import Table
-    from studies.command import machine
-    from studies.page import contents, render
+    """Write `data/retraining.json` and the page made of it into a folder; return the page."""
+    from experiments._tools.base import Table
+    from experiments._tools.machine import machine
+    from experiments._tools.page import contents, put
 
     claims, rows, figures = findings(pairs)
     columns = ("mode", "n", *NAMES, "retrained − shipped", "within the shipped one's interval")
@@ -186,11 +186,7 @@ def write(pairs: Sequence[Pair], facts: Sequence[dict[str, Any]], command: str, 
         theirs="",
         figures={"modes": figures, "training": dict(zip(NAMES, facts, strict=True))},
     )
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "retraining.json").write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    path = out / "retraining.md"
-    path.write_text(render(page), encoding="utf-8")
-    return path
+    return put(page, out)
 
 
 def facts_of(folder: Path) -> dict[str, Any]:

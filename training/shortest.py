@@ -5,7 +5,7 @@ plait rollouts problems.jsonl --branches 8 --out r.jsonl --journal runs.plait --
     --planner threads:width=8,temperature=1,child_temperature=1
 plait runs export --from runs.plait --out data.jsonl --verified --cheapest 1 --distinct
 python -m training.shortest train --data data.jsonl
-python -m training.shortest evaluate --problems 600 --out docs/results
+python -m training.shortest evaluate --problems 600 --out experiments/shortest
 
 All of it goes on where it was when it was stopped. `evaluate` runs both models on one engine, which takes the other's
 weights after each piece of problems, so that slow spells of the machine fall on both.
@@ -224,10 +224,10 @@ def findings(folders: Sequence[Path], runs: Runs) -> tuple[list[str], list[list[
 
 
 def write(folders: Sequence[Path], runs: Runs, about: str, command: str, out: Path) -> Path:
-    """Write `shortest.json` and `shortest.md` into a folder; return the page."""
-    from studies.base import Table
-    from studies.command import machine
-    from studies.page import contents, render
+    """Write `data/shortest.json` and the page made of it into a folder; return the page."""
+    from experiments._tools.base import Table
+    from experiments._tools.machine import machine
+    from experiments._tools.page import contents, put
 
     claims, rows, figures = findings(folders, runs)
     columns = ("way", "model", "n", "solved (95 % interval)", "total tokens", "critical path", "threads")
@@ -238,11 +238,7 @@ def write(folders: Sequence[Path], runs: Runs, about: str, command: str, out: Pa
         command=command, machine=[machine()], about=about, claims=claims,
         tables=[Table("Held-out problems, on the engine", columns, rows, note)], plots=[], theirs="", figures=figures,
     )  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "shortest.json").write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    path = out / "shortest.md"
-    path.write_text(render(page), encoding="utf-8")
-    return path
+    return put(page, out)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -19,7 +19,7 @@ from typing import Any
 RAYS_PATIENCE = 30
 os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(RAYS_PATIENCE)
 
-from benchmarks import faults  # noqa: E402
+from experiments.faults import run as faults  # noqa: E402
 from plait import AsyncOrchestrator, Config, Orchestrator  # noqa: E402
 from plait.apps.common.interrupt import descendants  # noqa: E402
 from plait.runtime.client.config import BUNDLED_MODEL  # noqa: E402
@@ -40,7 +40,9 @@ def engine_and_node() -> dict[str, Any]:
     options = {"model": str(BUNDLED_MODEL), "slots": 64, "checkpoint": 2, "threads": 1}
 
     async def both(ledger: Path) -> dict[str, Any]:
-        workers = pool(2, "benchmarks.faults:Counted", {**options, "ledger": str(ledger)}, strategy="STRICT_SPREAD")
+        workers = pool(
+            2, "experiments.faults.run:Counted", {**options, "ledger": str(ledger)}, strategy="STRICT_SPREAD"
+        )
         async with AsyncOrchestrator(workers=workers, config=OFF) as orchestrator:
             await faults.solve(orchestrator, 99)
             killed = await faults.trial(orchestrator, workers, ledger, seed=3)

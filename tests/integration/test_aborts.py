@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import aborts
+from experiments.aborts import run as aborts
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
 
 ALONE = """
 import asyncio, json, pathlib, sys
-from benchmarks import aborts
+from experiments.aborts import run as aborts
 ledger = pathlib.Path(sys.argv[1])
 print(json.dumps(asyncio.run(aborts.counted(aborts.engine("in process", ledger), ledger, problems=12, in_flight=3))))
 """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from benchmarks.speculate import TARGET, faster, planner, ran
+from experiments.speculate.run import TARGET, faster, planner, ran
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
 from plait.core.prompt import Prompt

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from experiments._tools.worker import InProcess, text_of
 from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import Plugin, Think
@@ -13,7 +14,6 @@ from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted.words import generated
-from studies.worker import InProcess, text_of
 
 Model = Callable[[str], str]
 """Returns how a text goes on, to its end."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hedge import Found, Throttle, at
+from experiments.hedge.run import Found, Throttle, at
 
 
 def state(pid: int) -> str:

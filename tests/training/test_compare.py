@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from studies.page import render
+from experiments._tools.page import render
 from training import compare
 from training.__main__ import main, parse
 from training.compare import Kept, Pair, findings, on_engine, paired, weights_of, write
@@ -82,13 +82,13 @@ def test_one_command_compares_and_goes_on_where_it_was(
     words = ["compare", "--model", str(one), "--other", str(two), "--folder", str(tmp_path / "f"), "--problems", "4"]
     words += ["--threads", "1"]
     assert main([*words, "--device", "cpu", "--out", str(tmp_path / "out")]) == 0
-    said = json.loads((tmp_path / "out" / "retraining.json").read_text())
-    page = (tmp_path / "out" / "retraining.md").read_text()
+    said = json.loads((tmp_path / "out" / "data" / "retraining.json").read_text())
+    page = (tmp_path / "out" / "README.md").read_text()
     assert page == render(said)
     assert set(said["figures"]["modes"]) == set(direct)
     assert "| direct, T=0 | 4 | " in page
     assert "| shipped | 3 | 4,000 |" in page
-    assert "--problems 4 --out docs/results" in said["command"]
+    assert "--problems 4 --out " in said["command"]
 
     def forbidden(*_: object) -> None:
         raise AssertionError("this was run before")
@@ -98,7 +98,7 @@ def test_one_command_compares_and_goes_on_where_it_was(
     monkeypatch.setattr(compare, "on_engine", lambda folder, planner, count: asked.append(planner) or [True] * count)
     assert main([*words, "--device", "cpu", "--out", str(tmp_path / "out"), "--engine"]) == 0
     assert asked == [planner for planner in compare.ENGINE.values() for _ in range(2)]
-    assert "on the engine" in (tmp_path / "out" / "retraining.md").read_text()
+    assert "on the engine" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_every_mode_is_run_by_the_shipped_model() -> None:

@@ -15,10 +15,10 @@ _COLUMNS = {"solved": 3, "thread_hits": 3, "critical": 1, "total": 1, "gap": 4}
 
 
 def write(pair: Pair, curve: Path, command: str, out: Path) -> Path:
-    """Write `grpo.json` and `grpo.md` into a folder; return the page."""
-    from studies.base import Table
-    from studies.command import machine
-    from studies.page import contents, render
+    """Write `data/grpo.json` and the page made of it into a folder; return the page."""
+    from experiments._tools.base import Table
+    from experiments._tools.machine import machine
+    from experiments._tools.page import contents, put
 
     rows: list[dict[str, Any]] = [json.loads(line) for line in curve.read_text().splitlines()]
     shown: list[list[str]] = []
@@ -65,8 +65,4 @@ def write(pair: Pair, curve: Path, command: str, out: Path) -> Path:
         ),
         figures={"sides": sides, "differences": pair.differences, "curve": rows},
     )
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "grpo.json").write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    path = out / "grpo.md"
-    path.write_text(render(page), encoding="utf-8")
-    return path
+    return put(page, out)

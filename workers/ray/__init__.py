@@ -37,7 +37,7 @@ T = TypeVar("T")
 CHECKPOINT = 4
 """Engine steps between two checkpoints of the generated ids. The branches of a dead engine lose at most so many tokens.
 A checkpoint between machines is a message, which costs the engine's thread about half a millisecond; figures stand in
-`benchmarks/LOG.md`."""
+`experiments/LOG.md`."""
 FOLLOW_SECONDS = 0.002
 """Seconds to wait, after news, for the jobs that follow from it: they then go out with the next call."""
 HOUR = 3600.0

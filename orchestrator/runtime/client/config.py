@@ -146,7 +146,7 @@ class Config(BaseSettings):
     whole: int | None = Field(default=None, ge=0)
     """Tokens; steps of at most so many whose text nobody follows get that server's answer in one piece, which is much
     cheaper than a line for every token. Of such an answer that is given up nobody learns how long it was
-    (`Usage.uncounted`). By default 512, and 0 (none) where tokens are measured, in `plait eval` and the studies."""
+    (`Usage.uncounted`). By default 512, and 0 (none) where tokens are measured, in `plait eval` and the experiments."""
     script: File | None = None
     """JSON file of replies for the scripted worker."""
     tools: File | None = None

@@ -30,7 +30,8 @@ def chosen(evidence: Sequence[Evidence], rule: Rule = "votes") -> int:
 
     `votes`: most tests passed, ties by cluster, then the shorter. `agreement`: cluster times tests (CodeT, arXiv
     2207.10397). `majority`: the largest cluster. Which is best depends on the world: where wrong programs share a few
-    bugs votes win, where every wrong program is wrong in its own way agreement does (`python -m studies code`).
+    bugs votes win, where every wrong program is wrong in its own way agreement does (`python -m experiments
+    code_search`).
     """
 
     def key(i: int) -> tuple[float, float, int, int]:
@@ -62,7 +63,7 @@ def mutual(passes: Sequence[Sequence[bool]], rounds: int = 50) -> tuple[list[flo
     `passes[i][j]` tells whether program i passes test j. Variational expectation maximisation over both unknowns, from
     a half for programs and .8 for tests, with fixed error rates. Programs that pass the same tests count once, or
     copies of one bug would vouch for one another. It is told beside the choice and does not make it: votes choose
-    better in every world that was tried (`python -m studies code`).
+    better in every world that was tried (`python -m experiments code_search`).
     """
     programs, tests = [0.5] * len(passes), [0.8] * (len(passes[0]) if passes else 0)
     alike = Counter(map(tuple, passes))

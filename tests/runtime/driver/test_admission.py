@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from benchmarks.overload import BOUND, play
+from experiments.overload.run import BOUND, play
 from plait import AsyncOrchestrator
 from plait.core.errors import Overloaded
 from plait.core.ops import Plugin

@@ -1,0 +1,113 @@
+"""The command of an experiment that runs on the bundled models: its options, and how its errors are told.
+
+Decides which options all of them have. It does not know what an experiment asks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from plait.apps.common.guard import guarded
+from plait.apps.common.options import Common, common_options
+from plait.apps.common.output import cancellable, opened
+
+from .machine import usable_cores
+
+__all__ = ["Given", "command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller of an experiment gave."""
+
+    out: Path
+    """Folder of the page: `README.md`, and `data/` beside it."""
+    records: Path
+    """Folder of the runs, which a later call goes on from."""
+    problems: int = 1000
+    concurrency: int = 32
+    only: tuple[str, ...] = ()
+    """Conditions to run, with `*` as in the shell; empty: all."""
+    size: str | None = None
+    """Run only the conditions of this model of the family."""
+    fresh: bool = False
+    report: bool = False
+    """Run nothing: write the page from what is there."""
+    collect: bool = False
+    """Write nothing: only run what is missing."""
+    processes: int = 1
+    common: Common = field(default_factory=Common)
+
+    def write(self, page: str) -> str:
+        """Write the page, and return it."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "README.md").write_text(page, encoding="utf-8")
+        return page
+
+
+def command(name: str, run: Callable[[Given], str], *, problems: int = 1000) -> None:
+    """Read the command line of the experiment `name`, run it, print the page that it returns and end the process.
+
+    `problems`: how many are run where the caller does not say it.
+    """
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+    @common_options
+    def main(
+        out: Annotated[
+            Path | None,
+            typer.Option(metavar="DIR", help="Where page, plots and data go; build/experiments/NAME if left out."),
+        ] = None,
+        records: Annotated[
+            Path | None,
+            typer.Option(metavar="DIR", help="Where the runs are kept, to resume; OUT/records if left out."),
+        ] = None,
+        problems: Annotated[int, typer.Option(min=2, help="Held-out problems.")] = problems,
+        concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
+        only: Annotated[
+            list[str] | None,
+            typer.Option(metavar="NAME", help="Run only this condition (`*` as in the shell); repeatable."),
+        ] = None,
+        size: Annotated[
+            Literal["small", "large"] | None,
+            typer.Option(help="Run only the conditions of this model of the family."),
+        ] = None,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what is there and begin anew.")] = False,
+        report: Annotated[
+            bool, typer.Option("--report", help="Run nothing: write the page from what is there.")
+        ] = False,
+        collect: Annotated[bool, typer.Option("--collect", help="Write nothing: only run what is missing.")] = False,
+        processes: Annotated[
+            int | None, typer.Option(min=1, help="Processes that compute the page; one for each core if left out.")
+        ] = None,
+        *,
+        common: Common,
+    ) -> None:
+        """Run an experiment end to end; stopped, it goes on where it was."""
+        folder = out or Path("build/experiments") / name
+        given = Given(
+            out=folder,
+            records=records or folder / "records",
+            problems=problems,
+            concurrency=concurrency,
+            only=tuple(only or ()),
+            size=size,
+            fresh=fresh,
+            report=report,
+            collect=collect,
+            processes=processes or usable_cores(),
+            common=common,
+        )
+        page = run(given)
+        with opened(False) as output:
+            output.people.print(page, markup=False, soft_wrap=True)
+
+    app.command()(cancellable(main))
+    prog = f"python -m experiments {name}"
+    sys.exit(guarded(lambda: app(prog_name=prog, standalone_mode=False), "--json" in sys.argv))

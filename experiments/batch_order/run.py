@@ -1,0 +1,165 @@
+"""What does the order of a batch save where the engine's cache is too small?
+
+`plait batch --order` on a shuffled file of rows that share beginnings, with one engine and too small a cache.
+
+    python -m experiments batch_order [--rounds 6] [--seconds 400]
+
+The engine is vLLM on a CPU with the bundled model and a cache of 12,000 tokens. A file has 600 rows: ten instructions
+of 256 tokens, six documents of 256 tokens behind each, and on average ten questions of 40 tokens about each document,
+so 42,000 tokens of beginnings; up to 32 tokens of answer. A few documents have many questions and most have few, as
+words of a text are (Zipf). 64 rows are under way, as by default. The rows go through what `plait batch` runs: in the
+file's order, with `--order prefix`, in the file's order with the policy `trie-order`, which sees the 64 alone, and
+sorted by prefix with the documents first that have most to write for each token to read (BatchLLM, arXiv 2412.03594).
+Every round has a new file, and each way runs one with tokens of its own, in turn, on the same engine.
+
+Prompt tokens computed ÷ unique, and rows a second beside the file's order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from plait import AsyncOrchestrator, Config
+from plait.apps.batch.order import Order, in_order
+from plait.apps.batch.outcome import outcome
+from plait.apps.batch.rows import Row
+from plait.apps.common.concurrently import for_each
+from plait.apps.common.interrupt import Stopper
+from plait.workers.engine import Engine
+
+from .._tools.measure import interleave, spread
+from ..four_engines.run import BYTES_A_TOKEN, unique, words
+
+ROWS, INSTRUCTIONS, DOCUMENTS, PIECE, OWN, ANSWER = 600, 10, 6, 256, 40, 32
+CACHE, UNDER_WAY = 12_000, 64
+WAYS: dict[str, tuple[Order, dict[str, Any]]] = {
+    "--order file": ("file", {}),
+    "--order prefix": ("prefix", {}),
+    "--order file, trie-order": ("file", {"policies": ("trie-order",)}),
+    "--order prefix, most to write first": ("prefix", {}),
+}
+MOST_FIRST = "--order prefix, most to write first"
+
+
+@dataclass
+class Told:
+    """What a file came to."""
+
+    computed: int
+    unique: int
+    seconds: float
+    cpu: float
+
+    @property
+    def ratio(self) -> float:
+        """Prompt tokens computed ÷ unique."""
+        return self.computed / self.unique
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return ROWS / self.seconds
+
+
+def texts(rng: random.Random) -> list[str]:
+    """Return the rows of a file, shuffled."""
+    starts: list[str] = []
+    for _ in range(INSTRUCTIONS):
+        instruction = words(rng, PIECE)
+        starts += [f"{instruction} {words(rng, PIECE)}" for _ in range(DOCUMENTS)]
+    rng.shuffle(starts)
+    weights = [1 / (1 + i) for i in range(len(starts))]
+    chosen = [*starts, *rng.choices(starts, weights, k=ROWS - len(starts))]
+    rng.shuffle(chosen)
+    return [f"{start} {words(rng, OWN)}" for start in chosen]
+
+
+def most_first(rows: Iterable[Row]) -> list[Row]:
+    """Return rows that are sorted by prefix, the documents first that have most to write for each token to read."""
+    groups = [list(group) for _, group in groupby(rows, lambda row: row.fields["text"].split()[: 2 * PIECE])]
+    groups.sort(key=lambda group: -len(group) * ANSWER / (2 * PIECE + len(group) * OWN))
+    return [row for group in groups for row in group]
+
+
+async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], way: str) -> Told:
+    """Run a file, which has these rows."""
+    order, options = WAYS[way]
+    stopper = Stopper(asyncio.get_running_loop())
+    asked = {"planner": f"single:max_tokens={ANSWER},temperature=1.0,stream=false", **options}
+    computed = 0
+
+    async def solve(row: Row) -> None:
+        nonlocal computed
+        found = await outcome(orchestrator, row, asked, stopper)
+        assert found is not None and found["status"] == "done", found
+        computed += found["prompt_tokens"] - found["cached_tokens"]
+
+    cpu, began = time.process_time(), time.perf_counter()
+    rows = in_order(file, order, lambda number: True)
+    await for_each(most_first(rows) if way == MOST_FIRST else rows, solve, UNDER_WAY, stopper)
+    return Told(computed, unique(lines), time.perf_counter() - began, time.process_time() - cpu)
+
+
+async def measured(ways: Sequence[str], rounds: int, seconds: float) -> dict[str, list[Told]]:
+    """Return what each way came to, in each round."""
+    found: dict[str, list[Told]] = {way: [] for way in ways}
+    config = Config(journal="off")
+    engine = Engine(config.model, slots=UNDER_WAY, kv_cache_memory_bytes=CACHE * BYTES_A_TOKEN, block_size=32)
+    with tempfile.TemporaryDirectory() as folder:
+        async with AsyncOrchestrator(workers=[engine], config=config) as orchestrator:
+            made: dict[str, Callable[[], Awaitable[float]]] = {}
+            for way in ways:
+
+                async def one(way: str = way) -> float:
+                    lines = texts(random.Random(f"{way}, {len(found[way])}"))
+                    file = Path(folder) / "rows.jsonl"
+                    await asyncio.to_thread(
+                        file.write_text, "".join(json.dumps({"text": text}) + "\n" for text in lines)
+                    )
+                    told = await play(orchestrator, file, lines, way)
+                    found[way].append(told)
+                    sys.stderr.write(
+                        f"{way}: {told.ratio:.3f} computed, {told.rate:.1f} rows/s, {told.cpu:.1f} s CPU\n"
+                    )
+                    return told.rate
+
+                made[way] = one
+            await interleave(made, rounds, 0, seconds)
+    return found
+
+
+def table(found: dict[str, list[Told]]) -> str:
+    """Return the table of a page."""
+    base = found["--order file"]
+    lines = [
+        "| | computed ÷ unique | rows a second | ÷ the file's | CPU, ÷ the file's |",
+        "|---|---|---|---|---|",
+    ]
+    for way, told in found.items():
+        pairs = list(zip(told, base, strict=True))
+        gain, cpu = spread([a.rate / b.rate for a, b in pairs]), spread([a.cpu / b.cpu for a, b in pairs])
+        read, rate = spread([each.ratio for each in told]), spread([each.rate for each in told])
+        lines.append(f"| `{way}` | {read} | {rate} | {gain} | {cpu} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m experiments batch_order", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no round begins that would end later")
+    parser.add_argument("--way", action="append", choices=WAYS, help="may be given several times; by default all")
+    options = parser.parse_args()
+    sys.stdout.write(table(asyncio.run(measured(options.way or list(WAYS), options.rounds, options.seconds))) + "\n")

@@ -1,0 +1,280 @@
+"""How near does the calibrated simulator come to the engine, and what does it get wrong?
+
+The calibrated simulator against the engine: held-out runs of the bundled model, twenty configurations.
+
+    python -m experiments calibration --folder FOLDER [--minutes 9] [--report] [--seconds] [--fit NAME]
+
+A profile is fitted to single answers, 1 to 48 at a time, every other lot of them streamed. Held out are puzzles by
+votes of 2 and of 8, with short prompts and with long ones, and by threads, on engines of 8 and of 64 slots, 3 and 8
+puzzles at a time. Both kinds come in turn, a lot of single answers before each configuration. Figures: the error of the
+makespan and of the p99 of runs, and Kendall's τ between the measured and the simulated order of the configurations.
+
+What shares a physical core with a virtual one changes its speed by up to 1.9 times from one second to the next, and no
+count of processes shows it. So the process stays on one core, a thread in it times a short loop fifty times a second
+there, and times are counted in seconds of that core at its full speed that no other process had; `--seconds` counts by
+the clock.
+
+With `--fit "votes of 2"` the profile is fitted to those configurations too, which are then held out no longer.
+
+The work is done in pieces, of a minute or two each, that are kept in the folder: the same command goes on where it
+stopped. With each piece stands how much of a core the process had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from plait import AsyncOrchestrator
+from plait.apps.commands.calibrate import compared
+from plait.apps.common.problems import draw
+from plait.core import Plan, Plugin, Request, Text, Think
+from plait.core.interfaces import Brief, Planner
+from plait.planners.threads.threads import Threads
+from plait.planners.votes.sample import Sample
+from plait.planners.votes.single import Single
+from plait.runtime.client.config import Config
+from plait.runtime.plugins.loader import Plugins
+from plait.runtime.simulation.calibrate import Clock, Recorded, fit, recorded
+
+SLOTS, TOGETHER, PUZZLES = (8, 64), (3, 8), 12
+KINDS = {
+    "votes of 2": (Sample(n=2, max_tokens=200), 0),
+    "votes of 2, long prompts": (Sample(n=2, max_tokens=200), 40),
+    "votes of 8": (Sample(n=8, max_tokens=200), 0),
+    "votes of 8, long prompts": (Sample(n=8, max_tokens=200), 40),
+    "threads": (Threads(), 0),
+}
+"""Planners, and how many other puzzles (of 8 tokens) stand before the prompt."""
+HEADERS = (0, 12, 40)
+"""Of single answers; the same in a lot, or each lot would have the same context a sequence."""
+LOTS = (1, 2, 4, 8, 16, 32, 48)
+"""Single answers at a time, a lot before each configuration."""
+ROUNDS = 4
+LOOP, EVERY, SMOOTH = 2_000, 0.02, 12
+"""Turns of the loop that is timed; seconds between two of them; how many before and after are averaged for what others
+had of the core."""
+
+
+class Piece(NamedTuple):
+    """A round on an engine of so many slots."""
+
+    round: int
+    slots: int
+
+    @property
+    def name(self) -> str:
+        return f"round-{self.round}-slots-{self.slots}"
+
+
+class Runs(NamedTuple):
+    """Runs of one configuration, or of a lot of single answers."""
+
+    what: str
+    runs: list[str]
+    cores: float
+    """CPU seconds of the process in a second."""
+
+
+class Yardstick:
+    """Times a short loop again and again, in CPU seconds of its thread: how fast the core was at each time. And what
+    other processes had of the core until then. For a process that stays on one core."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, float, float]] = []
+        """Times on the monotonic clock, which is the journal's; seconds of the loop; seconds that others had."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+
+    def __enter__(self) -> Yardstick:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _measure(self) -> None:
+        core = f"cpu{min(os.sched_getaffinity(0))} "
+        while not self._stop.wait(EVERY):
+            began, total = time.thread_time(), 0
+            for i in range(LOOP):
+                total += i * i
+            took = time.thread_time() - began
+            line = next(each for each in Path("/proc/stat").read_text().splitlines() if each.startswith(core))
+            user, nice, system, _idle, _waiting, *rest = map(int, line.split()[1:9])
+            busy = (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+            self.seen.append((time.monotonic(), took, busy - time.process_time()))
+
+
+class CoreTime:
+    """Seconds of a core at its full speed that the process could have had, by the monotonic clock."""
+
+    def __init__(self, seen: Sequence[Sequence[float]], full: float) -> None:
+        times, loops, *rest = np.array(seen).T
+        smooth = np.array([np.median(loops[max(0, i - 2) : i + 3]) for i in range(len(loops))])
+        self.speeds = np.minimum(1.0, full / smooth)
+        gone = np.diff(times)
+        if rest:  # the kernel counts in hundredths of a second
+            others = np.convolve(
+                np.pad(rest[0], SMOOTH, mode="edge"), np.ones(2 * SMOOTH + 1) / (2 * SMOOTH + 1), "valid"
+            )
+            gone = np.clip(gone - np.diff(others), 0.05 * gone, gone)
+        self._times = times
+        gone = gone * (self.speeds[1:] + self.speeds[:-1]) / 2
+        self._core = times[0] + np.concatenate([[0.0], np.cumsum(gone)])
+
+    def __call__(self, at: float) -> float:
+        return float(np.interp(at, self._times, self._core))
+
+
+def headed(plan: Plan, seed: int, puzzles: int) -> Plan:
+    """Return a plan with other puzzles before each prompt. Behind words of no meaning the model says nothing."""
+    task = Plugin(name="countdown")
+    others = (Plugins().task(task, each.text).render("serial", 8) for each in draw(puzzles, seed + 1))
+    header = Text(text=" ".join(others) + " ")
+    steps = [
+        step.model_copy(update={"op": step.op.model_copy(update={"prompt": (header, *step.op.parts)})})
+        if isinstance(step.op, Think)
+        else step
+        for step in plan.steps
+    ]
+    return plan.model_copy(update={"steps": tuple(steps)})
+
+
+async def solve(
+    orchestrator: AsyncOrchestrator, what: str, planner: Planner, headers: list[int], together: int, seed: int
+) -> Runs:
+    """Run some puzzles, so many at a time."""
+    gate, problems = asyncio.Semaphore(together), draw(len(headers), seed)
+
+    async def one(number: int, header: int) -> str:
+        text = problems[number].text
+        request = Request(text=text, task=Plugin(name="countdown"), seed=seed + number)
+        plan = planner.start(Brief(request, Plugins().task(request.task, text)))
+        given: dict[str, Any] = {"plan": headed(plan, seed + number, header)} if header else {"planner": planner}
+        async with gate:
+            return (await orchestrator.run(text, task="countdown", seed=seed + number, **given)).run
+
+    wall, cpu = time.perf_counter(), time.process_time()
+    runs = await asyncio.gather(*(one(i, header) for i, header in enumerate(headers)))
+    return Runs(what, list(runs), (time.process_time() - cpu) / (time.perf_counter() - wall))
+
+
+async def measured(folder: Path, piece: Piece) -> None:
+    """Run all configurations of a piece on a new engine, and write down which runs are whose."""
+    journal = folder / f"{piece.name}.jsonl"
+    journal.unlink(missing_ok=True)
+    rng = random.Random(piece.name)
+    kinds = [(name, together) for name in KINDS for together in TOGETHER]
+    rng.shuffle(kinds)
+    singles = [Single(max_tokens=120, temperature=1.0, stream=streams) for streams in (False, True)]
+    found: list[Runs] = []
+    config = Config(worker="engine", slots=piece.slots, journal=journal)
+    async with AsyncOrchestrator(config=config) as orchestrator:
+        await solve(orchestrator, "", singles[0], [0] * 8, 8, 0)
+        with Yardstick() as yardstick:
+            await asyncio.sleep(3 * EVERY)
+            for number, (name, together) in enumerate(kinds):
+                seed, lot = 1_000 * (100 * piece.round + number) + piece.slots, LOTS[(number + piece.round) % len(LOTS)]
+                alone, header = [HEADERS[(number + piece.slots // 64) % len(HEADERS)]] * lot, KINDS[name][1]
+                single = singles[(number + piece.round // 2) % 2]
+                found.append(await solve(orchestrator, "", single, alone, lot, seed + 500))
+                what = f"{piece.slots} slots, {name}, {together} at a time"
+                found.append(await solve(orchestrator, what, KINDS[name][0], [header] * PUZZLES, together, seed))
+    said = {"load": os.getloadavg()[0], "runs": found, "loops": yardstick.seen}
+    (folder / f"{piece.name}.json").write_text(json.dumps(said))
+
+
+def report(folder: Path, seconds: bool, fitted: Sequence[str]) -> None:
+    """Fit to single answers and the configurations `fitted`, simulate the others, and print the table, in seconds of
+    the core or of the clock."""
+    pieces = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("round-*.json"))]
+    clocks: list[Clock] = [lambda at: at] * len(pieces)
+    if not seconds:
+        full = float(np.quantile([loop for _, said in pieces for _, loop, *_ in said["loops"]], 0.1))
+        clocks = made = [CoreTime(said["loops"], full) for _, said in pieces]
+        speeds = np.concatenate([each.speeds for each in made])
+        print(f"speed of the core: {np.quantile(speeds, 0.05):.2f} to 1.00, mean {speeds.mean():.2f}")
+    attempts: list[Recorded] = []
+    for at, (path, said) in enumerate(pieces):
+        for what, runs, _ in said["runs"]:
+            known = not what or any(each in what for each in fitted)
+            seen = recorded(path.with_suffix(".jsonl"), set(runs), clocks[at])[0] if known else ()
+            attempts += [replace(each, worker=f"{at} {runs[0]}") for each in seen]
+    profile = fit(attempts, model="countdown")
+    print(profile.model_dump_json(exclude={"lengths"}))
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    cores: dict[str, list[float]] = defaultdict(list)
+    for clock, (path, said) in zip(clocks, pieces, strict=True):
+        for what, runs, had in said["runs"]:
+            cores[what].append(had)
+            if what and not any(each in what for each in fitted):
+                rows[what].append(compared(path.with_suffix(".jsonl"), profile, set(runs), clock=clock))
+    alone = cores.pop("")
+    print(f"cores that single answers had: {min(alone):.2f} to {max(alone):.2f}, median {median(alone):.2f}")
+    _table(rows, cores)
+    print(f"load after each piece: {', '.join(format(said['load'], '.1f') for _, said in pieces)}")
+
+
+def _table(rows: dict[str, list[dict[str, Any]]], cores: dict[str, list[float]]) -> None:
+    print("| configuration | makespan, simulated | error | p99, simulated | error | cores |\n|---|---|---|---|---|---|")
+    names = "makespan_seconds", "simulated_makespan_seconds", "p99_seconds", "simulated_p99_seconds"
+    figures: list[tuple[float, ...]] = []
+    for what, found in sorted(rows.items()):
+        figures.append(tuple(fmean(each[name] for each in found) for name in names))
+        span, ours, p99, our_p99 = figures[-1]
+        print(
+            f"| {what} | {span:.2f} s, {ours:.2f} s | {ours / span - 1:+.1%} | {p99:.2f} s, {our_p99:.2f} s | "
+            f"{our_p99 / p99 - 1:+.1%} | {fmean(cores[what]):.2f} |"
+        )
+    makespan = fmean(abs(ours / span - 1) for span, ours, _, _ in figures)
+    p99 = fmean(abs(ours / real - 1) for _, _, real, ours in figures)
+    tau: Any = kendalltau([each[0] for each in figures], [each[1] for each in figures])
+    rounds = min(map(len, rows.values()))
+    print(
+        f"{len(figures)} configurations, {rounds} or more rounds each: mean error of the makespan {makespan:.1%} "
+        f"(goal 10 %), of the p99 {p99:.1%} (20 %), Kendall's τ {tau.statistic:.2f} (.80)"
+    )
+
+
+def main() -> None:
+    """Do what fits into the minutes, then say how far it is."""
+    parser = argparse.ArgumentParser(prog="python -m experiments calibration", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("build/calibration"), help="keep the pieces here")
+    parser.add_argument("--minutes", type=float, default=9.0, help="begin no piece that would probably end later")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--report", action="store_true", help="only fit and simulate what there is")
+    parser.add_argument("--seconds", action="store_true", help="report in seconds of the clock, not of the core")
+    parser.add_argument("--fit", action="append", default=[], metavar="NAME", help="fit to these configurations too")
+    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="stay on this core")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    began, longest = time.perf_counter(), 0.0
+    if not options.report:
+        os.sched_setaffinity(0, {options.core})
+    pieces = [Piece(number, slots) for number in range(options.rounds) for slots in SLOTS]
+    for piece in [] if options.report else pieces:
+        if (options.folder / f"{piece.name}.json").exists():
+            continue
+        now = time.perf_counter()
+        if now - began + longest > 60 * options.minutes:
+            break
+        asyncio.run(measured(options.folder, piece))
+        longest = max(longest, time.perf_counter() - now)
+        print(f"{piece.name}: {time.perf_counter() - now:.0f} s", flush=True)
+    report(options.folder, options.seconds, options.fit)

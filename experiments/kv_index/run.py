@@ -1,0 +1,154 @@
+"""How many cached tokens does the prefix index foresee, beside vLLM's own cache manager?
+
+The prefix index against vLLM's own cache manager: how many cached tokens it foresees, with KV events and without.
+
+    python -m experiments kv_index
+
+No engine runs: vLLM's scheduler-side cache (`KVCacheManager`, of vLLM 0.32) takes prompts, evicts, and publishes its
+events, which go through its encoder and our reader as over a socket. Prompts come behind 24 headers of 256 to 512
+tokens (the first few wanted most, as words of a text are), six at a time, with answers of 16 tokens; the cache holds
+about a third of the headers. Before each prompt the index says how much of it is cached; the manager then says how much
+is. A part of the prompts comes past the scheduler, as from another client of the same server. Counts only: no time is
+measured, and another machine gets the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from plait.core.prefix_index import PrefixIndex
+from plait.workers._shared.cached_blocks import CachedBlocks
+from plait.workers.http.kv_events import Batches
+
+BLOCK, HEADERS, OWN, ANSWER, TOGETHER, REQUESTS = 32, 24, 40, 16, 6, 600
+PAST = (0.0, 0.3)
+"""Share of the prompts that the scheduler does not know of."""
+SEEDS = (1, 2, 3)
+
+
+class Cache:
+    """vLLM's cache manager with so many blocks."""
+
+    def __init__(self, blocks: int) -> None:
+        import msgspec
+        import torch
+        from vllm.sampling_params import SamplingParams
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_manager import KVCacheManager
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+        from vllm.v1.request import Request
+
+        init_none_hash(sha256)
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        config = KVCacheConfig(
+            num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+        )
+        self._manager = KVCacheManager(config, 4096, BLOCK, BLOCK, enable_kv_cache_events=True)
+        self._request: Any = Request
+        self._hasher = get_request_block_hasher(BLOCK, sha256)
+        self._params = SamplingParams(max_tokens=ANSWER)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._number = 0
+        self.tokens = (blocks - 1) * BLOCK
+
+    def begin(self, ids: list[int]) -> tuple[Any, int]:
+        """Take a prompt in; return it, and how many tokens of it were cached."""
+        self._number += 1
+        request = self._request(f"{self._number}", ids, self._params, None, block_hasher=self._hasher)
+        found, cached, *_ = self._manager.get_computed_blocks(request)
+        taken = self._manager.allocate_slots(request, len(ids) - cached, cached, found)
+        assert taken is not None, "the cache is too small for what runs together"
+        request.num_computed_tokens = len(ids)
+        return request, cached
+
+    def end(self, request: Any, answer: list[int]) -> None:
+        """Generate an answer, and let the request go."""
+        for each in answer:
+            request.append_output_token_ids(each)
+            assert self._manager.allocate_slots(request, 1) is not None
+            request.num_computed_tokens += 1
+        self._manager.free(request)
+
+    def events(self) -> bytes | None:
+        """Return what has changed, as it goes over the wire."""
+        from vllm.distributed.kv_events import KVEventBatch
+
+        events: Any = self._manager.take_events()
+        return self._encode(KVEventBatch(ts=float(self._number), events=events)) if events else None
+
+
+@dataclass
+class Found:
+    """What a way of knowing came to."""
+
+    errors: list[int] = field(default_factory=list[int])
+    """Predicted less real cached tokens, of each prompt."""
+    real: list[int] = field(default_factory=list[int])
+
+
+def play(events: bool, past: float, seed: int) -> Found:
+    """Send the prompts of one seed, and compare."""
+    rng, found = random.Random(seed), Found()
+    headers = [[rng.randrange(5000) for _ in range(rng.randrange(256, 513))] for _ in range(HEADERS)]
+    weights = [1 / (1 + i) for i in range(HEADERS)]
+    cache, index, blocks = Cache(1 + 24 * 384 // BLOCK // 3), PrefixIndex(), CachedBlocks()
+    order, number = Batches(blocks), 0
+    index.limit("engine", cache.tokens, BLOCK)
+    if events:
+        index.told("engine", (), cleared=True)
+    under_way: deque[tuple[int, Any, list[int], int, int, bool]] = deque()
+    for attempt in range(1, REQUESTS + 1):
+        ids = rng.choices(headers, weights)[0] + [rng.randrange(5000) for _ in range(OWN)]
+        content = b"".join(each.to_bytes(4, "little") for each in ids)
+        ours, had = rng.random() >= past, 0
+        if ours:
+            had = index.sent("engine", "model", content, attempt)
+        request, cached = cache.begin(ids)
+        if ours:
+            predicted = min(had // 4 // BLOCK * BLOCK, (len(ids) - 1) // BLOCK * BLOCK)
+            found.errors.append(predicted - cached)
+            found.real.append(cached)
+        under_way.append((attempt, request, ids, had, cached, ours))
+        if len(under_way) >= TOGETHER:
+            done, request, ids, had, cached, ours = under_way.popleft()
+            cache.end(request, [rng.randrange(5000) for _ in range(ANSWER)])
+            if ours:
+                index.measured("engine", done, 4.0)
+                index.ended("engine", 4 * len(ids), had, len(ids), cached, ANSWER)
+        else:
+            done, ours = 0, False
+        if (batch := cache.events()) is not None:
+            order.take([b"", number.to_bytes(8, "big"), batch])
+            number += 1
+        if done and ours:
+            blocks.ended(done, ids)
+        if events and (news := blocks.news()) is not None:
+            index.told("engine", news.held, news.cleared)
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    print("| prompts from others | | error, tokens | within a block | promised, not there | not foreseen | real hits |")
+    print("|---|---|---|---|---|---|---|")
+    for past in PAST:
+        for events in (False, True):
+            whole = Found()
+            for seed in SEEDS:
+                one = play(events, past, seed)
+                whole.errors += one.errors
+                whole.real += one.real
+            print(f"| {past:.0%} | {'events' if events else 'what was sent'} | {_row(whole)} |", flush=True)
+
+
+def _row(found: Found) -> str:
+    errors, hits = found.errors, sum(found.real)
+    near = sum(abs(each) <= BLOCK for each in errors) / len(errors)
+    over, under = (sum(max(0, sign * each) for each in errors) / hits for sign in (1, -1))
+    real = f"{fmean(found.real):.0f} of {384 + OWN}"
+    return f"{fmean(map(abs, errors)):.1f} | {near:.1%} | {over:.1%} | {under:.1%} | {real}"

@@ -1,0 +1,242 @@
+"""What does the server add to the upstream's time, how many clients does it bear, does its memory grow?
+
+What the server adds to the upstream's time, how many clients it bears at once, and whether its memory grows.
+
+    python -m experiments serve            # all three, on this machine's cores
+    python -m experiments serve --only added --rounds 5
+
+`added`: the same client asks (a) an upstream, (b) a bare starlette pass-through in front of it (httpx, streams the
+bytes through) and (c) `plait serve` in front of it (worker `http`), in turns within one run, at 32 clients. The
+upstream is a process of its own that streams a chat completion of 32 tokens, 20 ms apart. Reported: the time added at
+p50 and p99, and c's over b's, by round; and the CPU time of either proxy for a request, which a busy machine spoils
+less. `clients`: 256 at once. `memory`: the server over a scripted worker, its resident memory over the requests, and
+the slope in bytes a request of the second half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+TOKENS, EVERY = 32, 0.02
+BODY = {"model": "fake", "messages": [{"role": "user", "content": "count"}], "stream": True, "max_tokens": TOKENS}
+
+
+def upstream_app() -> Any:
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse, StreamingResponse
+    from starlette.routing import Route
+
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+        said = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake"}
+        choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+        return f"data: {json.dumps({**said, 'choices': choices})}\n\n".encode()
+
+    async def chat(request: Any) -> Any:
+        asked = await request.json()
+        count = min(TOKENS, asked.get("max_tokens") or asked.get("max_completion_tokens") or TOKENS)
+        usage = {"prompt_tokens": 5, "completion_tokens": count, "total_tokens": 5 + count}
+        if not asked.get("stream"):
+            await asyncio.sleep(EVERY * count)
+            choice = {"index": 0, "message": {"role": "assistant", "content": " w" * count}, "finish_reason": "length"}
+            said = {"id": "c", "object": "chat.completion", "created": 0, "model": "fake"}
+            return JSONResponse({**said, "choices": [choice], "usage": usage})
+
+        async def events() -> AsyncIterator[bytes]:
+            yield chunk({"role": "assistant", "content": ""})
+            for _ in range(count):
+                await asyncio.sleep(EVERY)
+                yield chunk({"content": " w"})
+            yield chunk({}, "length")
+            said = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake", "choices": []}
+            yield f"data: {json.dumps({**said, 'usage': usage})}\n\n".encode()
+            yield b"data: [DONE]\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def models(_: Any) -> Any:
+        return JSONResponse({"object": "list", "data": [{"id": "fake", "object": "model"}]})
+
+    return Starlette(
+        routes=[Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)],
+    )
+
+
+def pass_app() -> Any:
+    """The least that a proxy can do."""
+    from starlette.applications import Starlette
+    from starlette.responses import StreamingResponse
+    from starlette.routing import Route
+
+    client = httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None))
+    target = os.environ["UPSTREAM"]
+
+    async def chat(request: Any) -> Any:
+        body = await request.body()
+        asked = client.build_request(
+            "POST", f"{target}/chat/completions", content=body, headers={"content-type": "application/json"}
+        )
+        answer = await client.send(asked, stream=True)
+        return StreamingResponse(answer.aiter_raw(), answer.status_code, {"content-type": "text/event-stream"})
+
+    return Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@contextlib.contextmanager
+def started(words: list[str], port: int, **environment: str) -> Iterator[tuple[str, int]]:
+    process = subprocess.Popen([sys.executable, *words], env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/v1", process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def app(name: str, **environment: str) -> Any:
+    port = free_port()
+    words = ["-m", "uvicorn", "--factory", f"experiments.serve.run:{name}", "--port", str(port), "--log-level", "error"]
+    return started(words, port, **environment)
+
+
+def plait(*words: str) -> Any:
+    port = free_port()
+    return started(["-m", "plait", "serve", "--port", str(port), "--journal", "off", *words], port)
+
+
+async def ask(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[float, bool]:
+    """Return the seconds of one request, and whether it was answered whole."""
+    began = time.perf_counter()
+    try:
+        async with client.stream("POST", f"{url}/chat/completions", json=body) as answer:
+            said = b"".join([piece async for piece in answer.aiter_raw()])
+        whole = answer.status_code == 200 and (b"[DONE]" in said if body.get("stream") else b"choices" in said)
+    except httpx.HTTPError:
+        whole = False
+    return time.perf_counter() - began, whole
+
+
+async def burst(url: str, clients: int, each: int, body: dict[str, Any]) -> tuple[list[float], int]:
+    """Return the times of `clients` that ask `each` times one after another, and how many requests failed."""
+    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
+    async with httpx.AsyncClient(timeout=120, limits=limits) as client:
+
+        async def one() -> list[tuple[float, bool]]:
+            return [await ask(client, url, body) for _ in range(each)]
+
+        found = [pair for pairs in await asyncio.gather(*(one() for _ in range(clients))) for pair in pairs]
+    return [seconds for seconds, _ in found], sum(not whole for _, whole in found)
+
+
+def at(times: list[float], share: float) -> float:
+    return sorted(times)[min(len(times) - 1, int(len(times) * share))]
+
+
+def added(rounds: int, clients: int = 32, each: int = 10) -> None:
+    with (
+        app("upstream_app") as (up, _),
+        app("pass_app", UPSTREAM=up) as (bare, low),
+        plait("--upstream", up) as (own, high),
+    ):
+        for url in (up, bare, own):
+            asyncio.run(burst(url, clients, 2, BODY))
+        ratios: dict[str, list[float]] = {"p50": [], "p99": [], "CPU": []}
+        for number in range(rounds):
+            order = [up, bare, own] if number % 2 == 0 else [own, bare, up]
+            before = {low: cpu(low), high: cpu(high)}
+            times = {url: asyncio.run(burst(url, clients, each, BODY)) for url in order}
+            spent = {pid: (cpu(pid) - before[pid]) / clients / each for pid in before}
+            ratios["CPU"].append(spent[high] / spent[low])
+            line = [f"round {number}, load {os.getloadavg()[0]:.1f}:"]
+            for name, share in (("p50", 0.5), ("p99", 0.99)):
+                base, passed, mine = (at(times[url][0], share) for url in (up, bare, own))
+                ratio = (mine - base) / max(1e-9, passed - base)
+                ratios[name].append(ratio)
+                line.append(
+                    f"{name} upstream {base * 1e3:.0f} ms, pass-through +{(passed - base) * 1e3:.1f}, "
+                    f"plait +{(mine - base) * 1e3:.1f} ({ratio:.2f}x);"
+                )
+            line.append(f"CPU a request {spent[low] * 1e3:.1f} and {spent[high] * 1e3:.1f} ms;")
+            print(*line, f"failed {sum(failed for _, failed in times.values())}")
+        for name, found in ratios.items():
+            print(
+                f"added, {name}: {statistics.median(found):.2f}x a pass-through's ({min(found):.2f}–{max(found):.2f})"
+            )
+
+
+def crowd(clients: int = 256, each: int = 4) -> None:
+    with app("upstream_app") as (up, _), plait("--upstream", up) as (own, _):
+        began = time.perf_counter()
+        times, failed = asyncio.run(burst(own, clients, each, BODY))
+        seconds = time.perf_counter() - began
+        print(
+            f"{clients} clients at once, {len(times)} requests in {seconds:.1f} s: {failed} failed, "
+            f"p50 {at(times, 0.5) * 1e3:.0f} ms, p99 {at(times, 0.99) * 1e3:.0f} ms"
+        )
+
+
+def cpu(pid: int) -> float:
+    """Return the seconds of CPU that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory(requests: int, clients: int = 16) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.json"
+        script.write_text(json.dumps({"replies": [{"text": "one two three four"}]}))
+        body = {**BODY, "stream": False}
+        with plait("--script", str(script)) as (own, pid):
+            points: list[tuple[int, int]] = []
+            done = 0
+            while done < requests:
+                part = min(requests - done, max(clients, requests // 20 // clients * clients))
+                _, failed = asyncio.run(burst(own, clients, part // clients, body))
+                done += part // clients * clients
+                points.append((done, resident(pid)))
+                print(f"{done} requests: {points[-1][1] / 2**20:.1f} MiB, {failed} failed", flush=True)
+            half = points[len(points) // 2 :]
+            slope = statistics.linear_regression([x for x, _ in half], [y for _, y in half]).slope
+            print(f"slope over the second half: {slope:.1f} bytes a request")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=("added", "clients", "memory"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=100_000)
+    given = parser.parse_args()
+    if given.only in (None, "added"):
+        added(given.rounds)
+    if given.only in (None, "clients"):
+        crowd()
+    if given.only in (None, "memory"):
+        memory(given.requests)

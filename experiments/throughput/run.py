@@ -1,0 +1,130 @@
+"""What does the orchestrator cost an engine, in process and through Ray?
+
+Tokens a second through the orchestrator, in process and through a Ray actor, beside the raw engine.
+
+The raw engine is vLLM's own `LLMEngine`, stepped by a plain loop, at the same number of requests in flight. All
+contenders have the same arguments of the engine, the same prompts as text and the same greedy tokens, which each turns
+into text once, at the end of a request. Only one contender works at a time.
+Rounds are short and many, since a shared machine's speed drifts by more within a minute than the contenders differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from plait import AsyncOrchestrator, Budget, Join, Plan, Plugin, Sampling, Step, Think
+from plait.apps.common.problems import draw
+from plait.core import Text, Worker
+from plait.runtime.client.config import Config
+from plait.runtime.plugins.loader import Plugins
+from plait.workers.engine.loading import arguments
+from plait.workers.engine.options import EngineOptions
+
+from .._tools.measure import Row, interleave
+from .._tools.rows import show
+
+WIDTHS, ROUNDS = (8, 32, 128), 12
+MAX_TOKENS = 256
+
+
+def prompts(count: int) -> list[str]:
+    """Return prompts of different problems, so that no cache helps one contender over another."""
+    task = Plugin(name="countdown")
+    return [Plugins().task(task, problem.text).render("serial") for problem in draw(count, seed=5)]
+
+
+class Raw:
+    """vLLM's engine with nothing around it."""
+
+    def __init__(self, model: str, slots: int, cache: int) -> None:
+        import torch
+        from vllm import EngineArgs, LLMEngine  # the baseline is vLLM itself
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        spec = EngineOptions(model=model, slots=slots, kv_cache_memory_bytes=cache)
+        wanted = arguments(spec, model, cache, torch.cuda.is_available())
+        args = EngineArgs(**{key: value for key, value in wanted.items() if value is not None})
+        self.engine: Any = LLMEngine.from_engine_args(args)
+        self.tokenizer: Any = self.engine.get_tokenizer()
+        self.params = SamplingParams(
+            temperature=0.0, max_tokens=MAX_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False
+        )
+        self.texts: list[str] = []
+        self.number = 0
+
+    async def rate(self, texts: list[str], width: int) -> float:
+        """Generate for all texts, `width` in flight; tokens a second."""
+        todo, tokens, running = deque(texts), 0, 0  # in the order in which the others take them
+        self.texts.clear()
+        start = time.perf_counter()
+        while todo or running:
+            while todo and running < width:
+                self.number += 1
+                self.engine.add_request(str(self.number), todo.popleft(), self.params)
+                running += 1
+            for output in self.engine.step():
+                if output.finished:
+                    running -= 1
+                    tokens += len(output.outputs[0].token_ids)
+                    self.texts.append(self.tokenizer.decode(output.outputs[0].token_ids))
+        return tokens / (time.perf_counter() - start)
+
+
+async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int) -> float:
+    """Generate for all texts as one plan, `width` in flight; tokens a second."""
+    sampling = Sampling(max_tokens=MAX_TOKENS)
+    steps = [Step(name=f"t{i}", op=Think(prompt=(Text(text=text),), sampling=sampling)) for i, text in enumerate(texts)]
+    join = Step(name="all", op=Join(), needs=tuple(step.name for step in steps))
+    plan = Plan(steps=(*steps, join), output="all", budget=Budget(width=width))
+    start = time.perf_counter()
+    answer = await orchestrator.run(plan=plan)
+    seconds = time.perf_counter() - start
+    assert answer.status == "done", answer.failure
+    return answer.total_tokens / seconds
+
+
+async def run(widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS, seconds: float = math.inf) -> list[Row]:
+    """Measure and return the table's rows. `seconds`: for each width; no round begins that would end later."""
+    config = Config.load()
+    plugins = Plugins()
+    slots = max(WIDTHS)
+    cache = 256 << 20
+    local: Worker = plugins.worker("engine", model=config.model, slots=slots, kv_cache_memory_bytes=cache)
+    rows: list[Row] = []
+    async with (
+        AsyncOrchestrator(workers=[local]) as inside,
+        AsyncOrchestrator(worker="ray", slots=slots, kv_cache_mib=256) as ray,
+    ):
+        raw = Raw(config.model, slots, cache)
+        for width in widths:
+            texts = prompts(max(2 * width, 32))
+            contenders = {
+                "raw": lambda texts=texts, width=width: raw.rate(texts, width),
+                "in process": lambda texts=texts, width=width: through(inside, texts, width),
+                "ray": lambda texts=texts, width=width: through(ray, texts, width),
+            }
+            figures = await interleave(contenders, rounds, seconds=seconds)
+            base = figures.spread("raw")
+            for name in ("in process", "ray"):
+                ours, ratio = figures.spread(name), figures.ratio(name, "raw")
+                goal = "≥ 0.98" if name == "in process" else "≥ 0.97"
+                rows.append(Row(f"{width} in flight, {name}", f"{ours} tok/s", f"raw {base} tok/s", str(ratio), goal))
+                sys.stderr.write(f"{rows[-1].what}: {ours}; raw {base}; {ratio}\n")
+    return rows
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m experiments throughput", description=__doc__)
+    parser.add_argument("--width", type=int, action="append", help="in flight; may be given several times")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="for each width")
+    options = parser.parse_args()
+    show("throughput", asyncio.run(run(options.width or WIDTHS, options.rounds, options.seconds)))

@@ -1,0 +1,205 @@
+"""What do prunings of a vote save on the engine, while its samples are written?
+
+`erring_votes` replays recorded samples. Here the same voter is asked live, one sum at a time and all ways in
+turn for each sum, so that what the engine itself counts (every token sampled, read or not) is that of one vote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from plait.core.ops import Plugin
+from plait.core.record import StepRecord
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import BUNDLED_MODEL
+from plait.workers.engine import Engine
+
+from .._tools.statistics import difference, mean, saving, share
+from .._tools.voters.settings import SURE, Setting
+from .._tools.voters.sums import LEVELS, TOKENS, sums
+
+__all__ = ["WAYS", "Row", "collect", "page_of", "rows_of"]
+
+N = 16
+"""Samples of a vote."""
+WARM = 8
+_PROBED = f"max_tokens={TOKENS},probe_tokens=1,probe=<hit>"
+
+
+def _online(eta: int) -> Setting:
+    policies = (f"deepconf:eta={eta},warmup={WARM}", f"deepconf-consensus:warmup={WARM}")
+    return Setting(f"weighted:by=lowest,eta={eta},warmup={WARM}", policies, planner=f"sample:{SURE}")
+
+
+WAYS: Mapping[str, Setting] = {
+    "majority": Setting(),
+    "majority again": Setting(),
+    **{f"deepconf {eta}": _online(eta) for eta in (10, 50, 90)},
+    **{f"deepprune {prefix}": Setting(planner=f"deepprune:prefix={prefix},{_PROBED}") for prefix in (6, 12)},
+    "redundant": Setting(policies=("redundant:steps=3,tokens=64",), planner="sample:stream=true"),
+}
+"""`deepconf` with its consensus and weights, by eta; `deepprune` by the tokens of a beginning. The second majority is
+the control: what two votes with the same settings differ by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One vote."""
+
+    text: str
+    level: int
+    way: str
+    right: bool
+    tokens: int
+    """Generated, as the run says, those of stopped branches and probes included."""
+    engine: int
+    """Generated, as the engine counts: every token sampled."""
+    read_by_nobody: int
+    """Of `tokens`, those of stopped branches."""
+    stopped: int
+    """Branches that were stopped while they wrote."""
+    unstarted: int
+    """Branches that were given up before their first token."""
+    kept_lengths: Sequence[int]
+    """Tokens of each branch that ended by itself."""
+    stopped_lengths: Sequence[int]
+    seconds: float
+    load: float
+
+
+def planner_of(setting: Setting) -> Plugin:
+    """Return the planner of a vote."""
+    given = Plugin.of(setting.planner or "sample")
+    options = {"n": N, "temperature": 1.0, "max_tokens": TOKENS, **given.options}
+    if given.name == "sample":
+        options["merge"] = Plugin.of(setting.merge).model_dump()
+    return Plugin(name=given.name, options=options)
+
+
+async def collect(count: int, seed: int, kept: Path) -> None:
+    """Ask what has not been asked; every row is on disk when it is there. `count` sums for each level."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    drawn = sums(count * len(LEVELS), seed)
+    done = {(row.text, row.way) for row in rows_of(kept)}
+    todo = [(text, LEVELS[i % len(LEVELS)], way) for i, text in enumerate(drawn) for way in WAYS]
+    todo = [each for each in todo if (each[0], each[2]) not in done]
+    if not todo:
+        return
+    engine = Engine(str(Path(BUNDLED_MODEL).with_name("arithmetic")), slots=2 * N)
+    async with AsyncOrchestrator(workers=[engine], journal=None) as orchestrator:
+        for way in WAYS:  # once each, so that nothing is compiled while it is timed
+            await _vote(orchestrator, engine, drawn[0], 1, way, seed)
+        with kept.open("a", encoding="utf-8") as out:
+            for text, level, way in todo:
+                row = await _vote(orchestrator, engine, text, level, way, seed)
+                out.write(json.dumps(asdict(row)) + "\n")
+                out.flush()
+
+
+async def _vote(orchestrator: AsyncOrchestrator, engine: Engine, text: str, level: int, way: str, seed: int) -> Row:
+    setting, before, began = WAYS[way], engine.stats(), time.perf_counter()
+    task = Plugin(name="sums", options={"level": level})
+    policies = [Plugin.of(each) for each in setting.policies]
+    answer = await orchestrator.run(text, task=task, planner=planner_of(setting), policies=policies, seed=seed)
+    spent = time.perf_counter() - began
+    await _rested(engine)  # what goes on after the end is counted too
+    branches = [step for step in answer.trace if step.kind == "think"]
+    given_up = [step for step in branches if step.state == "cancelled"]
+    stopped = [step for step in given_up if _ran(step)]
+    return Row(
+        text, level, way, answer.verified is True, answer.total_tokens,
+        engine.stats()["generated"] - before["generated"], answer.usage.cancelled, len(stopped),
+        len(given_up) - len(stopped), tuple(step.tokens for step in branches if step.state == "done"),
+        tuple(step.tokens for step in stopped), round(spent, 4), os.getloadavg()[0],
+    )  # fmt: skip
+
+
+async def _rested(engine: Engine) -> None:
+    """Wait until the engine has no request, which nothing tells of."""
+    while engine.stats()["running"] or engine.stats()["waiting"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+def _ran(step: StepRecord) -> bool:
+    return any(state == "running" for _, state, _ in step.moves)
+
+
+def rows_of(kept: Path) -> list[Row]:
+    """Return what has been asked; a last line that was cut off is left out."""
+    lines = kept.read_text(encoding="utf-8").split("\n")[:-1] if kept.is_file() else []
+    return [Row(**json.loads(line)) for line in lines]
+
+
+def page_of(rows: Sequence[Row], command: str) -> str:
+    """Return the tables as Markdown."""
+    by = {way: {row.text: row for row in rows if row.way == way} for way in WAYS}
+    texts = [text for text in by["majority"] if all(text in found for found in by.values())]
+    lines = [
+        "# Prunings of a vote, live on the engine", "", f"`{command}`", "",
+        f"{len(texts)} held-out sums, the levels of the bundled voter `arithmetic` in equal shares, {N} samples each, "
+        f"temperature 1, one vote at a time and all ways in turn for each sum. *Tokens*: generated, those of stopped "
+        "branches and of probes included, as the run says; *engine ÷ run*: every token that the engine sampled, "
+        "divided by that. *Stopped*: branches given up while they were written, and *never begun* before their first "
+        "token. *Written*: tokens of a stopped branch, and of one that ended by itself. *Faster*: seconds of the "
+        "majority by those of this way (geometric mean). 95 % intervals, bootstrap over sums.", "",
+        "| way | right | against the majority | tokens | saved | engine ÷ run | stopped, of all | never begun | "
+        "written: stopped, ended | faster |",
+        "|---" * 10 + "|",
+    ]  # fmt: skip
+    if not texts:
+        return "\n".join(lines) + "\n"
+    base = [by["majority"][text] for text in texts]
+    for way, found in by.items():
+        mine = [found[text] for text in texts]
+        stopped, ended = ([n for row in mine for n in lengths(row)] for lengths in (_stopped, _ended))
+        against = difference([row.right for row in mine], [row.right for row in base])
+        ratio = mean([float(np.log(a.seconds / b.seconds)) for a, b in zip(base, mine, strict=True)])
+        every = sum(row.stopped + row.unstarted for row in mine) + len(ended)
+        cells = (
+            f"`{way}`", share([row.right for row in mine]).percent(), against.points(),
+            mean([row.tokens for row in mine]).number(),
+            saving([row.tokens for row in mine], [row.tokens for row in base]).percent(),
+            f"{sum(row.engine for row in mine) / sum(row.tokens for row in mine):.3f}",
+            f"{sum(row.stopped for row in mine)} of {every}", str(sum(row.unstarted for row in mine)),
+            f"{np.mean(stopped):.1f}, {np.mean(ended):.1f}" if stopped else f"none, {np.mean(ended):.1f}",
+            f"{np.exp(ratio.value):.2f} ({np.exp(ratio.low):.2f}–{np.exp(ratio.high):.2f})",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    load = np.median([row.load for row in rows])
+    return "\n".join([*lines, "", f"Threads that ran or waited for one of {os.cpu_count()} cores: {load:.0f}.", ""])
+
+
+def _stopped(row: Row) -> Sequence[int]:
+    return row.stopped_lengths
+
+
+def _ended(row: Row) -> Sequence[int]:
+    return row.kept_lengths
+
+
+def main() -> None:
+    """Ask, write the page and print it."""
+    parser = argparse.ArgumentParser(prog="python -m experiments votes_live", description=__doc__)
+    parser.add_argument("--problems", type=int, default=15, help="sums for each level")
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--records", type=Path, default=Path("build/experiments/votes-live.jsonl"))
+    parser.add_argument("--out", type=Path, default=None, help="folder of the page; printed alone if left out")
+    parser.add_argument("--report", action="store_true", help="ask nothing: write the page from what is there")
+    given = parser.parse_args()
+    if not given.report:
+        asyncio.run(collect(given.problems, given.seed, given.records))
+    command = f"python -m experiments votes_live --problems {given.problems} --seed {given.seed}"
+    page = page_of(rows_of(given.records), command)
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / "README.md").write_text(page, encoding="utf-8")
+    print(page)

@@ -1,1 +1,0 @@
-"""Study `tools-at-scale`: tools found among thousands, plans checked and mended, against known smallest plans."""

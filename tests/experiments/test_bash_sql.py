@@ -1,0 +1,81 @@
+"""Study `bash-sql`: planners with tools solve the generated problems, behind wrong moves, over any server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments.bash_sql.run import PLANNERS, attempt, page, reply_to, script, solved
+from plait.core.tools.tool import ToolSpec
+from plait.planners.search.tree.calls import about_tools, spoken
+from plait.tasks.bash_sql.problems import Generated, drawn
+from plait.workers.http import Http
+from plait.workers.scripted import Scripted
+from tests.workers.http.fake_server import FakeServer
+
+SIXTY = drawn(60, 0)
+
+
+def short(problem: Generated) -> str:
+    return f"{SIXTY.index(problem)}-{problem.kind}"
+
+
+async def works(problem: Generated, planner: str) -> None:
+    done = await attempt(problem, planner, Scripted(script(SIXTY, planner)))
+    assert done.right, done
+    least = len(problem.solution)
+    failed = done.changes - least
+    assert 0 <= failed <= 1, "every command of the solution is made once, and the one that fails"
+    assert done.tools > least, "it has looked before"
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("problem", [SIXTY[2], SIXTY[4], SIXTY[9]], ids=short)
+async def test_planners_solve_a_problem_behind_wrong_moves(problem: Generated, planner: str) -> None:
+    """A file by `awk` (with its `$2`), files by a shell's loop (with its `done`), and two statements of SQL."""
+    await works(problem, planner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("problem", SIXTY, ids=short)
+async def test_planners_solve_all_sixty(problem: Generated, planner: str) -> None:
+    await works(problem, planner)
+
+
+@pytest.mark.parametrize("only", [False, True], ids=["both", "chat-only"])
+@pytest.mark.parametrize("planner", PLANNERS)
+async def test_any_server_that_speaks_openais_form_will_do(planner: str, only: bool) -> None:
+    replies = script(SIXTY, planner)
+    server = FakeServer(lambda prompt: reply_to(replies, prompt), ids=False, completions=not only)
+    async with server:
+        done = await attempt(SIXTY[7], planner, Http(server.url, backoff=0.001))
+    assert done.right, done
+    assert len(server.asked()) >= done.model - 1, "the server was asked, but for what a search gave up"
+
+
+async def test_a_script_that_does_not_know_the_solution_solves_nothing() -> None:
+    replies = script(SIXTY[:1], "react")
+    wrong = [each.model_copy(update={"text": "It is done."}) for each in replies]
+    done = await attempt(SIXTY[0], "react", Scripted(wrong))
+    assert not done.right and done.changes == 0
+
+
+async def test_the_table_has_a_row_for_each_planner() -> None:
+    rows = {"react": await solved(1, 0, "react", "process")}
+    assert "| react | 1 of 1 | " in page(rows)
+
+
+def test_a_model_of_a_tree_is_told_of_its_tools_and_how_to_end() -> None:
+    spec = ToolSpec(name="look", description="Look.", parameters={"type": "object"})
+    told = about_tools([spec], until="done", give_up="give up")
+    assert json.dumps({"name": "look", "description": "Look.", "parameters": {"type": "object"}}) in told
+    assert "`done`" in told and "`give up`" in told
+    assert "give up" not in about_tools([spec])
+
+
+def test_what_an_argument_says_ends_no_path() -> None:
+    call = '<tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}'
+    assert spoken(f"I delete them. {call}") == "I delete them. "
+    assert spoken("It is done.") == "It is done."
