@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ...core.errors import ConfigError
+from ...core.request import Request
 from ...runtime.client.config import Config
 from ..common.concurrently import for_each
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import Common, Json, RequestOptions, common_options
+from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.progress import counting
 from ..common.session import opened_session
@@ -51,7 +52,7 @@ def batch(
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what an earlier try left and begin anew.")] = False,
     as_json: Json = False,
     *,
-    request: RequestOptions,
+    request: Request,
     common: Common,
 ) -> None:
     """Run every row of a file; killed, it goes on where it was."""
@@ -65,9 +66,9 @@ def batch(
     count, digest = count_rows(rows)
     if engine == "ray-data":
         config = _spreading(config)
-    options = {name: value for name, value in request.options().items() if value is not None}
-    _check(config, rows, options)
-    header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed, "options": options}
+    _check(config, rows, request)
+    header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed}
+    header["request"] = request.model_dump(mode="json", exclude_unset=True)
     began = time.monotonic()
     others = other_columns(rows)
     with opened(as_json) as output:
@@ -81,10 +82,10 @@ def batch(
         found = log.done
         try:
             stopped = found < count and (
-                _spread(config, rows, count, options, (actors, concurrency), order, log, output)
+                _spread(config, rows, count, request, (actors, concurrency), order, log, output)
                 if engine == "ray-data"
                 else run_stoppable(
-                    lambda stopper: _run(config, rows, count, options, concurrency, order, log, output, stopper)
+                    lambda stopper: _run(config, rows, count, request, concurrency, order, log, output, stopper)
                 )
             )
             finished = log.done == count
@@ -110,16 +111,16 @@ def batch(
         raise typer.Exit(1)
 
 
-def _check(config: Config, rows: Path, options: dict[str, Any]) -> None:
+def _check(config: Config, rows: Path, request: Request) -> None:
     """Raise what is wrong with the command's own options, which would make every row invalid."""
-    allowed(config, next((row.fields["text"] for row in read_rows(rows) if not row.fault), ""), options)
+    allowed(config, next((row.fields["text"] for row in read_rows(rows) if not row.fault), ""), request)
 
 
 async def _run(
     config: Config,
     path: Path,
     count: int,
-    options: dict[str, Any],
+    request: Request,
     concurrency: int,
     order: Order,
     log: Log,
@@ -132,7 +133,7 @@ async def _run(
             with _progress(output, count, log) as advance:
 
                 async def solve(row: Row) -> None:
-                    found = await outcome(session.orchestrator, row, options, stopper)
+                    found = await outcome(session.orchestrator, row, request, stopper)
                     if found is not None:
                         log.add(found)
                         advance()
@@ -154,7 +155,7 @@ def _spread(
     config: Config,
     path: Path,
     count: int,
-    options: dict[str, Any],
+    request: Request,
     width: tuple[int, int],
     order: Order,
     log: Log,
@@ -166,7 +167,7 @@ def _spread(
     missing = in_order(path, order, lambda number: not log.has(number))
     try:
         with _progress(output, count, log) as advance:
-            for found in spread(missing, config, options, *width):
+            for found in spread(missing, config, request, *width):
                 log.add(found)
                 advance()
     except KeyboardInterrupt:

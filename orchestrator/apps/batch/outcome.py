@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import PlaitError, TaskError, WorkerError
+from ...core.request import Request
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.plugins.trust import untrusted
-from ..commands.plan import asked
+from ..commands.plan import briefed
 from ..common.interrupt import Stopper
 from .rows import FIELDS, Row, carried
 
 __all__ = ["allowed", "outcome"]
 
 
-def allowed(config: Config, text: str, options: Mapping[str, Any]) -> None:
-    """Check a command's own options, and allow the code that they name. Raises what would make every row invalid."""
+def allowed(config: Config, text: str, request: Request) -> None:
+    """Check a command's own request, and allow the code that they name. Raises what would make every row invalid."""
     with contextlib.suppress(TaskError):  # that is about the row
-        asked(config, text, **options)
+        briefed(config, request.updated({"text": text}))
 
 
 async def outcome(
-    orchestrator: AsyncOrchestrator, row: Row, options: Mapping[str, Any], stopper: Stopper | None = None
+    orchestrator: AsyncOrchestrator, row: Row, request: Request, stopper: Stopper | None = None
 ) -> dict[str, Any] | None:
     """Run one row and return its outcome; `None` if the user gave it up. Raises `WorkerError` when nothing can be run
     any more."""
@@ -40,7 +40,7 @@ async def outcome(
     try:
         own = {key: value for key, value in fields.items() if key in FIELDS and key != "text"}
         with untrusted():
-            handle = await orchestrator.submit(fields["text"], share="batch", **{**options, **own})
+            handle = await orchestrator.submit(request, text=fields["text"], share="batch", **own)
     except WorkerError:  # nothing can be run any more: that is no row's fault
         raise
     except (PlaitError, ValueError, TypeError) as error:

@@ -12,11 +12,12 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from ...core.errors import ConfigError, PlaitError, WorkerError
+from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from .outcome import allowed, outcome
@@ -41,14 +42,14 @@ def check(config: Config) -> Config:
 
 
 def spread(
-    rows: Iterator[Row], config: Config, options: Mapping[str, Any], actors: int, concurrency: int
+    rows: Iterator[Row], config: Config, request: Request, actors: int, concurrency: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the outcomes of rows, block by block as they are done.
 
     Args:
         rows: read while blocks are made; their texts then lie in Ray's object store, which spills to disk.
         config: of each actor's orchestrator; `check` made it.
-        options: of the command, for what a row leaves out.
+        request: the command's, for what a row leaves out.
         actors: at most so many, as far as the cluster has room: a CPU each, and for an engine its GPUs.
         concurrency: rows at the same time in each actor.
 
@@ -69,7 +70,7 @@ def spread(
             compute=ray.data.ActorPoolStrategy(
                 min_size=1, max_size=actors, max_concurrent_calls_per_actor=_CALLS, enable_true_multi_threading=True
             ),
-            fn_constructor_args=(config, dict(options), concurrency),
+            fn_constructor_args=(config, request, concurrency),
             num_cpus=1,
             num_gpus=gpus,
         )
@@ -85,9 +86,9 @@ def spread(
 class Solver:
     """What an actor of Ray Data is: an orchestrator on a loop of its own, for all blocks that the actor is given."""
 
-    def __init__(self, config: Config, options: dict[str, Any], concurrency: int) -> None:
-        allowed(config, "", options)  # in this process too
-        self._options = options
+    def __init__(self, config: Config, request: Request, concurrency: int) -> None:
+        allowed(config, "", request)  # in this process too
+        self._request = request
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="plait", daemon=True).start()
         self._gate = asyncio.Semaphore(concurrency)
@@ -112,7 +113,7 @@ class Solver:
     async def _solved(self, rows: list[Row]) -> list[dict[str, Any]]:
         async def one(row: Row) -> dict[str, Any] | None:
             async with self._gate:
-                return await outcome(self._orchestrator, row, self._options)
+                return await outcome(self._orchestrator, row, self._request)
 
         return [each for each in await asyncio.gather(*map(one, rows)) if each is not None]
 

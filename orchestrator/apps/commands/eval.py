@@ -15,6 +15,7 @@ import typer
 
 from ...core.errors import ConfigError
 from ...core.ops import Plugin
+from ...core.request import Request
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
@@ -24,7 +25,7 @@ from ..common.concurrently import for_each
 from ..common.dataset import Question, drawn_questions, environment_of, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
-from ..common.options import Common, Json, RequestOptions, common_options
+from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.own_code import local
 from ..common.problems import Problem, draw, read_puzzles
@@ -168,7 +169,7 @@ def evaluate(
     ] = None,
     as_json: Json = False,
     *,
-    request: RequestOptions,
+    request: Request,
     common: Common,
 ) -> None:
     """Solve many problems and count how many are right."""
@@ -188,8 +189,11 @@ def evaluate(
         given = read_questions(problems, Plugin.of(task), text, want, graded)
     given = given[:limit]
     planners = list(dict.fromkeys(planner or [""]))
-    asked = {name or _spelled(config.planner): request.options(task=task, planner=name or None) for name in planners}
-    warnings = [each for options in asked.values() for each in model_warnings(config, given[0].text, options) or ()]
+    request = request.updated({"task": task})
+    asked = {name or config.planner.name: request.updated({"planner": name} if name else {}) for name in planners}
+    warnings = [
+        each for own in asked.values() for each in model_warnings(config, own.updated({"text": given[0].text})) or ()
+    ]
     with opened(as_json) as output, _writable(answers) as file:
         for warning in dict.fromkeys(warnings):
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
@@ -239,10 +243,6 @@ def _report(
             output.progress.print(f"{tally.failed} runs failed, the first with: {tally.first_failure}", markup=False)
 
 
-def _spelled(planner: Any) -> str:
-    return planner if isinstance(planner, str) else planner.name
-
-
 @contextlib.contextmanager
 def _writable(path: Path | None) -> Iterator[TextIO | None]:
     """Open the file for answers before anything is run, or raise `ConfigError`."""
@@ -261,7 +261,7 @@ def _writable(path: Path | None) -> Iterator[TextIO | None]:
 async def _evaluate(
     config: Config,
     problems: Sequence[Problem | Question],
-    asked: dict[str, dict[str, Any]],
+    asked: dict[str, Request],
     concurrency: int,
     tallies: dict[str, Tally],
     output: Output,
@@ -281,7 +281,7 @@ async def _evaluate(
 async def _one(
     orchestrator: AsyncOrchestrator,
     problems: Sequence[Problem | Question],
-    request: dict[str, Any],
+    request: Request,
     concurrency: int,
     tally: Tally,
     output: Output,
@@ -301,7 +301,7 @@ async def _one(
 async def solve_all(
     orchestrator: AsyncOrchestrator,
     problems: Sequence[Problem | Question],
-    request: dict[str, Any],
+    request: Request,
     concurrency: int,
     tally: Tally,
     stopper: Stopper,
@@ -312,8 +312,8 @@ async def solve_all(
     async def solve(item: tuple[int, Problem | Question]) -> None:
         place, problem = item
         there = problem.environment() if isinstance(problem, Question) else None
-        own: dict[str, Any] = {} if there is None else {"tools": [*request.get("tools", ()), *there.tools()]}
-        handle = await orchestrator.submit(problem.text, **{**request, **own})
+        own = request.updated({"text": problem.text})
+        handle = await orchestrator.submit(own, tools=() if there is None else there.tools())
         revoke = stopper.then(handle.cancel)
         try:
             answer = await handle

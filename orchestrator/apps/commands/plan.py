@@ -9,42 +9,38 @@ from typing import Annotated, Any
 import typer
 
 from ...core import graph
-from ...core.budget import Budget
 from ...core.errors import UsageError
 from ...core.interfaces import Brief
 from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.plan import Plan
+from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ..common.options import Common, Count, Dialect, Json, Limits, Merge, Planner, Task, common_options
+from ..common.options import Common, Dialect, Json, common_options
 from ..common.output import opened
 from .price import estimate
 
-__all__ = ["asked", "first_plan", "plan", "planned", "runs_without_model"]
+__all__ = ["briefed", "first_plan", "plan", "planned", "runs_without_model"]
 
 
 @common_options
 def plan(
     text: Annotated[str, typer.Argument(help="What is asked.")] = "",
-    task: Task = "plain",
-    planner: Planner = None,
     dialect: Dialect = None,
     file: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Check and show this plan.")] = None,
     plan_text: Annotated[
         Path | None,
         typer.Option("--plan-text", metavar="FILE", help="Read this plan as a model wrote it (- for standard input)."),
     ] = None,
-    merge: Merge = None,
-    n: Count = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
     dot: Annotated[bool, typer.Option("--dot", help="Print it in Graphviz's language.")] = False,
     price: Annotated[
         bool, typer.Option("--price", help="Say the tokens and cost, at most and likely, before anything runs.")
     ] = False,
-    budget: Limits = None,
     as_json: Json = False,
     *,
+    request: Request,
     common: Common,
 ) -> None:
     """Show the first plan for a request: its steps by wave, its width (steps of the widest wave), its critical path."""
@@ -53,13 +49,13 @@ def plan(
     if plan_text is not None:
         if file is not None:
             raise UsageError("--plan and --plan-text exclude each other: one is JSON, the other a model's text")
-        _show_written(common.load(), planner or "llmcompiler", plan_text, mermaid, dot, as_json)
+        named = request.planner if "planner" in request.model_fields_set else Plugin(name="llmcompiler")
+        _show_written(common.load(), named, plan_text, mermaid, dot, as_json)
         return
     config = common.load()
-    options = {"task": task, "planner": planned(planner, file, dialect), "merge": merge, "n": n}
-    options |= {"budget": None if budget is None else Budget.of(budget)}
-    made = first_plan(config, text, **options)
-    taken = estimate(made, asked(config, text, **options), config) if price else None
+    request = planned(request, file, dialect).updated({"text": text})
+    made = first_plan(config, request)
+    taken = estimate(made, briefed(config, request), config) if price else None
     chain, layers = graph.critical_path(made), graph.waves(made)
     wide = max(map(len, layers), default=0)
     with opened(as_json) as output:
@@ -87,7 +83,7 @@ def plan(
             output.stream.write(f"{line}\n")
 
 
-def _show_written(config: Config, planner: str, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:
+def _show_written(config: Config, planner: Plugin, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:
     """Show a plan that a model has written, as its planner reads it. Tools that are not there may be called, unless
     there are `--tools`."""
     made = _read_written(config, planner, path)
@@ -104,7 +100,7 @@ def _show_written(config: Config, planner: str, path: Path, mermaid: bool, dot: 
         output.stream.write(graph.mermaid(plan) if mermaid else graph.dot(plan) if dot else graph.text(plan))
 
 
-def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
+def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]:
     """Return what a planner makes of a written plan. Raises `UsageError` for a file that cannot be read and a planner
     that reads none."""
     try:
@@ -113,51 +109,52 @@ def _read_written(config: Config, planner: str, path: Path) -> dict[str, Any]:
         what = error.strerror or type(error).__name__
         raise UsageError(f"--plan-text {path} cannot be read ({what}): give a file with a written plan") from None
     client = AsyncOrchestrator(config=config, workers=[])
-    made = client.plugins.planner(Plugin.of(planner))
+    made = client.plugins.planner(planner)
     parse = getattr(made, "parse", None)
     if parse is None:
-        raise UsageError(f"the planner {planner!r} reads no written plans: use --planner llmcompiler")
+        raise UsageError(f"the planner {planner.name!r} reads no written plans: use --planner llmcompiler")
     return parse(text, client.brief(planned=True).tools)
 
 
-def planned(planner: str | None, plan: Path | None, dialect: str | None = None) -> Any:
-    """Return the planner that a command was given by `--planner` (and `--dialect`, which is an option of it and means
-    the planner `threads` by itself) or `--plan`. Raises `UsageError` for both at once."""
-    if dialect is not None:
-        if plan is not None:
+def planned(request: Request, plan: Path | None, dialect: str | None = None) -> Request:
+    """Return a request with the planner that a command was given by `--planner` (and `--dialect`, which is an option of
+    it and means the planner `threads` by itself) or `--plan`. Raises `UsageError` for both at once."""
+    named = "planner" in request.model_fields_set
+    if plan is not None:
+        if dialect is not None:
             raise UsageError("--dialect and --plan exclude each other: a plan from a file spawns no threads")
-        chosen = Plugin.of(planner or "threads")
-        return Plugin(name=chosen.name, options={**chosen.options, "dialect": dialect})
-    if plan is None:
-        return planner
-    if planner is not None:
-        raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
-    return Plugin(name="fixed", options={"path": str(plan)})
+        if named:
+            raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
+        return request.updated({"planner": Plugin(name="fixed", options={"path": str(plan)})})
+    if dialect is None:
+        return request
+    chosen = request.planner if named else Plugin(name="threads")
+    return request.updated({"planner": Plugin(name=chosen.name, options={**chosen.options, "dialect": dialect})})
 
 
-def first_plan(config: Config, text: str, **options: Any) -> Plan:
-    """Return the first plan for a request; options, and what is raised, as for `AsyncOrchestrator.submit`."""
-    return AsyncOrchestrator(config=config, workers=[]).plan(text, **options)
+def first_plan(config: Config, request: Request) -> Plan:
+    """Return the first plan for a request. Raises what submitting it would raise."""
+    return AsyncOrchestrator(config=config, workers=[]).plan(request)
 
 
-def asked(config: Config, text: str, **options: Any) -> Brief:
-    """Return what a planner would be told of a request, starting nothing; options as for `AsyncOrchestrator.submit`.
-    Raises `UsageError` for a request that makes no sense."""
+def briefed(config: Config, request: Request) -> Brief:
+    """Return what a planner would be told of a request, starting nothing. Raises `UsageError` for a request that makes
+    no sense."""
     client = AsyncOrchestrator(config=config, workers=[])
-    brief = client.brief(text, **options)
+    brief = client.brief(request)
     merge = getattr(client.plugins.planner(brief.request.planner), "merge", None)
     if isinstance(merge, Plugin):
         client.plugins.merge(merge)
     return brief
 
 
-def runs_without_model(config: Config, text: str, **options: Any) -> bool:
+def runs_without_model(config: Config, request: Request) -> bool:
     """Return whether a request can be run without a model, being a plan from a file that only calls tools.
 
     Raises what submitting the request would raise, so far as that can be told now: an engine takes seconds to start.
     """
-    planner = asked(config, text, **options).request.planner.name
+    planner = briefed(config, request).request.planner.name
     if ":" in planner:  # a third party's, which might mind being asked twice
         return False
-    made = first_plan(config, text, **options)
+    made = first_plan(config, request)
     return planner == "fixed" and all(step.op.kind != "think" for step in made.steps)

@@ -12,17 +12,18 @@ from rich.text import Text
 
 from ...core.messages import counted
 from ...core.ops import Plugin
+from ...core.request import Request
 from ...runtime.client.answer import Answer, AnswerNews
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import Common, Dialect, Json, RequestOptions, common_options
+from ..common.options import Common, Dialect, Json, common_options
 from ..common.output import Output, opened
 from ..common.preflight import preflight
 from ..common.session import opened_session
 from ..common.tree import StepTree, following
-from .plan import asked, planned, runs_without_model
+from .plan import briefed, planned, runs_without_model
 
 __all__ = ["run"]
 
@@ -40,22 +41,22 @@ def run(
     ] = False,
     as_json: Json = False,
     *,
-    request: RequestOptions,
+    request: Request,
     common: Common,
 ) -> None:
     """Solve one request: plan it, run it, print the answer and what it took."""
     if detach:
         _detach(as_json)
         return
-    options = request.options(planner=planned(request.planner, plan, dialect))
     config = common.load()
     question = sys.stdin.read().strip() if text == "-" else text
-    alone = runs_without_model(config, question, **options)
-    warnings = model_warnings(config, question, options)
+    request = planned(request, plan, dialect).updated({"text": question})
+    alone = runs_without_model(config, request)
+    warnings = model_warnings(config, request)
     with opened(as_json) as output:
         for warning in warnings or ():
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-        answer = run_stoppable(lambda stopper: _run(config, question, options, alone, stream, output, stopper))
+        answer = run_stoppable(lambda stopper: _run(config, request, alone, stream, output, stopper))
         if as_json:
             said = {"explain": answer.explain().splitlines()} if explain else {}
             output.result({**answer.summary(), **_spawning(answer, warnings), **said})
@@ -82,9 +83,9 @@ def _detach(as_json: bool) -> None:
         output.people.print(f"{words}\noutput: {launch['output']}", soft_wrap=True, markup=False, highlight=False)
 
 
-def model_warnings(config: Config, text: str, request: dict[str, Any]) -> tuple[str, ...] | None:
+def model_warnings(config: Config, request: Request) -> tuple[str, ...] | None:
     """Return what the planner has against the model; `None` for a planner whose model need not be trained for it."""
-    planner = Plugins().planner(asked(config, text, **request).request.planner)
+    planner = Plugins().planner(briefed(config, request).request.planner)
     if not hasattr(planner, "preflight"):
         return None
     return (preflight(planner, config.model) or ()) if config.worker in ("ray", "engine") else ()
@@ -97,15 +98,13 @@ def _spawning(answer: Answer, warnings: tuple[str, ...] | None) -> dict[str, Any
     return {"parallelism": parallelism(answer.report).summary(), "warnings": list(warnings)}
 
 
-async def _run(
-    config: Config, text: str, request: dict[str, Any], alone: bool, stream: bool, output: Output, stopper: Stopper
-) -> Answer:
+async def _run(config: Config, request: Request, alone: bool, stream: bool, output: Output, stopper: Stopper) -> Answer:
     try:
         async with opened_session(config, output, stopper, [] if alone else None) as session:
-            handle = await session.orchestrator.submit(text, watch=stream, **request)
+            handle = await session.orchestrator.submit(request, watch=stream)
             stopper.then(handle.cancel)
             if stream:
-                with following(output.progress, text) as tree:
+                with following(output.progress, request.text) as tree:
                     async for news in handle.news():
                         if isinstance(news, AnswerNews):
                             break
@@ -122,7 +121,7 @@ def exit_code(answer: Answer) -> int:
     return 0 if answer.status in ("done", "partial") and answer.answer is not None else 1
 
 
-def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> None:
+def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: bool) -> None:
     """Print an answer for people: what it is, how it ended, what it took, and with `steps` all it was made of."""
     console = output.people
     if steps:
@@ -154,7 +153,7 @@ def show(answer: Answer, text: str, task: str, output: Output, steps: bool) -> N
         console.print(Text(spent, style="dim"), soft_wrap=True)
 
 
-def worded(answer: Answer, text: str, task: str) -> str:
+def worded(answer: Answer, text: str, task: str | Plugin) -> str:
     """Return the answer as its task words it, or the output as it is where no answer stands in it."""
     if answer.answer is None:
         return "" if answer.value is None else f"no answer in: {answer.text}"
@@ -164,7 +163,7 @@ def worded(answer: Answer, text: str, task: str) -> str:
     return answer.answer if isinstance(answer.answer, str) else json.dumps(answer.answer, ensure_ascii=False)
 
 
-def _bound(task: str, text: str) -> Any:
+def _bound(task: str | Plugin, text: str) -> Any:
     return Plugins().task(Plugin.of(task), text)
 
 

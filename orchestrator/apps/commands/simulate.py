@@ -21,7 +21,7 @@ from ...runtime.simulation.simulator import SimReport, simulate as simulated, sy
 from ...runtime.simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
 from ..common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from ..common.output import Output, opened
-from .plan import asked, planned
+from .plan import briefed, planned
 
 __all__ = ["simulate"]
 
@@ -120,7 +120,8 @@ def simulate(
     """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
     engines are. Example: `plait simulate "Why?" --planner sample:n=8 --runs 1000 --rate 20 --engines 16`."""
     config = common.load()
-    brief = asked(config, text, task=task, planner=planned(planner, plan), merge=merge, n=n, tokens=tokens)
+    given = Request.of({"text": text, "task": task, "planner": planner, "merge": merge, "n": n, "tokens": tokens})
+    brief = briefed(config, planned(given, plan))
     times = _times(runs, rate, burstiness, arrivals, brief.request.seed)
     if die is not None and engines == 1:
         raise UsageError("the only engine would die and nothing would be left: give `--engines 2` or more with `--die`")

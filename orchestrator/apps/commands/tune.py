@@ -18,6 +18,7 @@ from ...core.errors import UsageError
 from ...core.interfaces import Brief
 from ...core.messages import counted
 from ...core.ops import Plugin
+from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.simulation.profile import Profile, load, profile_file
@@ -25,7 +26,7 @@ from ...runtime.simulation.tuning import KEPT, Candidate, Tried, figure, grid, h
 from ...runtime.simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 from ..common.options import Common, Json, Merge, Planner, Task, Tokens, common_options
 from ..common.output import Output, opened
-from .plan import asked
+from .plan import briefed
 
 __all__ = ["tune"]
 
@@ -90,8 +91,9 @@ def tune(
         )
     known = load(path)
     candidates = grid(replicas or [1, 2], slots or [16, 64], policies or ["affinity", "least-loaded"], widths or [None])
+    given = {"text": text, "task": task, "planner": planner, "merge": merge, "tokens": tokens}
     briefs = {
-        width: asked(config, text, task=task, planner=planner, merge=merge, n=width, tokens=tokens)
+        width: briefed(config, Request.of({**given, "n": width}))
         for width in dict.fromkeys(each.width for each in candidates)
     }
     simulated = _Simulated(known, briefs, runs, rate, math.inf if within is None else within, cache)

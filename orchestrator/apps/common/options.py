@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from ...core.addresses import allow
-from ...core.budget import Budget
+from ...core.request import Request
 from ...runtime.client.config import Config
+from ...runtime.plugins.trust import trust
 from .own_code import local
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "Json",
     "Merge",
     "Planner",
-    "RequestOptions",
     "Task",
     "Tokens",
     "common_options",
@@ -84,24 +84,17 @@ Limits = Annotated[
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RequestOptions:
-    """How requests are solved, and what they may take."""
-
-    task: Task = "plain"
-    planner: Planner = None
-    policies: Policies = None
-    merge: Merge = None
-    n: Count = None
-    tokens: Tokens = None
-    seconds: Seconds = None
-    budget: Limits = None
-
-    def options(self, **instead: Any) -> dict[str, Any]:
-        """Return the options of `AsyncOrchestrator.submit`; those of `instead` take the place of the flags."""
-        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        budget = None if self.budget is None else Budget.of(self.budget)
-        return {**given, "policies": self.policies or None, "budget": budget, **instead}
+_REQUEST: dict[str, Any] = {
+    "task": Task,
+    "planner": Planner,
+    "policies": Policies,
+    "merge": Merge,
+    "n": Count,
+    "tokens": Tokens,
+    "seconds": Seconds,
+    "budget": Limits,
+}
+"""Flags that make a `Request`, by its fields."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -185,9 +178,10 @@ class Common:
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of its parameters `common` (`Common`) and `request` (`RequestOptions`).
+    """Give a command the options of its parameters `common` (`Common`) and `request` (`Request`).
 
-    Each arrives as one keyword argument. An option of the command's own takes the place of one with the same name.
+    Each arrives as one keyword argument. An option of the command's own takes the place of one with the same name; one
+    that is not given is not in the request, so that it is the settings'.
     """
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
@@ -198,7 +192,8 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_common(**given: Any) -> None:
         for name, options in groups.items():
-            given[name] = hints[name](**{each.name: given.pop(each.name) for each in options})
+            said = {each.name: given.pop(each.name) for each in options}
+            given[name] = Common(**said) if hints[name] is Common else _request(said)
         command(**given)
 
     del with_common.__wrapped__
@@ -207,11 +202,26 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_common
 
 
-_GROUPS = (Common, RequestOptions)
+def _request(said: dict[str, Any]) -> Request:
+    """Return the request that flags make. Raises `UsageError`."""
+    request = Request.of({name: value for name, value in said.items() if value not in (None, [])})
+    trust(request.task, request.planner, request.merge, *request.policies)
+    return request
+
+
+_GROUPS = (Common, Request)
 
 
 def _spread(group: type, but: Container[str]) -> list[inspect.Parameter]:
     """Return the fields of a group of options as parameters, `but` those of a command's own."""
-    hints, keyword = typing.get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    if group is Request:
+        defaults = {"task": "plain"}
+        return [
+            inspect.Parameter(name, keyword, default=defaults.get(name), annotation=hint)
+            for name, hint in _REQUEST.items()
+            if name not in but
+        ]
+    hints = typing.get_type_hints(group, include_extras=True)
     fields = [each for each in dataclasses.fields(group) if each.name not in but]
     return [inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name]) for each in fields]

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from ...core.errors import ConfigError, PlaitError
-from ...core.ops import Plugin
+from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
 from ...runtime.plugins.trust import trust
@@ -76,8 +76,7 @@ def configuration(common: Common) -> Check:
 def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
     """Check that the model's tokenizer and chat template are what a planner needs."""
     try:
-        chosen = planned(planner, None, dialect)
-        spec = Plugin.of(chosen) if isinstance(chosen, str) else chosen
+        spec = planned(Request.of({"planner": planner}), None, dialect).planner
         trust(spec)
         warnings = preflight(Plugins().planner(spec), model)
     except PlaitError as error:

@@ -6,24 +6,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table as Shown
 
 from ...core.errors import UsageError
 from ...core.messages import counted
-from ...core.ops import Plugin
 from ...core.plan import Plan
+from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries
 from ...runtime.journal.sessions import place as default_place
 from ...runtime.plugins.loader import Plugins
-from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
 from ..common.dataset import Question, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import Common, Json, RequestOptions, common_options
+from ..common.options import Common, Json, common_options
 from ..common.output import Output, cancellable, opened
 from ..common.session import Session, opened_session
 from ..rollouts.capture import Capture
@@ -94,19 +93,18 @@ def prompts(
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
     as_json: Json = False,
     *,
-    request: RequestOptions,
+    request: Request,
     common: Common,
 ) -> None:
     """Learn declared values from runs that fail. A change is taken only if a paired test on other problems says so.
 
     A value called `text` is put before each request; any other is an option of the planner.
     """
-    trust(request.task)
     versions = versions_of(declared)
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})
-    questions = read_questions(problems, Plugin.of(request.task))
+    questions = read_questions(problems, request.task)
     if len(questions) < 4:
         raise UsageError(
             f"{problems} has {len(questions)} problems: half are to learn from and half to test on, so 4 are least"
@@ -134,13 +132,11 @@ def prompts(
 class _Learner:
     """Runs problems and reflections on one session."""
 
-    def __init__(self, config: Config, request: RequestOptions, concurrency: int) -> None:
+    def __init__(self, config: Config, request: Request, concurrency: int) -> None:
         self._config, self._concurrency = config, concurrency
-        self._options = {name: value for name, value in request.options().items() if value is not None}
-        given = request.planner or config.planner
-        self._planner = given if isinstance(given, Plugin) else Plugin.of(given)
-        named: Sequence[str | Plugin] = self._options.get("policies", ())
-        self._policies = tuple(each if isinstance(each, Plugin) else Plugin.of(each) for each in named)
+        self._request = (
+            request if "planner" in request.model_fields_set else request.updated({"planner": config.planner})
+        )
         self._capture = Capture()
 
     async def run(
@@ -175,16 +171,14 @@ class _Learner:
 
     async def _solve(self, session: Session, values: Values, part: Sequence[Question], stopper: Stopper) -> list[Tried]:
         before = str(values.get("text", ""))
-        planner, policies = applied(self._planner, self._policies, values)
-        given: dict[str, Any] = {**self._options, "planner": planner}
-        if values.get("policy"):
-            given["policies"] = policies
+        planner, policies = applied(self._request.planner, self._request.policies, values)
+        given = self._request.updated({"planner": planner, **({"policies": policies} if values.get("policy") else {})})
         out: list[Tried] = [Tried(0.0)] * len(part)
 
         async def one(item: tuple[int, Question]) -> None:
             place, question = item
             text = f"{before}\n\n{question.text}" if before else question.text
-            answer = await session.orchestrator.run(text, **given)
+            answer = await session.orchestrator.run(given.updated({"text": text}))
             found = self._capture.pop(answer.run)
             right = question.is_right(answer.answer)
             wanted = "" if question.want is None else f"; wanted {json.dumps(question.want)}"

@@ -22,7 +22,7 @@ from ..common.tree import StepTree
 from .cells import Cells
 from .registry import find
 from .session import GivenUp, ReplSession
-from .state import Asked, Turn
+from .state import Manner, Turn
 from .view import Screen
 
 __all__ = ["Repl", "ended", "started"]
@@ -178,9 +178,9 @@ class Repl:
             stream.flush()
 
 
-def started(config: Config, asked: Asked, screen: Screen) -> Repl:
+def started(config: Config, manner: Manner, screen: Screen) -> Repl:
     """Return a conversation that has not begun. Raises `UsageError` for settings that make no sense."""
-    return Repl(ReplSession(config, asked), screen)
+    return Repl(ReplSession(config, manner), screen)
 
 
 async def ended(repl: Repl) -> int:

@@ -15,21 +15,21 @@ from ...runtime.client.config import Config
 from ..common.output import opened
 from .cells import is_complete
 from .conversation import Repl, ended, started
-from .state import Asked
+from .state import Manner
 from .view import Screen
 
 __all__ = ["converse_plainly"]
 
 
-def converse_plainly(config: Config, asked: Asked, source: TextIO | None = None) -> int:
+def converse_plainly(config: Config, manner: Manner, source: TextIO | None = None) -> int:
     """Take lines from `source` (standard input) until it ends or says /quit; return the exit code."""
     with opened(False) as output, asyncio.Runner() as runner:
         screen = Screen(output.stream, errors=sys.stderr)
-        return runner.run(_converse(config, asked, screen, source or sys.stdin))
+        return runner.run(_converse(config, manner, screen, source or sys.stdin))
 
 
-async def _converse(config: Config, asked: Asked, screen: Screen, source: TextIO) -> int:
-    repl = started(config, asked, screen)
+async def _converse(config: Config, manner: Manner, screen: Screen, source: TextIO) -> int:
+    repl = started(config, manner, screen)
     this = asyncio.current_task()
     assert this is not None
     interrupted = False

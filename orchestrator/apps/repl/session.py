@@ -17,8 +17,10 @@ from pydantic import JsonValue
 from ...core.chat import Message
 from ...core.flow import Flow
 from ...core.messages import counted
+from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.record import StepRecord
+from ...core.request import Request
 from ...core.result import Usage
 from ...core.tools.context import Question
 from ...runtime.client.answer import Answer, News
@@ -27,7 +29,7 @@ from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
 from .attachments import Attachment, message_of
-from .state import Asked, Turn
+from .state import Manner, Turn
 
 __all__ = ["GivenUp", "ReplSession", "state_dir"]
 
@@ -60,8 +62,8 @@ class ReplSession:
     The orchestrator is started once and kept; `swap` closes it and makes another. Only one run is under way at a time.
     """
 
-    def __init__(self, config: Config, asked: Asked | None = None) -> None:
-        self.asked = asked or Asked()
+    def __init__(self, config: Config, manner: Manner | None = None) -> None:
+        self.manner = manner or Manner()
         self.turns: list[Turn] = []
         self.head: Turn | None = None
         """The turn that the next question goes on; `None` for a new conversation."""
@@ -159,37 +161,34 @@ class ReplSession:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def options(self) -> dict[str, Any]:
-        """Return the options that the next request is made with: the session's, the conversation before it, and text
-        while it is written, where the planner has the choice."""
-        options = self.asked.options()
-        before = self.head.messages if self.head is not None and self.asked.talking else []
-        if self.asked.system:
-            before = [Message(role="system", content=self.asked.system), *before]
+    def request(self, text: str) -> Request:
+        """Return the request of a question: the session's, with the conversation before it, what is attached, and text
+        while it is written, where the planner has the choice. Raises `UsageError`."""
+        request, fields = self.manner.request, dict[str, Any]()
+        before = self.head.messages if self.head is not None and self.manner.talking else []
+        if self.manner.system:
+            before = [Message(role="system", content=self.manner.system), *before]
+        message = message_of(text, self.attached)
+        if message is not None:
+            text = message.content if isinstance(message.content, str) else ""
+            before = before if text else [*before, message]
         if before:
-            options["messages"] = before
-        if self.agent is not None:
-            return {**options, "planner": self.agent}
-        planner = self.asked.planner or self.config.planner
-        cls: Any = self.plugins.class_of("planner", planner.name)
-        if "stream" in cls.model_fields and "stream" not in planner.options:
-            planner = planner.model_copy(update={"options": {**planner.options, "stream": True}})
-        return {**options, "planner": planner}
+            fields["messages"] = before
+        if self.agent is None:
+            planner = self.manner.given("planner") or self.config.planner
+            cls: Any = self.plugins.class_of("planner", planner.name)
+            if "stream" in cls.model_fields and "stream" not in planner.options:
+                planner = Plugin(name=planner.name, options={**planner.options, "stream": True})
+            fields["planner"] = planner
+        return request.updated({"text": text, **fields})
+
+    def _own(self) -> dict[str, Any]:
+        """Return who answers, in place of a planner by name."""
+        return {} if self.agent is None else {"planner": self.agent}
 
     def plan(self, text: str) -> Plan:
         """Return the first plan for a question, and run nothing. Raises `UsageError`s."""
-        text, options = self._worded(text)
-        return self.orchestrator.plan(text, **options)
-
-    def _worded(self, text: str) -> tuple[str, dict[str, Any]]:
-        """Return a question with what is attached to it, and its options."""
-        options = self.options()
-        message = message_of(text, self.attached)
-        if message is None:
-            return text, options
-        if isinstance(message.content, str):
-            return message.content, options
-        return "", {**options, "messages": [*options.get("messages", ()), message]}
+        return self.orchestrator.plan(self.request(text), **self._own())
 
     async def ask(self, text: str, plan: Plan | None = None) -> Turn:
         """Ask a question, follow its run to the end and return what became of it.
@@ -197,15 +196,16 @@ class ReplSession:
         Raises `UsageError` for what cannot be run, `WorkerError` for workers that cannot start, `GivenUp`.
         """
         self._stop.clear()
-        asked, options = self._worded(text) if plan is None else (text, self.asked.options())
+        request = self.request(text) if plan is None else self.manner.request.updated({"text": text})
         turn = Turn(text, self._written(), planned=plan is not None)
+        own = self._own() if plan is None else {}
         if plan is None:
-            self.orchestrator.plan(asked, **options)  # a question that cannot be asked needs no engine
+            self.orchestrator.plan(request, **own)  # a question that cannot be asked needs no engine
             turn.said, turn.attached = message_of(text, self.attached), self.attached
-            turn.before = self.head if self.asked.talking else None
+            turn.before = self.head if self.manner.talking else None
         try:
             await self._warm()
-            self._handle = handle = await self.orchestrator.submit(asked, plan=plan, watch=True, **options)
+            self._handle = handle = await self.orchestrator.submit(request, plan=plan, watch=True, **own)
             self.attached = []
             turn.run, self.current, self.paused = handle.run, turn, False
             if self._stop.is_set():
@@ -222,7 +222,7 @@ class ReplSession:
             self.watch(None)
 
     def _written(self) -> dict[str, JsonValue]:
-        written = self.asked.written()
+        written = self.manner.written()
         return written if self.agent is None else {**written, "agent": getattr(self.agent, "name", "a flow")}
 
     async def _warm(self) -> None:
@@ -303,7 +303,7 @@ class ReplSession:
     def conversation(self) -> list[Turn]:
         """The questions that the next one goes on, oldest first."""
         found: list[Turn] = []
-        turn = self.head if self.asked.talking else None
+        turn = self.head if self.manner.talking else None
         while turn is not None:
             found.insert(0, turn)
             turn = turn.before

@@ -14,16 +14,16 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from ...core.budget import Budget
 from ...core.chat import Message
-from ...core.errors import PluginError, UsageError
+from ...core.errors import UsageError
 from ...core.ops import Plugin
 from ...core.record import StepRecord
+from ...core.request import Request
 from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
 from ..common.terminal import safe
 from .attachments import Attachment
 
-__all__ = ["Asked", "Turn", "as_markdown", "dump", "load", "spelled"]
+__all__ = ["Manner", "Turn", "as_markdown", "dump", "load", "spelled"]
 
 FORMAT = 1
 _SURE = ("confidence", "tail", "bottom", "lowest")
@@ -47,18 +47,11 @@ def _value(value: JsonValue) -> str:
 
 
 @dataclass(slots=True)
-class Asked:
-    """How requests are made. What is `None` is the configuration's."""
+class Manner:
+    """How questions are asked."""
 
-    task: Plugin | None = None
-    planner: Plugin | None = None
-    policies: tuple[Plugin, ...] | None = None
-    merge: Plugin | None = None
-    n: int | None = None
-    seed: int | None = None
-    budget: Budget | None = None
-    approve: tuple[str, ...] | None = None
-    """Tools whose calls a person has to allow."""
+    request: Request = field(default_factory=Request)
+    """What each question's request says besides its text; what it leaves out is the configuration's."""
     system: str = ""
     """What the model is told before the conversation."""
     talk: bool | None = None
@@ -67,45 +60,33 @@ class Asked:
     @property
     def talking(self) -> bool:
         """Whether the next question goes on the conversation."""
-        return self.talk if self.talk is not None else self.task is None or self.task.name == "plain"
+        return self.talk if self.talk is not None else self.request.task.name == "plain"
 
-    def options(self) -> dict[str, Any]:
-        """Return the options of `AsyncOrchestrator.submit`."""
-        names = ("task", "planner", "policies", "merge", "n", "seed", "budget", "approve")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    def set(self, name: str, value: object) -> None:
+        """Give the request another field; `None`: leave it to the configuration."""
+        self.request = self.request.updated({name: value})
+
+    def given(self, name: str) -> Any:
+        """Return a field that the request says; `None` for one that is left to the configuration."""
+        return getattr(self.request, name) if name in self.request.model_fields_set else None
 
     def written(self) -> dict[str, JsonValue]:
-        """Return it as it is saved."""
-        options = self.options()
-        if self.policies is not None:
-            options["policies"] = [spelled(each) for each in self.policies]
-        for name in ("task", "planner", "merge"):
-            if name in options:
-                options[name] = spelled(options[name])
-        if self.budget is not None:
-            options["budget"] = self.budget.model_dump(exclude_none=True)
-        if self.approve is not None:
-            options["approve"] = list(self.approve)
-        if self.system:
-            options["system"] = self.system
-        if self.talk is not None:
-            options["talk"] = self.talk
-        return options
+        """Return it as it is saved, plugins as people write them."""
+        said: dict[str, Any] = self.request.model_dump(mode="json", exclude_unset=True, exclude={"text"})
+        for name in said.keys() & {"task", "planner", "merge"}:
+            said[name] = spelled(getattr(self.request, name))
+        if "policies" in said:
+            said["policies"] = [spelled(each) for each in self.request.policies]
+        if "budget" in said:
+            said["budget"] = self.request.budget.model_dump(exclude_none=True)
+        more = {"system": self.system or None, "talk": self.talk}
+        return said | {name: value for name, value in more.items() if value is not None}
 
     @classmethod
-    def read(cls, written: dict[str, Any]) -> Asked:
-        """Return what `written` was made of. Raises `PluginError`, `ValidationError`, `TypeError`."""
-        given = dict(written)
-        for name in ("task", "planner", "merge"):
-            if name in given:
-                given[name] = Plugin.of(given[name])
-        if "policies" in given:
-            given["policies"] = tuple(map(Plugin.of, given["policies"]))
-        if "budget" in given:
-            given["budget"] = Budget.model_validate(given["budget"])
-        if "approve" in given:
-            given["approve"] = tuple(map(str, given["approve"]))
-        return cls(**given)
+    def read(cls, written: dict[str, Any]) -> Manner:
+        """Return what `written` was made of. Raises `UsageError`."""
+        own = {name: value for name, value in written.items() if name in ("system", "talk")}
+        return cls(Request.of({name: value for name, value in written.items() if name not in own}), **own)
 
 
 @dataclass(slots=True)
@@ -208,14 +189,14 @@ class Turn:
         return []
 
 
-def dump(turns: Iterable[Turn], asked: Asked, head: Turn | None = None) -> str:
+def dump(turns: Iterable[Turn], manner: Manner, head: Turn | None = None) -> str:
     """Return a conversation as JSON; `head`: the turn that the next question goes on."""
     turns = list(turns)
     places = {id(turn): place for place, turn in enumerate(turns)}
     return json.dumps(
         {
             "plait-conversation": FORMAT,
-            "settings": asked.written(),
+            "settings": manner.written(),
             "head": places.get(id(head)),
             "turns": [
                 {
@@ -235,7 +216,7 @@ def dump(turns: Iterable[Turn], asked: Asked, head: Turn | None = None) -> str:
     )
 
 
-def load(path: Path) -> tuple[list[Turn], Asked, Turn | None]:
+def load(path: Path) -> tuple[list[Turn], Manner, Turn | None]:
     """Read what `dump` wrote: turns, settings, and the turn that the next question goes on. Raises `UsageError` for a
     file that cannot be read or is none of its kind."""
     remedy = "give a file that /save wrote with a name ending in .json"
@@ -257,8 +238,8 @@ def load(path: Path) -> tuple[list[Turn], Asked, Turn | None]:
             turns.append(
                 Turn(each["question"], each["asked"], each["run"], steps, answer, each["planned"], said, before)
             )
-        return turns, Asked.read(written["settings"]), _earlier(turns, written.get("head"))
-    except (ValidationError, PluginError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        return turns, Manner.read(written["settings"]), _earlier(turns, written.get("head"))
+    except (ValidationError, UsageError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         said = str(error).partition("\n")[0]
         raise UsageError(f"{path} is damaged ({type(error).__name__}: {said}): {remedy}") from None
 

@@ -33,7 +33,7 @@ from .cells import is_complete
 from .completion import ReplCompleter
 from .conversation import Repl, ended, started
 from .session import state_dir
-from .state import Asked, spelled
+from .state import Manner, spelled
 from .view import Screen, cut
 
 __all__ = ["Conversation", "converse", "wants_more"]
@@ -46,15 +46,15 @@ _STYLE = Style.from_dict(
 )
 
 
-def converse(config: Config, asked: Asked) -> int:
+def converse(config: Config, manner: Manner) -> int:
     """Hold a conversation on this terminal until the user leaves, and return the exit code."""
     with asyncio.Runner() as runner:
-        return runner.run(_converse(config, asked))
+        return runner.run(_converse(config, manner))
 
 
-async def _converse(config: Config, asked: Asked) -> int:
+async def _converse(config: Config, manner: Manner) -> int:
     screen = Screen(styled=True)
-    talk = Conversation(started(config, asked, screen))
+    talk = Conversation(started(config, manner, screen))
     return await talk.hold()
 
 
@@ -238,14 +238,13 @@ class Conversation:
 
     def _toolbar(self) -> StyleAndTextTuples:
         session = self.session
-        asked, config = session.asked, session.config
-        policies = config.standing_policies if asked.policies is None else asked.policies
-        parts = [self.repl.model, spelled(asked.planner or config.planner)]
-        if asked.task is not None:
-            parts.append(spelled(asked.task))
+        manner, config = session.manner, session.config
+        policies = config.standing_policies if manner.given("policies") is None else manner.request.policies
+        parts = [self.repl.model, spelled(manner.given("planner") or config.planner)]
+        if (task := manner.given("task")) is not None:
+            parts.append(spelled(task))
         parts += ["+" + spelled(each) for each in policies]
-        if asked.budget is not None:
-            parts += [f"{name} {value:g}" for name, value in asked.budget.model_dump(exclude_none=True).items()]
+        parts += [f"{name} {value:g}" for name, value in manner.request.budget.limits.items()]
         if session.agent is not None:
             parts[1] = f"agent {getattr(session.agent, 'name', '')}".rstrip()
         if session.attached:

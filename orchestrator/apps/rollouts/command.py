@@ -15,14 +15,13 @@ import typer
 
 from ...core.errors import ConfigError, UsageError
 from ...core.messages import counted
-from ...core.ops import Plugin
+from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.client.worker_factory import workers as build_workers
 from ...runtime.plugins.loader import Plugins
-from ...runtime.plugins.trust import trust
 from ..common.dataset import read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
-from ..common.options import Common, Json, RequestOptions, common_options
+from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.progress import counting
 from ..common.session import opened_session
@@ -65,7 +64,7 @@ def rollouts(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts.")] = None,
     as_json: Json = False,
     *,
-    request: RequestOptions,
+    request: Request,
     common: Common,
 ) -> None:
     """Run prompts many times and write what a trainer needs of each token; killed, it goes on where it was.
@@ -77,13 +76,11 @@ def rollouts(
         raise UsageError(f"--out {out} has to end in .jsonl or .arrow: that says which of them is written")
     if out.suffix == ".arrow":
         demand_arrow()
-    trust(request.task)
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a rollout is made again from its beginning
     judge = reward_of(reward)
-    questions = read_questions(prompts, Plugin.of(request.task), text, want)[:limit]
-    options = {name: value for name, value in request.options().items() if value is not None}
+    questions = read_questions(prompts, request.task, text, want)[:limit]
     log = out if out.suffix == ".jsonl" else out.with_suffix(".jsonl")
     asked = {
         "branches": branches,
@@ -92,14 +89,14 @@ def rollouts(
         "model": config.model,
         "worker": config.worker,
     }
-    header = {"prompts": _digest(prompts), **asked, "options": {name: str(value) for name, value in options.items()}}
+    header = {"prompts": _digest(prompts), **asked, "request": request.model_dump(mode="json", exclude_unset=True)}
     began = time.monotonic()
     with opened(as_json) as output, Store(log, header) as store:
         found = len(store.done)
         wanted = [each for each in todo(questions, branches) if each.rollout not in store.done]
         if found:
             output.progress.print(f"{counted(found, 'rollout')} are there from an earlier try", markup=False)
-        producer, stopped = Producer(options, judge, config.seed), False
+        producer, stopped = Producer(request, judge, config.seed), False
         if wanted:
             pace = Pace(concurrency, ahead, weights)
             stopped = run_stoppable(lambda stopper: _run(config, wanted, pace, producer, store, output, stopper))

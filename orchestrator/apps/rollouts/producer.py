@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.interfaces import Worker
+from ...core.request import Request
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ..common.concurrently import for_each
@@ -80,12 +81,12 @@ class Producer:
     """Makes rollouts on an orchestrator whose workers are `sampled` ones. It has to `watch` with `capture.take`.
 
     Args:
-        request: options of `submit`.
+        request: how each question is asked.
         reward: judges an answer.
         seed: of all sampling; each branch has a seed of its own, made of it.
     """
 
-    def __init__(self, request: dict[str, Any], reward: Reward, seed: int = 0) -> None:
+    def __init__(self, request: Request, reward: Reward, seed: int = 0) -> None:
         self._request, self._reward, self._seed = request, reward, seed
         self.capture = Capture()
         self.made = Made()
@@ -117,8 +118,8 @@ class Producer:
     async def one(self, orchestrator: AsyncOrchestrator, item: Todo, stopper: Stopper) -> list[Record]:
         """Make one rollout; empty if the user gave it up. One whose run failed has no reward."""
         seed = int.from_bytes(hashlib.blake2b(f"{self._seed}/{item.rollout}".encode(), digest_size=4).digest(), "big")
-        options: dict[str, Any] = {**self._request, "seed": seed}
-        handle = await orchestrator.submit(item.question.text, **options)
+        request = self._request.updated({"text": item.question.text, "seed": seed})
+        handle = await orchestrator.submit(request)
         revoke = stopper.then(handle.cancel)
         try:
             answer = await handle

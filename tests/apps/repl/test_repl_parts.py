@@ -20,7 +20,7 @@ from plait.apps.common.terminal import CleanOutput, safe
 from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import started
-from plait.apps.repl.state import Asked, Turn, dump, load, spelled
+from plait.apps.repl.state import Manner, Turn, dump, load, spelled
 from plait.apps.repl.view import Screen, plan_tree
 from plait.core.ops import Join, Plugin, Text as Part, Think
 from plait.core.plan import Plan, Step
@@ -57,7 +57,7 @@ def test_a_console_obeys_no_text(text):
 
 @pytest.fixture
 def complete(script):
-    repl = started(Config(worker="scripted", script=script("answer: 42")), Asked(), Screen(io.StringIO()))
+    repl = started(Config(worker="scripted", script=script("answer: 42")), Manner(), Screen(io.StringIO()))
     completer = ReplCompleter(repl)
 
     def found(line: str) -> list[str]:
@@ -208,7 +208,7 @@ def test_a_conversation_of_an_earlier_version_is_loaded(tmp_path):
     assert found.sure == "c=2.0"
     assert read.answer is not None
     assert "v done: 2 of 2 votes" in read.answer.explain()
-    path.write_text(dump([read], Asked()))
+    path.write_text(dump([read], Manner()))
     (again,), _, _ = load(path)
     assert (again.steps, again.answer) == (read.steps, read.answer)
 

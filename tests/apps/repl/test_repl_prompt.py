@@ -15,10 +15,11 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from plait.apps.repl.conversation import started
-from plait.apps.repl.state import Asked
+from plait.apps.repl.state import Manner
 from plait.apps.repl.terminal import Conversation, wants_more
 from plait.apps.repl.view import Screen
 from plait.core.ops import Plugin
+from plait.core.request import Request
 from plait.runtime.client.config import Config
 
 ENTER, NEW_LINE, UP, CTRL_C, CTRL_D, TAB = "\r", "\x1b\r", "\x1b[A", "\x03", "\x04", "\t"
@@ -69,7 +70,7 @@ def sit(script):
             with create_pipe_input() as pipe:
                 output = Vt100_Output(drawn, lambda: Size(rows=24, columns=80), term="xterm-256color")
                 with create_app_session(input=pipe, output=output):
-                    talk = Conversation(started(config, Asked(planner=planner), Screen(styled=True)))
+                    talk = Conversation(started(config, Manner(Request(planner=planner)), Screen(styled=True)))
                     holding = asyncio.ensure_future(talk.hold())
                     keys = Keys(talk, pipe, drawn)
                     try:

@@ -14,10 +14,11 @@ import pytest
 
 from plait.apps.repl.attachments import LONGEST, attachment, message_of
 from plait.apps.repl.session import ReplSession
-from plait.apps.repl.state import Asked
+from plait.apps.repl.state import Manner
 from plait.core.chat import ImagePart
 from plait.core.errors import UsageError
 from plait.core.ops import Plugin
+from plait.core.request import Request
 from plait.runtime.client.config import Config
 
 TOOLS = '''
@@ -173,7 +174,7 @@ async def test_the_branches_of_every_planner_are_heard_while_they_are_written(pl
     words = "1. Water is wet and so on.\n2. Light is bright and so on.\n\nanswer: 42"
     config = Config(script=script({"text": words, "tokens_per_second": 2000}), worker="scripted", journal="off")
     name, _, n = planner.partition(":n=")
-    session = ReplSession(config, Asked(planner=Plugin(name=name, options={"n": int(n)} if n else {})))
+    session = ReplSession(config, Manner(Request(planner=Plugin(name=name, options={"n": int(n)} if n else {}))))
     heard: set[str] = set()
     running: set[str] = set()
 

@@ -105,12 +105,9 @@ def _filtered(words: str) -> str:
 
 
 def _stranger(served, handle):
-    from plait.apps.serve.asked import Asked
-    from plait.apps.serve.live import Live
-    from plait.core.ops import Plugin
+    from plait.apps.serve.tenants import ServedRun
 
-    asked = Asked({}, "q", Plugin(name="fixed"), False)
-    return Live(handle, served.service.tenants.everybody, asked)
+    return ServedRun(handle, served.service.tenants.everybody, "q", steps=False)
 
 
 async def test_without_its_key_a_browser_sees_nothing(serve, browser, tmp_path):

@@ -107,7 +107,7 @@ async def _save(repl: Repl, rest: str) -> None:
     path = path_of(rest)
     turns = repl.session.turns
     if path.suffix == ".json":
-        text = dump(turns, repl.session.asked, repl.session.head)
+        text = dump(turns, repl.session.manner, repl.session.head)
     elif path.suffix in (".md", ".markdown", ".txt", ""):
         words = [
             (worded(turn.answer, turn.question, turn.task) or f"no answer ({turn.answer.status})")
@@ -130,13 +130,14 @@ async def _load(repl: Repl, rest: str) -> None:
     if not rest:
         raise UsageError("/load needs a file that /save wrote: /load talk.json")
     path = path_of(rest)
-    turns, asked, head = load(path)
-    refuse(path.name, asked.task, asked.planner, asked.merge, *(asked.policies or ()))
+    turns, manner, head = load(path)
+    request = manner.request
+    refuse(path.name, request.task, request.planner, request.merge, *request.policies)
     repl.session.turns[:] = turns
-    repl.session.asked, repl.session.head = asked, head
+    repl.session.manner, repl.session.head = manner, head
     repl.renamed()
     repl.screen.print(
-        f"{counted(len(turns), 'question')} loaded; settings: {json.dumps(asked.written(), ensure_ascii=False)}"
+        f"{counted(len(turns), 'question')} loaded; settings: {json.dumps(manner.written(), ensure_ascii=False)}"
     )
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from ....core.budget import Budget
 from ....core.errors import UsageError
-from ....core.messages import did_you_mean, explain, first_of_each
+from ....core.messages import did_you_mean
 from ....core.ops import Plugin
 from ....runtime.client.config import BUNDLED_MODEL, Config
 from ..conversation import Repl
@@ -20,22 +18,19 @@ __all__: list[str] = []
 
 @command("budget", "[tokens=N total_tokens=N cost=C seconds=S width=N … | none]", "Hard limits of each run.", "budget")
 async def _budget(repl: Repl, rest: str) -> None:
-    asked = repl.session.asked
+    manner = repl.session.manner
     if rest == "none":
-        asked.budget = None
+        manner.set("budget", None)
     elif rest:
-        given: dict[str, Any] = asked.budget.model_dump() if asked.budget is not None else {}
+        given: dict[str, Any] = manner.request.budget.model_dump()
         for word in rest.replace(",", " ").split():
             name, equals, value = word.partition("=")
             if not equals or name not in Budget.model_fields:
                 near = did_you_mean(name, Budget.model_fields)
                 raise UsageError(f"{word!r} is no limit{near}: write {', '.join(Budget.model_fields)} as tokens=500")
             given[name] = None if value in ("none", "") else value
-        try:
-            asked.budget = Budget.model_validate(given)
-        except ValidationError as error:
-            raise UsageError("; ".join(explain(str(each["loc"][0]), each) for each in first_of_each(error))) from None
-    limits = (asked.budget or Budget()).limits
+        manner.set("budget", given)
+    limits = manner.request.budget.limits
     config = repl.session.config
     for name, value in (("tokens", config.tokens), ("seconds", config.seconds)):
         if value is not None:
@@ -74,19 +69,19 @@ async def _model(repl: Repl, rest: str) -> None:
 
 def _setter(name: str, kind: Literal["planner", "task", "merge"], about: str) -> None:
     async def do(repl: Repl, rest: str) -> None:
-        asked = repl.session.asked
+        manner = repl.session.manner
         if rest in ("none", "default"):
-            setattr(asked, name, None)
+            manner.set(name, None)
         elif rest:
             spec = Plugin.of(rest)
             if kind == "task":
                 repl.session.plugins.class_of("task", spec.name)
             else:
                 getattr(repl.session.plugins, kind)(spec)
-            setattr(asked, name, spec)
+            manner.set(name, spec)
         default: Any = getattr(repl.session.config, name, None)
         repl.screen.print(
-            f"{name}: {spelled(getattr(asked, name) or default) or ('plain' if kind == 'task' else 'the planner’s')}"
+            f"{name}: {spelled(manner.given(name) or default) or ('plain' if kind == 'task' else 'the planner’s')}"
         )
 
     command(name, "[NAME[:k=v,…]]", about, kind)(do)
@@ -99,8 +94,8 @@ _setter("merge", "merge", "How branches become one answer.")
 
 @command("policy", "[NAME[:k=v,…] … | +NAME | -NAME | none]", "What orders, places and prunes steps.", "policy")
 async def _policy(repl: Repl, rest: str) -> None:
-    asked = repl.session.asked
-    now = list(repl.session.config.standing_policies if asked.policies is None else asked.policies)
+    manner, standing = repl.session.manner, repl.session.config.standing_policies
+    now = list(standing if manner.given("policies") is None else manner.request.policies)
     words = cut_words(rest)
     if words and words != ["none"]:
         fresh = [] if words[0][0] not in "+-" else now
@@ -114,20 +109,20 @@ async def _policy(repl: Repl, rest: str) -> None:
                 continue
             repl.session.plugins.policy(spec)
             fresh = [*(each for each in fresh if each.name != spec.name), spec]
-        asked.policies = tuple(fresh)
+        manner.set("policies", fresh)
     elif words:
-        asked.policies = ()
-    used = repl.session.config.standing_policies if asked.policies is None else asked.policies
+        manner.set("policies", ())
+    used = standing if manner.given("policies") is None else manner.request.policies
     repl.screen.print(f"policies: {' '.join(map(spelled, used)) or 'none'}")
 
 
 @command("n", "[N | none]", "How many branches, for planners that have the choice.")
 async def _n(repl: Repl, rest: str) -> None:
-    asked = repl.session.asked
+    manner = repl.session.manner
     if rest == "none":
-        asked.n = None
+        manner.set("n", None)
     elif rest:
         if not rest.isdecimal() or int(rest) < 1:
             raise UsageError(f"{rest!r} is no number of branches: give one from 1 on")
-        asked.n = int(rest)
-    repl.screen.print(f"n: {asked.n or repl.session.config.n or 'the planner’s'}")
+        manner.set("n", int(rest))
+    repl.screen.print(f"n: {manner.request.n or repl.session.config.n or 'the planner’s'}")

@@ -21,14 +21,14 @@ async def _talk(repl: Repl, rest: str) -> None:
     session = repl.session
     match rest:
         case "on" | "off":
-            session.asked.talk = rest == "on"
+            session.manner.talk = rest == "on"
         case "new":
             session.head = None
         case "":
             pass
         case _:
             raise UsageError(f"{rest!r} is none of on, off, new")
-    if not session.asked.talking:
+    if not session.manner.talking:
         repl.screen.print("talk: off, each question stands by itself")
     else:
         repl.screen.print(f"talk: on, {counted(len(session.conversation), 'question')} so far")
@@ -37,8 +37,8 @@ async def _talk(repl: Repl, rest: str) -> None:
 @command("system", "[TEXT | none]", "What the model is told before the conversation.", "text")
 async def _system(repl: Repl, rest: str) -> None:
     if rest:
-        repl.session.asked.system = "" if rest == "none" else rest
-    repl.screen.print(f"system: {repl.session.asked.system or 'nothing'}")
+        repl.session.manner.system = "" if rest == "none" else rest
+    repl.screen.print(f"system: {repl.session.manner.system or 'nothing'}")
 
 
 @command("attach", "[FILE | none]", "Send a file with the next question: a text or an image.", "file", idle=True)
@@ -87,18 +87,21 @@ def _named(agent: Flow) -> str:
 
 @command("approve", "[TOOL … | all | side-effects | none]", "Which calls wait until you allow them.", "text")
 async def _approve(repl: Repl, rest: str) -> None:
-    asked = repl.session.asked
+    manner = repl.session.manner
     if rest == "none":
-        asked.approve = None
+        manner.set("approve", None)
     elif rest:
-        before, asked.approve = asked.approve, tuple(cut_words(rest.replace(",", " ")))
+        before = manner.given("approve")
+        manner.set("approve", cut_words(rest.replace(",", " ")))
         try:
             repl.session.plan("?")
         except PlaitError as error:
             if str(error).startswith("approve"):  # of other trouble the next question will tell
-                asked.approve = before
+                manner.set("approve", before)
                 raise
-    repl.screen.print(f"approve: {', '.join(asked.approve or ()) or 'none, except tools that ask for it themselves'}")
+    repl.screen.print(
+        f"approve: {', '.join(manner.request.approve) or 'none, except tools that ask for it themselves'}"
+    )
 
 
 @command(
