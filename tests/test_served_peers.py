@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from experiments._tools import by_hand, scripted_server, watch
+from experiments._tools import by_hand, contenders, scripted_server, watch
 from experiments._tools.server import scripted
-from experiments.peers import page as peers_page, run as openai_server, samplers, samplers_child
+from experiments.peers import compared, page as peers_page, run as peers, samplers, samplers_child
 from plait.apps.common.problems import Problem, draw, is_right
 from training.check import check
 
@@ -120,8 +120,8 @@ async def test_by_hand_on_the_server_without_a_model(tmp_path: Path) -> None:
     problems = draw(3, 5)
     async with scripted(tmp_path / "log", "--base=0.001", "--each=0") as server:
         async with openai.AsyncOpenAI(base_url=server.url, api_key="none") as client:
-            run = openai_server.each(openai_server.hand(client.completions.create, 64, by_hand.spawn_join))
-            told = await openai_server.measured(server, run, problems, 0)
+            run = contenders.each(peers.hand(client.completions.create, 64, by_hand.spawn_join))
+            told = await contenders.measured(server, run, problems, 0)
             assert server.generated() == pytest.approx(3 * told.tokens, abs=60)
     assert told.solved == 1 and told.requests > 1 and told.tokens > 70 and 0 <= told.late < told.tokens
 
@@ -167,11 +167,11 @@ def test_the_check_of_other_libraries_is_the_exact_one() -> None:
 
 
 def test_the_page_says_what_a_row_lacks_and_what_was_left_out(tmp_path: Path) -> None:
-    told = openai_server.Told(2.0, 0.5, 1000.0, 3.0, 8.0, 20.0)
-    none = openai_server.Told(2.6, 0.5, 900.0, math.nan, math.nan, math.nan)
-    votes = openai_server.VOTES
+    told = contenders.Told(2.0, 0.5, 1000.0, 3.0, 8.0, 20.0)
+    none = contenders.Told(2.6, 0.5, 900.0, math.nan, math.nan, math.nan)
+    votes = contenders.VOTES
     found = {
-        f"by hand, {votes}, {openai_server.WIDE}": [told, told._replace(rate=4.0)],
+        f"by hand, {votes}, {compared.WIDE}": [told, told._replace(rate=4.0)],
         f"ours, {votes}, defaults": [told],
         f"ours in process, {votes}": [none],
         "dspy-majority": [told],
@@ -181,4 +181,4 @@ def test_the_page_says_what_a_row_lacks_and_what_was_left_out(tmp_path: Path) ->
     assert "| ours, votes of 8, defaults | 2.00 | 1.00 (1.00–1.00), aim 1.0 | 50% | 1,000 | 3.0 | 8.0 | 20 |  |" in page
     assert "| 2.60 | 1.30 (1.30–1.30), aim 1.15 | 50% | 900 | – | – | – |" in page
     assert "no check |" in page and "* its_hub-beta: left out: why" in page
-    assert len(json.loads((tmp_path / "peers.json").read_text())) == 4
+    assert len(json.loads((tmp_path / "data" / "peers.json").read_text())) == 4

@@ -27,6 +27,7 @@ __all__ = [
     "Table",
     "branch_of",
     "circumstances",
+    "majority_right",
     "record_of",
 ]
 
@@ -204,3 +205,16 @@ def branch_of(problem: Problem, branch: StepRecord, task: Task, steps: int = 0) 
         "signals": numbers,
         "certainty": None if signals is None or signals.certainty is None else round(signals.certainty, 5),
     }
+
+
+def majority_right(branches: Sequence[Record]) -> float:
+    """Return whether the majority of the branches with an answer is right; the first to reach the lead wins a tie."""
+    counts: dict[str, int] = {}
+    right: dict[str, bool] = {}
+    for branch in branches:
+        if branch["key"] is not None:
+            counts[branch["key"]] = counts.get(branch["key"], 0) + 1
+            right.setdefault(branch["key"], branch["right"])
+    if not counts:
+        return 0.0
+    return float(right[max(counts, key=lambda key: counts[key])])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,22 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-__all__ = ["BRANCHED", "FAMILIES", "HIDDEN", "PUBLIC", "Function", "functions", "mutants", "program_of", "returned"]
+from plait.core.tools.tool import tool
+
+__all__ = [
+    "BRANCHED",
+    "FAMILIES",
+    "HIDDEN",
+    "PUBLIC",
+    "TESTS",
+    "Function",
+    "functions",
+    "mutants",
+    "program_of",
+    "returned",
+    "run_here",
+    "run_python",
+]
 
 PUBLIC, HIDDEN = 1, 40
 """Cases that are told, and cases that grade."""
@@ -237,3 +254,22 @@ def _mutate(node: ast.AST, choice: int) -> bool:
         case _:
             return False
     return True
+
+
+TESTS = 8
+"""Tests that are written for a function."""
+
+
+@tool
+def run_python(code: str) -> dict[str, Any]:
+    """Run a program of ours."""
+    return run_here(code)
+
+
+@lru_cache(maxsize=4096)
+def run_here(code: str) -> dict[str, Any]:
+    """Return what `run_python` of a sandbox would, without one: the programs are ours."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        exec(code, {"__name__": "run"})  # noqa: S102  # a program of ours
+    return {"status": "done", "stdout": out.getvalue()}

@@ -15,7 +15,7 @@ import numpy as np
 
 from plait.apps.common.problems import Problem
 
-from .._tools.base import Condition, Findings, Record, Records, Table, circumstances
+from .._tools.base import Condition, Findings, Record, Records, Table, circumstances, majority_right
 from .._tools.command import command
 from .._tools.countdown import run_study
 from .._tools.plots import Series, lines
@@ -149,8 +149,6 @@ def _row(label: str, runs: Sequence[Record]) -> tuple[list[str], dict[str, Any]]
 
 def _samples(runs: Sequence[Record], found: Findings) -> None:
     """pass@n and cons@n (majority over canonical answers, those without one not voting) of the serial samples."""
-    from ..votes.run import majority_right
-
     rows: list[list[str]] = []
     figures: dict[str, Any] = {}
     for n in range(1, SAMPLES + 1):
@@ -274,8 +272,6 @@ def _solved(runs: Sequence[Record]) -> Estimate:
 
 
 def _sample_series(runs: Sequence[Record], name: str) -> list[Series]:
-    from ..votes.run import majority_right
-
     passed: list[tuple[float, Estimate, str]] = []
     cons: list[tuple[float, Estimate, str]] = []
     for n in range(1, SAMPLES + 1):

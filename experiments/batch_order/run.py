@@ -40,7 +40,7 @@ from plait.apps.common.interrupt import Stopper
 from plait.workers.engine import Engine
 
 from .._tools.measure import interleave, spread
-from ..four_engines.run import BYTES_A_TOKEN, unique, words
+from .._tools.prompts import BYTES_A_TOKEN, unique, words
 
 ROWS, INSTRUCTIONS, DOCUMENTS, PIECE, OWN, ANSWER = 600, 10, 6, 256, 40, 32
 CACHE, UNDER_WAY = 12_000, 64

@@ -9,13 +9,10 @@ of programs and tests, nothing about any model.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -25,7 +22,6 @@ from plait.core.flow import Answerable, Context
 from plait.core.ops import Plugin, Text, Think
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.core.tools.tool import tool
 from plait.planners._shared.functions import problem_of
 from plait.planners.search.code_search import CodeSearch, Searching
 from plait.planners.search.code_search.choose import Evidence, Rule, chosen
@@ -33,13 +29,13 @@ from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 
 from .._tools.command import Given, command
-from .._tools.functions import PUBLIC, Function, functions
+from .._tools.functions import PUBLIC, TESTS, Function, functions, run_here, run_python
 
-__all__ = ["ERRORS", "row_of", "run", "run_here", "run_python"]
+__all__ = ["ERRORS", "row_of", "run"]
 
 RIGHT = 0.3
 """Probability that a fresh program is right."""
-SAMPLES, TESTS = 16, 8
+SAMPLES = 16
 ERRORS = (0.0, 0.1, 0.2, 0.3, 0.4)
 """Probability that a test wants the wrong thing."""
 BUGS = {"three shared bugs": 3, "many different bugs": 1000, "half caught": 1000}
@@ -78,21 +74,6 @@ class _Measured(CodeSearch):
 
 
 _LAST: list[Searching] = []
-
-
-@tool
-def run_python(code: str) -> dict[str, Any]:
-    """Run a program of ours."""
-    return run_here(code)
-
-
-@lru_cache(maxsize=4096)
-def run_here(code: str) -> dict[str, Any]:
-    """Return what `run_python` of a sandbox would, without one: the programs are ours."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        exec(code, {"__name__": "run"})  # noqa: S102  # a program of ours
-    return {"status": "done", "stdout": out.getvalue()}
 
 
 def _answering(function: Function, world: str, error: float, fix: float, seed: int) -> Callable[[Job, Random], Result]:

@@ -21,10 +21,10 @@ from typing import Any
 from plait import AsyncOrchestrator, Config
 from plait.apps.common.problems import draw
 
+from .._tools.contenders import OURS, SEED, Told, column, each, measured, ours
 from .._tools.measure import Row, interleave
 from .._tools.rows import show
 from .._tools.server import Server, scripted, served
-from ..peers.run import OURS, SEED, Told, column, each, measured, ours
 
 ORDER = {"policies": ("breadth-first",)}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -38,8 +38,8 @@ from plait.workers._shared.cached_blocks import CachedBlocks, read
 from plait.workers.engine import Engine
 
 from .._tools.measure import interleave, spread
-from ..four_engines.run import words
-from ..kv_index.run import ANSWER, BLOCK, TOGETHER, Cache
+from .._tools.prompts import words
+from .._tools.vllm_cache import ANSWER, BLOCK, TOGETHER, Cache
 
 WAYS = ("neither", "kv_events", "processor")
 HEADERS, HEADER, OWN, CACHE = 24, 256, 40, 12 << 20

@@ -36,17 +36,16 @@ import psutil
 from plait import AsyncOrchestrator, Config, Join, Plan, Sampling, Step, Think
 from plait.core.ops import Plugin
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait.workers._shared.resources import cpu_dtype, usable_cores
+from plait.workers._shared.resources import usable_cores
 from plait.workers.ray import pool
 
 from .._tools.measure import interleave, spread
+from .._tools.prompts import BYTES_A_TOKEN, unique, words
 
 ENGINES, SLOTS, CACHE, BLOCK = 4, 32, 16_000, 32
 HEADER, OWN, ANSWER, REQUESTS = 63 * BLOCK, 50, 64, 200
 CASES = {"20 headers": 20, "8 headers": 8, "one header": 1, "no header": 0, "turns": 8}
 POLICIES = ("affinity", "least-loaded")
-BYTES_A_TOKEN = 2 * 5 * 128 * (2 if cpu_dtype("auto") == "bfloat16" else 4)
-"""Keys and values of a token: five layers of 128."""
 
 
 @dataclass
@@ -83,11 +82,6 @@ def widened(tokens: int = 4096) -> Iterator[Path]:
         yield Path(folder)
 
 
-def words(rng: random.Random, tokens: int) -> str:
-    """Return a text of so many tokens."""
-    return " ".join(str(rng.randrange(128)) for _ in range(tokens))
-
-
 def prompts(headers: int, rng: random.Random) -> list[str]:
     """Return the prompts of a round, mixed. Without headers each has a long part of its own."""
     if not headers:
@@ -112,17 +106,6 @@ def vote(text: str, seed: int, width: int = 8) -> Plan:
     names = [f"s{i}" for i in range(width)]
     steps = [Step(name=name, op=think(text, seed + i)) for i, name in enumerate(names)]
     return Plan(steps=(*steps, Step(name="vote", op=Join(), needs=tuple(names))), output="vote")
-
-
-def unique(texts: list[str]) -> int:
-    """Return the tokens of the trie of some prompts; a word is a token."""
-    seen: set[int] = set()
-    for text in texts:
-        key = 0
-        for word in text.split():
-            key = hash((key, word))
-            seen.add(key)
-    return len(seen)
 
 
 class Engines:

@@ -16,7 +16,7 @@ from plait.runtime.simulation.latency import Host, saturating, varied
 from plait.runtime.simulation.workload import WorkloadReport, at_rate, simulate_workload
 
 from .._tools.measure import Row
-from ..queueing.run import HALF, MOST, PEAK, SHARE, SLOTS, plans
+from .._tools.traffic import HALF, MOST, PEAK, SHARE, SLOTS, plans
 
 ENGINES, RUNS, SEEDS = 2, 500, (1, 2, 3)
 WITHIN = 12.0

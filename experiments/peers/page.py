@@ -7,12 +7,10 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from .._tools.contenders import IN_FLIGHT, THREADS, Told
 from .._tools.measure import Spread, spread
-
-if TYPE_CHECKING:
-    from .run import Told
+from .compared import goal_of, ratio_of
 
 HEAD = ("contender", "problems/s", "÷ by hand", "solved", "tokens", "late", "requests", "CPU ms", "may not use")
 ABOUT = """# On one server: by hand, other libraries, and plait
@@ -60,8 +58,6 @@ def _ratio(found: Spread, goal: str) -> str:
 
 def page(words: str, problems: int, found: Mapping[str, list[Told]], lacks: Mapping[str, str]) -> str:
     """Return the page in Markdown."""
-    from .run import IN_FLIGHT, THREADS, goal_of, ratio_of
-
     rounds = max(map(len, found.values()))
     facts: dict[str, object] = {
         "python": platform.python_version(),

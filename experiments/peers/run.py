@@ -31,84 +31,36 @@ import math
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from plait import AsyncOrchestrator, Config
 from plait.apps.common.problems import Problem, draw, is_right
 
 from .._tools import by_hand
-from .._tools.measure import Row, Spread, interleave, spread
+from .._tools.contenders import (
+    IN_FLIGHT,
+    OURS,
+    SEED,
+    THREADS,
+    VOTES,
+    Contend,
+    Solve,
+    Told,
+    column,
+    each,
+    measured,
+    ours,
+)
+from .._tools.measure import Row, interleave
 from .._tools.server import Server, scripted, served
 from . import page as peers_page, samplers
+from .compared import GATES, ORDERED, PLAIN, Found, base_of, goal_of, is_local, ratio_of
 
-PROBLEMS, IN_FLIGHT, ROUNDS, SEED = 100, 32, 3, 23
+PROBLEMS, ROUNDS = 100, 3
 CORES = 4
-WIDE, ORDERED = "256 at a time", "64 in order"
-GATES: dict[str, dict[str, Any]] = {
-    WIDE: {"slots": 256, "policies": ()},
-    ORDERED: {"slots": 64, "policies": ("breadth-first",)},
-}
-VOTES, THREADS, PLAIN = "votes of 8", "threads of width 8", "by hand, plain n=8"
-OURS: dict[str, dict[str, Any]] = {
-    VOTES: {"planner": "sample:n=8,temperature=1,max_tokens=512,early=true", "merge": "best-of"},
-    THREADS: {"planner": "threads:width=8"},
-}
 HAND = {VOTES: by_hand.early_votes, THREADS: by_hand.spawn_join}
-Solve = Callable[[Problem, int], Awaitable[tuple[bool, int]]]
-"""Solves a problem with a seed; returns whether it did, and the tokens that it knows to have been generated."""
-
-
-class Told(NamedTuple):
-    """One contender in one round."""
-
-    rate: float
-    """Problems a second."""
-    solved: float
-    """Share."""
-    tokens: float
-    """Generated a problem; this and the next are by the server's or engine's own count."""
-    late: float
-    """Of these, after the problem was solved; nan inside an engine."""
-    requests: float
-    """Sent a problem."""
-    cpu: float
-    """The client's, milliseconds a problem; nan where it holds the engine."""
-
-
-Contend = Callable[[list[Problem], int], Awaitable[tuple[float, float, int, float]]]
-"""Solves problems with seeds from a number on: problems a second, how many were solved, tokens known of, CPU
-seconds."""
-
-
-def each(solve: Solve) -> Contend:
-    """Return a contender that solves `IN_FLIGHT` problems at a time in this process."""
-
-    async def all_of(problems: list[Problem], first: int) -> tuple[float, float, int, float]:
-        room = asyncio.Semaphore(IN_FLIGHT)
-
-        async def one(i: int, problem: Problem) -> tuple[bool, int]:
-            async with room:
-                return await solve(problem, first + i)
-
-        start, cpu = time.perf_counter(), time.process_time()
-        found = await asyncio.gather(*(one(i, problem) for i, problem in enumerate(problems)))
-        rate, cpu = len(problems) / (time.perf_counter() - start), time.process_time() - cpu
-        return rate, sum(solved for solved, _ in found), sum(tokens for _, tokens in found), cpu
-
-    return all_of
-
-
-def ours(orchestrator: AsyncOrchestrator, kind: str) -> Solve:
-    """Return our way of a kind of work."""
-
-    async def solve(problem: Problem, seed: int) -> tuple[bool, int]:
-        answer = await orchestrator.run(problem.text, task="countdown", seed=seed, **OURS[kind])
-        return is_right(problem, answer.answer), answer.total_tokens
-
-    return solve
 
 
 def hand(create: Any, slots: int, run: Any) -> Solve:
@@ -133,19 +85,6 @@ def theirs(way: samplers.Way, python: Path, url: str) -> Contend:
     return all_of
 
 
-async def measured(server: Server, contend: Contend, problems: list[Problem], first: int, local: bool = False) -> Told:
-    """Let a contender solve the problems, and return what it and the server say of it."""
-    await asyncio.to_thread(server.watched)
-    with server.stopped() if local else contextlib.nullcontext():
-        rate, solved, known, cpu = await contend(problems, first)
-    await asyncio.sleep(0.5)  # the last that was given up is on its way
-    seen, count = await asyncio.to_thread(server.watched), len(problems)
-    if local:
-        return Told(rate, solved / count, known / count, math.nan, math.nan, math.nan)
-    tokens, late, requests = (seen[name] / count for name in ("generated", "late", "requests"))
-    return Told(rate, solved / count, tokens, late, requests, 1000 * cpu / count)
-
-
 async def contenders(
     server: Server, stack: contextlib.AsyncExitStack, *, ray: bool, peers: bool, model: bool
 ) -> tuple[dict[str, Contend], dict[str, str]]:
@@ -160,7 +99,7 @@ async def contenders(
         for kind, run in HAND.items():
             made[f"by hand, {kind}, {gate}"] = each(hand(create, settings["slots"], run))
     for (before, after), config in ways(server.url).items():
-        if _local(before) and not (model and (ray or "Ray" not in before)):
+        if is_local(before) and not (model and (ray or "Ray" not in before)):
             continue
         if "two engines" in before and (os.cpu_count() or 1) < CORES:
             lacks[before] = f"left out: three engines in Ray want a core each, and the server one more: {CORES} in all"
@@ -175,9 +114,6 @@ async def contenders(
         else:
             made[way.name], lacks[way.name] = theirs(way, python, server.url), way.means
     return made, lacks
-
-
-Found = dict[str, list[Told]]
 
 
 async def compare(
@@ -204,7 +140,7 @@ async def compare(
                 async def told() -> float:
                     first = len(found.setdefault(name, [])) * count
                     try:
-                        said = await measured(server, contend, problems, first, _local(name))
+                        said = await measured(server, contend, problems, first, is_local(name))
                     except RuntimeError as error:  # of another library
                         lacks[name], said = f"left out: {error}", Told(*[math.nan] * 6)
                     found[name].append(said)
@@ -241,37 +177,6 @@ def ways(url: str) -> dict[tuple[str, str], Config]:
         | {"worker": "ray", "engines": 2, "policies": ("affinity", "breadth-first")},
     }
     return {way: Config.model_validate(settings) for way, settings in found.items()}
-
-
-def _local(name: str) -> bool:
-    return "in process" in name or "Ray" in name
-
-
-def column(told: list[Told], name: str) -> Spread:
-    """Return the spread of one column."""
-    return spread([getattr(one, name) for one in told])
-
-
-def base_of(name: str, found: Found) -> str:
-    """Return the row by hand that a row is compared with."""
-    kind = THREADS if THREADS in name else VOTES
-    gate = next((gate for gate in GATES if name.endswith(gate)), None)
-    bases = [f"by hand, {kind}, {each}" for each in (GATES if gate is None else (gate,))]
-    return max((base for base in bases if base in found), key=lambda base: column(found[base], "rate").median)
-
-
-def ratio_of(name: str, found: Found) -> Spread:
-    """Return the rate of a row ÷ that of its base, taken round by round; nan while the base is not there."""
-    if not any(base.startswith("by hand") and (THREADS in base) == (THREADS in name) for base in set(found) - {PLAIN}):
-        return spread([math.nan])
-    return spread([a.rate / b.rate for a, b in zip(found[name], found[base_of(name, found)], strict=False)])
-
-
-def goal_of(name: str) -> str:
-    """Return what the rate shall be at least, of the base's."""
-    if not name.startswith("ours"):
-        return ""
-    return "1.15" if _local(name) else ("1.4" if THREADS in name else "1.0") if "defaults" in name else ""
 
 
 def rows_of(found: Found) -> list[Row]:

@@ -13,40 +13,17 @@ from __future__ import annotations
 
 from statistics import median
 
-from plait.core import Join, Plan, Plugin, Request, Sampling, Step, Text, Think
+from plait.core import Plugin, Request
 from plait.core.budget import Budget
 from plait.runtime.simulation.latency import Host, saturating, varied
 from plait.runtime.simulation.workload import WorkloadReport, at_rate, simulate_workload
 
 from .._tools.measure import Row
+from .._tools.traffic import DEADLINE, HALF, MOST, PEAK, SHARE, SLOTS, SPEEDS, plans
 
-SPEEDS, SLOTS = (1.0, 1.0, 0.5, 0.25), 16
-PEAK, HALF = 800.0, 13.0
-MOST, SHARE = 400, 0.3
 RUNS, SEEDS = 400, (21, 22, 23)
 LOADS = (0.5, 0.8, 0.95)
 PLACING = ("round-robin", "least-loaded", "affinity", "predictive")
-DEADLINE = 8.0
-
-
-def _think(name: str, text: str, after: str | None = None) -> Step:
-    return Step(name=name, op=Think(prompt=(Text(text=text),), after=after, sampling=Sampling(max_tokens=MOST)))
-
-
-def plans() -> list[tuple[Plan, int, float]]:
-    """Return plans with the number of their thinks and their deadline in seconds."""
-    ask = "What is to be done? " * 10
-    single = Plan(steps=(_think("one", ask),), output="one")
-    names = [f"s{i}" for i in range(4)]
-    vote = Join(), tuple(names)
-    votes = Plan(
-        steps=(*(_think(name, ask) for name in names), Step(name="all", op=vote[0], needs=vote[1])), output="all"
-    )
-    first = [_think(f"a{i}", ask) for i in range(2)]
-    second = [_think(f"b{i}{j}", " Go on.", after=f"a{i}") for i in range(2) for j in range(2)]
-    ends = tuple(step.name for step in second)
-    tree = Plan(steps=(*first, *second, Step(name="all", op=Join(), needs=ends)), output="all")
-    return [(single, 1, DEADLINE), (votes, 4, DEADLINE), (tree, 6, 2 * DEADLINE)]
 
 
 def play(load: float, seed: int, *policies: str | Plugin, limited: bool = False) -> WorkloadReport:

@@ -34,8 +34,8 @@ from typing import Any
 from plait import AsyncOrchestrator, Config
 from plait.core.ops import Plugin
 
+from .._tools.reuse import WORKLOADS, measured
 from .._tools.server import Server, served
-from ..prefix_reuse.run import WORKLOADS, measured
 
 POLICIES = ("round_robin", "cache_aware", "consistent_hash")
 """Of the router."""

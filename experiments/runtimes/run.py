@@ -42,7 +42,7 @@ from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.calibrate import Recorded, fit, recorded
 
-from ..calibration.run import EVERY, CoreTime, Yardstick
+from .._tools.core_time import EVERY, CoreTime, Yardstick
 
 WIDTHS = (2, 4, 8, 16, 32)
 MOST, TOKENS = 32, 256

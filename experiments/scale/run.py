@@ -33,8 +33,8 @@ from training.outline.evaluate import cases
 from .._tools.base import Findings
 from .._tools.command import Given, command
 from .._tools.plain import Plain, command_of, timed
+from .._tools.routes import choices
 from .._tools.statistics import difference, mean, share
-from ..effort.run import choices
 
 __all__ = ["Row", "ask_all", "page_of", "records_of", "rows_of"]
 

@@ -12,8 +12,8 @@ import asyncio
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from plait.tasks.tables.plan import PARAMETERS
 
 from .._tools.command import Given, command
 from .._tools.statistics import share
+from .row import Row
 from .tables import every, exactly, faster, from_calls, ratios, where
 
 __all__ = ["Row", "ask_all", "page_of", "rows_of", "run"]
@@ -94,25 +95,6 @@ def native_calls(text: str) -> list[tuple[str, dict[str, JsonValue]]] | None:
             case _:
                 return None
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One question, asked one way."""
-
-    text: str
-    way: str
-    latency: float
-    failing: float
-    right: bool
-    model_calls: int
-    tool_calls: int
-    tokens: int
-    seconds: float
-    load: float
-    """Threads of the machine that ran or waited for a core."""
-    parts: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Seconds by `PARTS`, and `joiner`: those of the model's last call; empty in rows of older versions."""
 
 
 def planner_of(way: str) -> Planner | Plugin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from plait.tasks.tables.language import read
 from plait.tasks.tables.plan import calls
 
 from .._tools.statistics import mean
-
-if TYPE_CHECKING:
-    from .run import Row
+from .row import Row
 
 __all__ = ["Shape", "every", "exactly", "faster", "from_calls", "ratios", "shape", "where"]
 

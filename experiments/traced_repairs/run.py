@@ -29,9 +29,8 @@ from plait.planners.search.code_search import CodeSearch
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 
-from .._tools.functions import BRANCHED, PUBLIC, Function, functions, returned
+from .._tools.functions import BRANCHED, PUBLIC, TESTS, Function, functions, returned, run_here, run_python
 from .._tools.statistics import difference, mean
-from ..code_search.run import TESTS, run_here, run_python
 
 __all__ = ["REPAIRERS", "Done", "page", "row", "solve", "suspects"]
 

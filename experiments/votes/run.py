@@ -21,7 +21,7 @@ from . import tables
 from .replay import TOP, WINDOW, Outcome, replay_all
 from .rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, SIZES, TOKENS, Rule
 
-__all__ = ["Votes", "majority_right"]
+__all__ = ["Votes"]
 
 WHOLE = 64
 """Samples of a problem that are drawn with the whole vocabulary's log-probabilities."""
@@ -120,19 +120,6 @@ def live_request(rule: Rule) -> dict[str, Any]:
     else:
         planner = f"sample:n={SAMPLES},temperature=1,{planner}"
     return {"planner": planner, "merge": rule.merge, "policies": list(rule.policies)}
-
-
-def majority_right(branches: Sequence[Record]) -> float:
-    """Return whether the majority of the branches with an answer is right; the first to reach the lead wins a tie."""
-    counts: dict[str, int] = {}
-    right: dict[str, bool] = {}
-    for branch in branches:
-        if branch["key"] is not None:
-            counts[branch["key"]] = counts.get(branch["key"], 0) + 1
-            right.setdefault(branch["key"], branch["right"])
-    if not counts:
-        return 0.0
-    return float(right[max(counts, key=lambda key: counts[key])])
 
 
 def main() -> None:

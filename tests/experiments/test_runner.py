@@ -36,6 +36,16 @@ def test_an_experiment_has_what_the_runner_calls(name: str) -> None:
     assert "main" in names - is_async or "run" in is_async
 
 
+def test_no_experiment_imports_another() -> None:
+    for path in FOLDER.rglob("*.py"):
+        home, depth = path.relative_to(FOLDER).parts[0], len(path.relative_to(FOLDER).parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                parts = node.module.split(".")
+                target = parts[0] if node.level == depth else parts[1] if parts[0] == "experiments" else home
+                assert target in {home, "_tools"} or path.name == "__main__.py", f"{path}: {node.module}"
+
+
 def test_the_index_is_what_the_folders_say() -> None:
     spec = importlib.util.spec_from_file_location("index", ROOT / "scripts" / "experiments.py")
     assert spec is not None and spec.loader is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from experiments._tools.base import Findings, Record
+from experiments._tools.base import Findings, Record, majority_right
 from experiments._tools.countdown import write
 from experiments._tools.statistics import difference, mean, pass_at, saving
 from experiments._tools.store import Store
@@ -20,7 +20,6 @@ from experiments.backtrack_or_not.run import SHAPES, BacktrackOrNot, work
 from experiments.votes import run as votes, tables
 from experiments.votes.replay import Outcome, Row, replay, replay_all
 from experiments.votes.rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, Rule
-from experiments.votes.run import majority_right
 from experiments.votes.tables import choose
 from experiments.width.run import Width
 from plait.apps.common.problems import draw

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from experiments.calibration.run import CoreTime
+from experiments._tools.core_time import CoreTime
 
 
 def test_a_slow_second_and_one_that_others_had_count_less() -> None:
