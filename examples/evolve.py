@@ -28,7 +28,7 @@ def main() -> None:
     )
     sandbox = Sandbox("process")  # limits only; Sandbox() takes bubblewrap or a container
     with Orchestrator(workers=[model], tools=sandbox.tools()) as plait:
-        answer = plait.run(json.dumps(PROBLEM), task="code", planner=Evolve(islands=2, generations=4, repeats=3))
+        answer = plait.run(json.dumps(PROBLEM), task="code", planner=Evolve(n=2, rounds=4, repeats=3))
     print(answer.answer)
     print("by", answer.why)
 

@@ -2,7 +2,7 @@
 
 python -m training.shortest problems --count 450 --out problems.jsonl
 plait rollouts problems.jsonl --branches 8 --out r.jsonl --journal runs.plait --task countdown --worker engine \
-    --planner threads:width=8,temperature=1,child_temperature=1
+    --planner threads:n=8,parent.temperature=1,thread.temperature=1
 plait runs export --from runs.plait --out data.jsonl --verified --cheapest 1 --distinct
 python -m training.shortest train --data data.jsonl
 python -m training.shortest evaluate --problems 600 --out experiments/shortest
@@ -43,7 +43,7 @@ from .vocab import ID
 
 START = MODELS / "countdown"
 FOLDER = Path("build/training/shortest")
-PLANNERS = {"asked for 8 threads": "threads:width=8", "asked for 6 threads": "threads:width=6"}
+PLANNERS = {"asked for 8 threads": "threads:n=8", "asked for 6 threads": "threads:n=6"}
 """Ways in which both models are compared, at temperature 0: a model may also be asked for less."""
 PIECE = 50
 """Problems between two exchanges of the weights."""

@@ -34,7 +34,7 @@ IN_FLIGHT, SEED = 32, 23
 VOTES, THREADS = "votes of 8", "threads of width 8"
 OURS: dict[str, dict[str, Any]] = {
     VOTES: {"planner": "sample:n=8,temperature=1,max_tokens=512,early=true", "merge": "best-of"},
-    THREADS: {"planner": "threads:width=8"},
+    THREADS: {"planner": "threads:n=8"},
 }
 Solve = Callable[[Problem, int], Awaitable[tuple[bool, int]]]
 """Solves a problem with a seed; returns whether it did, and the tokens that it knows to have been generated."""

@@ -65,9 +65,9 @@ class Apr:
         for width in HOT:
             hot = f"threads:width={width},settle=false,early=false,temperature=1"
             found.append(Condition(f"threads-{width}-t1", f"threads k={width}, parent T=1", {"planner": hot}))
-        stopped = {"planner": "threads:width=8"}
+        stopped = {"planner": "threads:n=8"}
         found.append(Condition("threads-8-stop", "threads k=8, T=0, stopped at the first verified", stopped))
-        fresh = {"planner": "threads:width=8,settle=false,early=false,fork=false"}
+        fresh = {"planner": "threads:n=8,settle=false,early=false,fork=false"}
         found.append(Condition("threads-8-fresh", "threads k=8, T=0, fresh context", fresh))
         large = [
             Condition(f"{each.key}-large", f"{each.label}, larger model", each.request, model="large")

@@ -36,7 +36,7 @@ PLANNERS = {
         options={
             "search": {"name": "dfs", "options": {"branch": 3, "back": 1}},
             "tools": True,
-            "stop": [],
+            "step": {"stop": []},
             "until": "done",
             "give_up": "give up",
         },

@@ -27,8 +27,8 @@ TIERS = {
     "serial-128": ("one line, 128 tokens at most", "single:max_tokens=128"),
     "serial-256": ("one line, 256 tokens at most", "single:max_tokens=256"),
     "serial": ("one line, 512 tokens at most", "single"),
-    "threads-4": ("threads, 4 a round", "threads:width=4"),
-    "threads-8": ("threads, 8 a round", "threads:width=8"),
+    "threads-4": ("threads, 4 a round", "threads:n=4"),
+    "threads-8": ("threads, 8 a round", "threads:n=8"),
 }
 """By key: what people read, and the planner."""
 LARGE = ("direct", "serial", "threads-8")

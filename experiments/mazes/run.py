@@ -18,6 +18,7 @@ from statistics import fmean, stdev
 from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.ops import Call, Plugin, Text, Think
+from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer
@@ -134,7 +135,7 @@ def solve(maze: Maze, options: dict[str, object], seed: int, most: int = 400) ->
     while not walk.left and walk.starts < most:
         planner = Tree(
             search=Plugin.model_validate({"name": "dfs", "options": options}),
-            scorer=Same(), tools=True, stop=(), until="out by", give_up="give up", nodes=1000,
+            scorer=Same(), tools=True, step=Prompt(stop=()), until="out by", give_up="give up", most=1000,
         )  # fmt: skip
         start = seed * most + walk.starts
         request = Request(text="Find the way out.\n", seed=start)

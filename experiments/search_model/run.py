@@ -197,7 +197,7 @@ class Cell:
         if self.method == "threads":
             table = DIALECT.model_dump()
             dialect = type(DIALECT).model_validate({**table, "join": {**table["join"], "check": False}})
-            planner = Threads(dialect=dialect, width=self.nodes // 12, max_rounds=1, settle=False)
+            planner = Threads(dialect=dialect, n=self.nodes // 12, rounds=1, settle=False)
             return outcome_of(task, planner, threader, number)
         options = options_of(self.method, self.nodes, self.size - 1)
         given = planned(options, self.size, self.nodes, scorer=_scorer(self.scorer))

@@ -110,7 +110,7 @@ class Planner(Frozen):
         """Return about how many steps the options ask for at once; by default what `n_option` says.
 
         A run is refused before `start` if that is more than `MOST_STEPS` and more than its budget's `steps`."""
-        n: object = getattr(self, self.n_option) if self.n_option else None
+        n: object = getattr(self, self.n_option or "n", None)
         return n if isinstance(n, int) else 1
 
     def reader(self, step: Step, brief: Brief) -> Reader:

@@ -146,6 +146,8 @@ def call_model(
         sampling.setdefault("max_tokens", 1)
     if sampling.get("temperature"):
         sampling.setdefault("seed", derive(brief.request.seed, planner, name))
+    else:
+        sampling.pop("seed", None)  # nothing is drawn
     chat = said.pop("chat", brief.task.chat() if after is None else bool(said.get("messages")))
     given = (Text(text=pieces),) if isinstance(pieces, str) and pieces else pieces
     parts = tuple(cast("Sequence[Part]", given))

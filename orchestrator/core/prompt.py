@@ -19,7 +19,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
-from .ops import LogitBias, Part, Sampling, Structured, Text, Thinking
+from .ops import LogitBias, Part, Structured, Text, Thinking
 from .values import Frozen, json_value
 
 __all__ = ["Generation", "Prompt", "Uses"]
@@ -47,7 +47,7 @@ class Generation(Frozen):
     min_p: float | None = Field(default=None, ge=0.0, le=1.0)
     """Leave out tokens less likely than this share of the likeliest one."""
     repetition_penalty: float | None = Field(default=None, gt=0.0)
-    """Above 1 tokens that occurred before become less likely; 1 changes nothing."""
+    """Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858)."""
     presence_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
     """Taken off the logit of each token that the output has already."""
     frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
@@ -123,17 +123,6 @@ class Prompt(Generation):
     def text(self, default: str, /, **fields: str) -> str:
         """Return the same as one text."""
         return "".join(part.text for part in self.parts(default, **fields) if isinstance(part, Text))
-
-    def sampling(self, seed: int | None = None, **more: object) -> Sampling:
-        """Return how the worker samples; `seed` counts where the temperature is not 0. `more` are fields of `Sampling`
-        that are a matter of the planner, not of its user."""
-        names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        names += ("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        given |= {"logit_bias": self.logit_bias} if self.logit_bias else {}
-        given |= {"stop": self.stop} if self.stop else {}
-        given |= {"structured": self.form} if isinstance(self.form, Structured) else {}
-        return Sampling.model_validate({**given, "seed": seed if self.temperature else None, **more})
 
 
 @dataclass(frozen=True, slots=True)

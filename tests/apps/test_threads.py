@@ -12,7 +12,7 @@ REPLIES = [
 ]
 
 
-@pytest.mark.parametrize("planner", [("--planner", "threads"), (), ("--planner", "threads:width=8")])
+@pytest.mark.parametrize("planner", [("--planner", "threads"), (), ("--planner", "threads:n=8")])
 def test_a_dialect_runs_end_to_end_without_a_model(plait, script, planner):
     done = plait(
         "run", "What is 6*7?", *planner, "--dialect", "threadweaver", "--worker", "scripted", "--script",

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from plait.core.errors import FieldError
 from plait.core.interfaces import Planner
-from plait.core.ops import Plugin, Ref, Structured, Text
+from plait.core.ops import Plugin, Ref, Text
 from plait.core.prompt import Generation, Prompt, Uses
 
 
@@ -49,11 +49,3 @@ def test_values_out_of_range_are_refused():
 def test_what_is_left_open_is_another_ones_to_say():
     given = Prompt(temperature=0.0).over(Generation(temperature=1.0, max_tokens=9, stop=("x",)))
     assert (given.temperature, given.max_tokens, given.stop) == (0.0, 9, ("x",))
-
-
-def test_sampling_says_what_the_prompt_says():
-    form = Structured(kind="choice", spec=["a", "b"])
-    sampling = Prompt(max_tokens=3, temperature=0.7, form=form, stop="s", logprobs=2).sampling(seed=5, window=4)
-    assert (sampling.max_tokens, sampling.temperature, sampling.seed) == (3, 0.7, 5)
-    assert (sampling.structured, sampling.stop, sampling.logprobs, sampling.window) == (form, ("s",), 2, 4)
-    assert Prompt(temperature=0.0).sampling(seed=5).seed is None

@@ -95,7 +95,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     options: dict[str, list[dict[str, Any]]] = {
         "llmcompiler": [{"rounds": 3}, {"rounds": 1, "repairs": 0}],
         "skeleton": [{"router": "off"}, {}],
-        "tree": [{"step_tokens": 8192, "nodes": 40}],  # a step is a whole text, also of twice the length
+        "tree": [{"step": {"max_tokens": 8192}, "most": 40}],  # a step is a whole text, also of twice the length
         "takeover": [{"n": 2, "tokens": 8192, "rounds": 8}],
         "scale": [{"records": [[0.1, 1.0]] * 100}],
         "ssr": [{"n": 2, "max_tokens": 8192, "steps": 8}],
@@ -108,7 +108,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
                 "split": "off",
                 "threads": "threadweaver",
                 **few,
-                "options": {"threads": {"max_rounds": 3, "max_threads": 20}},
+                "options": {"threads": {"rounds": 3, "most": 20}},
             },
         ],
         "fixed": [{"plan": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}}],
@@ -116,7 +116,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     for name in module_names("planners"):
         if name == "threads":
             for dialect in module_names("planners/threads/threads/dialects"):
-                small = {"max_rounds": 3, "max_threads": 20}
+                small = {"rounds": 3, "most": 20}
                 asked = COUNTDOWN if dialect == "countdown" else ("plain", PUZZLE)
                 yield f"threads-{dialect}", "threads", {"dialect": dialect, **small}, asked
             continue

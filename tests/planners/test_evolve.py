@@ -51,23 +51,23 @@ def evolved(replies: list[Reply], **options: Any) -> Any:
 def test_a_wrong_program_becomes_right_and_then_fast() -> None:
     replies = [Reply(when="make it faster", text=FAST), Reply(when="It passes 2 of 3 cases", text=SLOW),
                Reply(text=BROKEN)]  # fmt: skip
-    answer = evolved(replies, islands=1, generations=5, top=0, diverse=0, repeats=3)
+    answer = evolved(replies, n=1, rounds=5, top=0, diverse=0, repeats=3)
     assert answer.status == "done", answer.failure
     assert "sorted(items)" in answer.answer and "passes 3 of 3 public cases" in answer.why
     assert "different of 5 programs" in answer.why and " ms " in answer.why
 
 
 def test_without_times_the_first_that_passes_ends_all_islands() -> None:
-    answer = evolved([Reply(when="Improve", text=FAST), Reply(text=BROKEN)], islands=3, generations=50, repeats=0)
+    answer = evolved([Reply(when="Improve", text=FAST), Reply(text=BROKEN)], n=3, rounds=50, repeats=0)
     assert answer.answer is not None and "sorted(items)" in answer.answer
     assert int(answer.why.split(" programs")[0].split()[-1]) < 20
 
 
 def test_programs_that_cannot_be_run_are_failed_and_what_is_not_a_program_is_left_out() -> None:
-    answer = evolved([Reply(text="no program here")], islands=2, generations=2)
+    answer = evolved([Reply(text="no program here")], n=2, rounds=2)
     assert "none of 4 programs defines 'ordered'" in str(answer.failure)
     ending = "```python\ndef ordered(x):\n    import os; os._exit(0)\n```"
-    answer = evolved([Reply(text=ending)], islands=1, generations=2)
+    answer = evolved([Reply(text=ending)], n=1, rounds=2)
     assert answer.answer is not None and "passes 0 of 3" in answer.why
 
 
@@ -79,7 +79,7 @@ def test_lines_that_come_back_are_counted_and_named() -> None:
         Reply(when="Improve", text=other),
         Reply(text=BROKEN),
     ]
-    answer = evolved(replies, islands=1, generations=6, repeats=0, top=0, diverse=0)
+    answer = evolved(replies, n=1, rounds=6, repeats=0, top=0, diverse=0)
     back, added = re.search(r"(\d+) of (\d+) added lines had been taken out before", answer.why).groups()  # type: ignore[union-attr]
     assert 1 <= int(back) < int(added)
 
@@ -138,7 +138,7 @@ def test_programs_are_timed_one_at_a_time() -> None:
 
     model = Scripted([program(i) for i in range(4)])
     with Orchestrator(workers=[model], tools=[run_python], journal=None) as orchestrator:
-        answer = orchestrator.run(PROBLEM, task="code", planner=Evolve(islands=4, generations=1, repeats=1))
+        answer = orchestrator.run(PROBLEM, task="code", planner=Evolve(n=4, rounds=1, repeats=1))
     assert "4 different of 4 programs" in answer.why, answer.failure
     assert most == 1
 
@@ -161,7 +161,7 @@ async def test_hidden_cases_grade_once_and_are_never_seen(right: bool, monkeypat
     model = Scripted([Reply(when="987654", text=""), Reply(text=FAST if right else by_heart)])
     async with AsyncOrchestrator(workers=[model], journal=None) as orchestrator:
         answer = await orchestrator.run(
-            PROBLEM, task="code", planner=Evolve(islands=2, generations=2, repeats=0), tools=list(place.tools())
+            PROBLEM, task="code", planner=Evolve(n=2, rounds=2, repeats=0), tools=list(place.tools())
         )
     assert "passes 3 of 3 public cases" in answer.why
     assert seen and not any("987654" in each for each in seen)
@@ -200,7 +200,7 @@ def test_islands_work_side_by_side_and_exchange_their_best() -> None:
         return code
 
     done = simulate(
-        request, planner=Evolve(islands=3, generations=8, migrate=2, repeats=0), hosts=hosts, outcome=outcome,
+        request, planner=Evolve(n=3, rounds=8, migrate=2, repeats=0), hosts=hosts, outcome=outcome,
         tools=[run_python.spec],
     )  # fmt: skip
     assert done.status == "done", done.failure

@@ -60,7 +60,7 @@ def test_tw_one_bad_thread_does_not_end_the_answer(second: str | Failure, read: 
         "</Thread>\n": "</Parallel> \\boxed{42}",
     }
     worker = TokenWorker(by_ending(replies, LIST), load("threadweaver").tags)
-    answer = run(worker, dialect="threadweaver", child_tokens=300)
+    answer = run(worker, dialect="threadweaver", thread={"max_tokens": 300})
     assert (answer.status, answer.answer) == ("done", "42")
     context = worker.tokenizer.decode(worker.prompts["round-2"])
     assert read in context and "3: three</Thread>" in context and "4: four</Thread>" in context
@@ -69,7 +69,7 @@ def test_tw_one_bad_thread_does_not_end_the_answer(second: str | Failure, read: 
 
 def test_tw_a_thread_has_a_limit_of_its_own_and_so_have_rounds() -> None:
     worker = TokenWorker(by_ending({"</Thread>\n": LIST, ":": " never ends" * 100}, LIST), load("threadweaver").tags)
-    answer = run(worker, dialect="threadweaver", child_tokens=50, max_rounds=2)
+    answer = run(worker, dialect="threadweaver", thread={"max_tokens": 50}, rounds=2)
     assert answer.status == "done"
     steps = {job.step for job in worker.jobs}
     assert sum("child" in step for step in steps) == 8 and not any("round-4" in step for step in steps)

@@ -13,6 +13,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.ops import Join, Plugin, Ref, Text, Think
 from plait.core.plan import Plan, Step
+from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure, Result
 from plait.planners.threads.threads import Threads
@@ -68,7 +69,7 @@ def entries(plan: Plan) -> Sequence[object]:
 
 
 def test_start_is_the_parents_first_leg() -> None:
-    plan = Threads(width=4, parent_tokens=77).start(brief())
+    plan = Threads(n=4, parent=Prompt(max_tokens=77)).start(brief())
     (leg,) = plan.steps
     op = think(plan, "round-1")
     assert leg.expands and plan.output == "round-1"
@@ -78,14 +79,14 @@ def test_start_is_the_parents_first_leg() -> None:
 
 
 def test_without_parallel_it_is_one_serial_line() -> None:
-    (step,) = Threads(parallel=False, serial_tokens=99).start(brief()).steps
+    (step,) = Threads(parallel=False, answer=Prompt(max_tokens=99)).start(brief()).steps
     assert isinstance(step.op, Think) and not step.expands
     assert step.op.prompt == (Text(text="<serial> 8 T36 14 10 8 3 <go>"),)
     assert step.op.sampling.stop == () and step.op.sampling.max_tokens == 99
 
 
 def test_a_spawn_list_becomes_children_a_join_and_the_next_leg() -> None:
-    plan = spawn(Threads(child_tokens=50), f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>")
+    plan = spawn(Threads(thread=Prompt(max_tokens=50)), f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>")
     assert plan is not None
     assert [step.name for step in plan.steps] == ["child-1", "child-2", "join-1", "round-2"]
     assert plan.output == "round-2"
@@ -111,13 +112,13 @@ def test_the_last_round_does_not_spawn() -> None:
     third = spawn(Threads(), f"<spawn> {FIRST} <wait>", "round-3")
     assert third is not None and not third.steps[-1].expands
     assert spawn(Threads(), f"<spawn> {FIRST} <wait>", "round-4") is None
-    assert spawn(Threads(max_rounds=1), f"<spawn> {FIRST} <wait>", "round-2") is None
-    once = spawn(Threads(max_rounds=1), f"<spawn> {FIRST} <wait>")
+    assert spawn(Threads(rounds=1), f"<spawn> {FIRST} <wait>", "round-2") is None
+    once = spawn(Threads(rounds=1), f"<spawn> {FIRST} <wait>")
     assert once is not None and not once.steps[-1].expands
 
 
 def test_seeds_differ_by_place_and_follow_the_request() -> None:
-    planner = Threads(temperature=1.0, child_temperature=0.7)
+    planner = Threads(parent=Prompt(temperature=1.0), thread=Prompt(temperature=0.7))
     text = f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>"
     first = think(planner.start(brief(seed=1)), "round-1").sampling.seed
     assert first == think(planner.start(brief(seed=1)), "round-1").sampling.seed
@@ -181,7 +182,7 @@ def test_bad_items_keep_their_place_and_get_no_child() -> None:
 def test_no_more_children_than_the_width() -> None:
     steps = list(model.moves([14, 10, 8, 3]))[:12]
     text = " ; ".join(f"{model.show(line)} | {x} {y}" for line, (x, y) in steps)
-    plan = spawn(Threads(width=5), f"<spawn> {text} <wait>")
+    plan = spawn(Threads(n=5), f"<spawn> {text} <wait>")
     assert plan is not None
     assert len([step for step in plan.steps if step.name.startswith("child")]) == 5
     assert len(entries(plan)) == 12
@@ -203,7 +204,7 @@ WORD = st.sampled_from(
 
 @given(st.one_of(st.text(max_size=200), st.lists(WORD, max_size=40).map(lambda words: f"{' '.join(words)} <wait>")))
 def test_nothing_that_a_model_writes_breaks_the_reader(text: str) -> None:
-    planner = Threads(width=3, settle=False)
+    planner = Threads(n=3, settle=False)
     reader = planner.reader(Step(name="round-1", op=Think(prompt="?"), expands=True), brief())
     assert all(not reader.feed(text[i : i + 7]) for i in range(0, len(text), 7))
     plan = reader.close(Result(value=text))
@@ -263,7 +264,7 @@ def test_the_trace_of_the_format() -> None:
         assert words[: len(prompt)] == prompt, job.step
         return " ".join(words[len(prompt) :])
 
-    outcome = drive(Threads(width=4, early=False, settle=False), request(), scripted)
+    outcome = drive(Threads(n=4, early=False, settle=False), request(), scripted)
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     assert outcome.finish.result.value == "<hit> 14 - 10 = 4 ; 8 + 4 = 12 ; 12 * 3 = 36 <end>"
     assert " ".join(outcome.contexts["r:round-1/round-2/round-3"]) == TRACE
@@ -285,7 +286,7 @@ def test_the_first_hit_stops_the_other_children() -> None:
     def second_child_first(jobs) -> int:
         return next((i for i, job in enumerate(jobs) if job.step == "r:round-1/round-2/child-2"), 0)
 
-    outcome = drive(Threads(width=4, settle=False), request(), scripted, pick=second_child_first)
+    outcome = drive(Threads(n=4, settle=False), request(), scripted, pick=second_child_first)
     assert outcome.finish.result is not None
     assert outcome.finish.result.value == "<hit> 10 * 3 = 30 ; 30 + 14 = 44 ; 44 - 8 = 36 <end>"
     assert sorted(outcome.cancelled) == [f"r:round-1/round-2/child-{i}" for i in (1, 3, 4)]
@@ -302,7 +303,7 @@ def by_the_trace(prompt: list[str], job: Job) -> str:
 
 
 def test_a_verified_claim_is_the_answer() -> None:
-    outcome = drive(Threads(width=4, early=False), request(), by_the_trace)
+    outcome = drive(Threads(n=4, early=False), request(), by_the_trace)
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     assert outcome.finish.result.value == "<hit> 14 - 10 = 4 ; 8 + 4 = 12 ; 12 * 3 = 36"
     assert Countdown(text=PUZZLE).extract(outcome.finish.result.text) == ["14-10=4", "8+4=12", "12*3=36"]
@@ -319,7 +320,7 @@ def test_a_verified_claim_is_the_answer() -> None:
 
 def test_a_claim_that_cannot_be_judged_is_left_to_the_parent() -> None:
     join = {"goal": "GOAL (?P<answer>.*)", "hit": "{answer}", "none": "-", "separator": ","}
-    planner = Threads.model_validate({"dialect": {"fork": "<go>", "join": join}, "width": 2})
+    planner = Threads.model_validate({"dialect": {"fork": "<go>", "join": join}, "n": 2})
     ask = Request(text="What?", task=Plugin(name="plain"))
     said = {"r:round-1": "well <go>", "r:round-1/child-2": "GOAL 42", "r:round-1/join-1/round-2": "so 42"}
     outcome = drive(planner, ask, lambda words, job: said.get(job.step, "nothing"))
@@ -372,7 +373,7 @@ def test_a_bad_thread_never_costs_the_answer(bad: str | Failure) -> None:
             else (" ".join(words[len(prompt) :]))
         )
 
-    outcome = drive(Threads(width=4, early=False, settle=False), request(), scripted)
+    outcome = drive(Threads(n=4, early=False, settle=False), request(), scripted)
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     # The parent's own words are of the trace no more, so it takes the first solution that it is shown.
     assert outcome.finish.result.value == "<hit> 10 * 3 = 30 ; 30 + 14 = 44 ; 44 - 8 = 36 <end>"

@@ -168,7 +168,7 @@ def test_corrections_and_rounds_end() -> None:
     answer = run(worker, PUZZLE, dialect="apr")
     assert answer.status == "done" and len(worker.jobs) == 33
     worker = TokenWorker(lambda context: SEARCH + CALL if "Sub" not in context[-30:] else CALL)
-    answer = run(worker, PUZZLE, dialect="apr", max_rounds=4)
+    answer = run(worker, PUZZLE, dialect="apr", rounds=4)
     assert answer.status == "done" and sum("child" not in job.step.rpartition("/")[2] for job in worker.jobs) == 5
 
 

@@ -34,8 +34,9 @@ STATES = {
 CALL, WRONG, END = "<Calling Sub Searches>", "<Sub Searches>", "<End Calling Sub Searches>"
 BLOCK = 32  # tokens of a block of the engine's cache
 OPTIONS: dict[str, Any] = {
-    "dialect": "apr", "temperature": 1.0, "child_temperature": 1.0, "parent_tokens": 200, "child_tokens": 40,
-    "max_rounds": 6,
+    "dialect": "apr",
+    "parent": {"temperature": 1.0, "max_tokens": 200}, "thread": {"temperature": 1.0, "max_tokens": 40},
+    "rounds": 6,
 }  # fmt: skip
 
 Searching = tuple[AsyncOrchestrator, Recording, Any]

@@ -120,7 +120,7 @@ def test_threadweaver_with_conclusions() -> None:
 def test_a_bad_thread_is_closed_and_costs_nothing_else(second: str | Failure, read: str) -> None:
     """Peers: one thread cut off or ended by an end of text ends the answer; one that raises throws all work away."""
     worker = TokenWorker(threadweaver(**{"\n<Thread>\n2:": second}), (*load("threadweaver").tags, "<|im_end|>"))
-    answer = run(worker, dialect="threadweaver", child_tokens=64)
+    answer = run(worker, dialect="threadweaver", thread={"max_tokens": 64})
     assert answer.status == "done" and answer.answer == "42"
     joined = worker.tokenizer.decode(worker.prompts["round-2"])
     assert joined.endswith(f"\n<Thread>\n1:{TW_ONE}<Thread>\n2:{read}\n")
@@ -152,7 +152,7 @@ def test_an_unreadable_list_is_left_standing_and_the_model_goes_on() -> None:
 def test_after_the_last_round_lists_are_text() -> None:
     again = TW_LIST + " and \\boxed{41}"
     worker = TokenWorker(threadweaver(**{"</Thread>\n": again}), load("threadweaver").tags)
-    answer = run(worker, dialect="threadweaver", max_rounds=3)
+    answer = run(worker, dialect="threadweaver", rounds=3)
     assert answer.status == "done" and answer.value == again
     assert sum(name.startswith("round") for name in worker.prompts) == 4
     assert sum(job.step.rpartition("/")[2].startswith("child") for job in worker.jobs) == 6
@@ -161,10 +161,10 @@ def test_after_the_last_round_lists_are_text() -> None:
 def test_the_width_and_the_threads_of_a_run_are_bounded() -> None:
     outlines = "".join(f"<Outline> {n}: x</Outline>" for n in range(1, 2_001))
     worker = TokenWorker(lambda text: f"<Outlines>{outlines}</Outlines>" if text == ASK else "x</Thread>", ())
-    answer = run(worker, dialect="threadweaver", parent_tokens=100_000, max_rounds=1)
+    answer = run(worker, dialect="threadweaver", parent={"max_tokens": 100_000}, rounds=1)
     assert answer.status == "done" and sum("child" in job.step for job in worker.jobs) == 50
     worker = TokenWorker(lambda text: TW_LIST if not text.endswith(":") else "x</Thread>", load("threadweaver").tags)
-    answer = run(worker, dialect="threadweaver", max_threads=7)
+    answer = run(worker, dialect="threadweaver", most=7)
     assert answer.status == "done" and sum("child" in job.step.rpartition("/")[2] for job in worker.jobs) == 7
 
 
@@ -311,7 +311,7 @@ def test_blocks_nest_five_deep_and_no_deeper() -> None:
     worker = TokenWorker(
         lambda context: "x</Path>" if context.endswith("<Conclusion>\n") else outlines, load("multiverse").tags
     )
-    answer = run(worker, dialect="multiverse", max_threads=64)
+    answer = run(worker, dialect="multiverse", most=64)
     assert answer.status == "done"
     depths = {name.count(".") + 1 for name in worker.prompts if name.startswith("child")}
     assert depths == {1, 2, 3, 4, 5}
@@ -322,7 +322,7 @@ def test_blocks_nest_five_deep_and_no_deeper() -> None:
 def test_nested_threads_are_bounded_in_all() -> None:
     outlines = "".join(f"<Outline>{n}: a</Outline>" for n in range(20))
     worker = TokenWorker(lambda context: f"<Goal>{outlines}</Goal>", load("multiverse").tags)
-    answer = run(worker, dialect="multiverse", max_threads=200)
+    answer = run(worker, dialect="multiverse", most=200)
     assert answer.status == "done"
     assert sum(job.step.rpartition("/")[2].startswith("child") and "round" not in job.step.rpartition("/")[2]
                for job in worker.jobs) <= 200  # fmt: skip
@@ -336,7 +336,7 @@ def test_parallel_r1_token_for_token() -> None:
         by_ending({"<Path>": "the same</Path>", "<Summary>": "then</Summary> \\boxed{42}"}, "the <Parallel> other"),
         load("parallel-r1").tags,
     )
-    answer = run(worker, dialect="parallel-r1", width=3)
+    answer = run(worker, dialect="parallel-r1", n=3)
     assert answer.answer == "42"
     start = (("put", ASK), ("said", "the <Parallel>"))
     for child in ("child-1", "child-2", "child-3"):

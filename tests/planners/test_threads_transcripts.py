@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from plait.core.ops import Think
+from plait.core.prompt import Prompt
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import load
 from tests.planners.test_threads_dialects import ASK, run
@@ -71,10 +72,10 @@ def test_npr_asks_with_an_instruction_runs_five_plans_and_penalises_repetition()
 
 def test_the_authors_own_instruction_takes_the_place_of_the_dialects() -> None:
     worker = TokenWorker(lambda context: "\\boxed{1}", load("npr").tags)
-    run(worker, dialect="npr", ask="{prompt}\n\nTheir words.", repetition_penalty=1)
+    run(worker, dialect="npr", parent={"template": "{question}\n\nTheir words.", "repetition_penalty": 1})
     assert worker.tokenizer.decode(worker.prompts["round-1"]) == f"{ASK}\n\nTheir words."
     assert {job.op.sampling.repetition_penalty for job in worker.jobs if isinstance(job.op, Think)} == {1.0}
-    with pytest.raises(Exception, match="`ask` needs"):
-        Threads(dialect="npr", ask="no question")
-    with pytest.raises(Exception, match="`ask` needs"):
-        Threads(dialect="apr", ask="{prompt}")
+    with pytest.raises(Exception, match=r"`parent.template` needs"):
+        Threads(dialect="npr", parent=Prompt(template="no question"))
+    with pytest.raises(Exception, match=r"`parent.template` needs"):
+        Threads(dialect="apr", parent=Prompt(template="{question}"))

@@ -26,8 +26,9 @@ from tests.planners.tagged_model import DIALECTS, build
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 OPTIONS: dict[str, Any] = {
-    "temperature": 1.0, "child_temperature": 1.0, "parent_tokens": 150, "child_tokens": 30, "max_rounds": 3,
-    "max_threads": 24, "width": 5,
+    "parent": {"temperature": 1.0, "max_tokens": 150},
+    "thread": {"temperature": 1.0, "max_tokens": 30}, "rounds": 3,
+    "most": 24, "n": 5,
 }  # fmt: skip
 
 

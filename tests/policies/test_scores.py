@@ -71,7 +71,7 @@ def grown(model: Model, scorer: str, depth: int = 2, width: int = 1, **options: 
     """Grow three children a node, two levels deep, and return the tree."""
     planner = Kept(
         search=Plugin(name="beam", options={"keep": 1, "branch": 3}), scorer=Plugin(name=scorer, options=options),
-        depth=depth, nodes=50, width=width,
+        depth=depth, most=50, n=width,
     )  # fmt: skip
     hosts = [Host("host", slots=8)]
     simulate(Request(text="What?", seed=1), planner=planner, hosts=hosts, outcome=model, tools=TOOLS)

@@ -42,10 +42,10 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
         own = OPTIONS.get(name, {})
         yield from ((name, {**own, key: value}) for key, value in counts("planner", name))
     for name in module_names("policies/search"):
-        beam = {"nodes": 100_000}
+        beam = {"most": 100_000}
         for key, value in counts("search", name):
             yield "tree", {**beam, "search": {"name": name, "options": {key: value}}}
-    yield "tree", {"nodes": MANY, "width": 64, "branch": MANY, "propose": "list"}
+    yield "tree", {"most": MANY, "n": 64, "branch": MANY, "propose": "list"}
     yield "blackboard", {"lag": MANY, "rounds": MANY}
     yield "adaptive", {"most": MANY, "probes": MANY}
     yield "adaptive", {"allocate": {"name": "by-saturation", "options": {"most": MANY}}}

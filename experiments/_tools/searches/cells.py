@@ -60,7 +60,7 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
         case "ets":
             return search("ets", budget=wide, limit=96, balance=0.25)
         case "best-first":
-            return {**search("best-first", branch=_branching(2 * nodes, depth)), "width": flown}
+            return {**search("best-first", branch=_branching(2 * nodes, depth)), "n": flown}
         case "dfs":
             options = search("dfs", branch=_branching(nodes, depth), parallel=flown, back=1, diverse=False)
             return {**options, "answers": 0}
@@ -68,9 +68,9 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
             return search("particle", particles=wide)
         case "lats":
             most, fewer = REFLECTIONS.get(nodes, (3, 9))
-            return {**search("lats", reflections=most), "nodes": nodes - fewer, "width": flown}
+            return {**search("lats", reflections=most), "most": nodes - fewer, "n": flown}
         case _:
-            return {**search(name), "width": flown}
+            return {**search(name), "n": flown}
 
 
 def _branching(nodes: int, depth: int) -> int:
@@ -91,7 +91,8 @@ def _lists(nodes: int, depth: int) -> tuple[int, int]:
 
 def planned(options: Mapping[str, object], size: int, nodes: int, **more: object) -> Measured:
     """Return the planner of some options on puzzles of so many numbers."""
-    given: dict[str, object] = {"width": SLOTS, "nodes": nodes, "depth": size - 1, "stop": (";",), "step_tokens": 64}
+    step = {"stop": (";",), "max_tokens": 64}
+    given: dict[str, object] = {"n": SLOTS, "most": nodes, "depth": size - 1, "step": step}
     return Measured.model_validate({**given, **options, **more})
 
 

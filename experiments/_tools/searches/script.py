@@ -18,6 +18,7 @@ from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.interfaces import Planner
 from plait.core.ops import Text, Think
+from plait.core.prompt import Prompt
 from plait.core.result import Result, Usage
 from plait.core.search import Node, Scorer
 from plait.planners.threads.threads import Threads
@@ -223,9 +224,9 @@ def threaded(size: int, nodes: int) -> Planner:
     dialect = _Dialect.model_validate({**table, "item": item, "join": {**table["join"], "check": False}, "rounds": 1})
     return Threads(
         dialect=dialect,
-        width=width,
-        parent_tokens=1024,
-        child_tokens=each + LAST,
+        n=width,
+        parent=Prompt(max_tokens=1024),
+        thread=Prompt(max_tokens=each + LAST),
         early=False,
         settle=False,
         fork=False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import combinations, islice
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
@@ -14,6 +14,7 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import LineOptions, derive
 from plait.core.programs import Cell, harness, outputs, traced
+from plait.core.prompt import Prompt, Uses
 
 from ..._shared.functions import problem_of, shown
 from .choose import Evidence, Rule, chosen, decided, mutual
@@ -36,7 +37,7 @@ _TRACED = 60
 """Lines of a trace."""
 TESTS = """{question}
 
-Do not solve it. Write up to {count} tests for it, one a line, each as JSON: {{"args": [arguments], "want": result}}
+Do not solve it. Write up to {count} tests for it, one a line, each as JSON: {"args": [arguments], "want": result}
 """
 DIFFERENCE = """{question}
 
@@ -50,7 +51,7 @@ Two solutions:
 {b}
 ```
 
-Write one test on which they differ, as one line of JSON: {{"args": [arguments], "want": the right result}}
+Write one test on which they differ, as one line of JSON: {"args": [arguments], "want": the right result}
 """
 
 
@@ -69,8 +70,16 @@ class CodeSearch(Flow):
     repair, 8 tests, 3 pairs.
     """
 
-    n_option: ClassVar[str | None] = "n"
+    answer_prompts: ClassVar[tuple[str, ...]] = ("program",)
 
+    program: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.8)
+    """Writes a program; it is asked the question."""
+    repair: Annotated[Prompt, Uses("failure")] = Prompt(max_tokens=1024, temperature=0.8)
+    """Corrects a program, in the conversation in which it was written."""
+    test: Annotated[Prompt, Uses("question", "count")] = Prompt(max_tokens=1024, temperature=0.0)
+    """Writes tests without seeing a program."""
+    difference: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=1024, temperature=0.0)
+    """Writes a test on which the programs `{a}` and `{b}` differ."""
     n: int = Field(default=8, ge=1)
     """Programs written at first."""
     repairs: int = Field(default=1, ge=0)
@@ -84,10 +93,6 @@ class CodeSearch(Flow):
     trace_guided: bool = False
     """Show a repair what each line did on the public case that failed, as EG-CFG does (arXiv 2506.10948, its guidance
     weight being 1). One run of the program more for each repair."""
-    temperature: float = Field(default=0.8, ge=0.0)
-    """Of the programs; tests are written greedily."""
-    max_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of a program, and of the tests."""
     tool: str = "run_python"
     """The tool that runs programs."""
 
@@ -178,7 +183,7 @@ class Searching:
     async def _sample(self, number: int) -> None:
         """Write a program, and repair it while public cases fail."""
         options, ctx = self._options, self._ctx
-        line = ctx.think(self._question, **self._sampling(f"program-{number}"))
+        line = ctx.think(self._question, options.program, **self._named(f"program-{number}"))
         for repair in range(options.repairs + 1):
             await line
             candidate = self._candidate(line)
@@ -193,13 +198,11 @@ class Searching:
                 if options.trace_guided and repair < options.repairs:
                     failure += await self._trace(candidate)
             if repair < options.repairs:
-                prompt = REPAIR.replace("{failure}", failure)
-                line = line.think(prompt, **self._sampling(f"repair-{number}.{repair + 1}"))
+                pieces = options.repair.parts(REPAIR, failure=failure)
+                line = line.think(pieces, options.repair, **self._named(f"repair-{number}.{repair + 1}"))
 
-    def _sampling(self, name: str) -> LineOptions:
-        options = self._options
-        seed = derive(self._ctx.brief.request.seed, "code-search", name) if options.temperature else None
-        return {"name": name, "max_tokens": options.max_tokens, "temperature": options.temperature, "seed": seed}
+    def _named(self, name: str) -> LineOptions:
+        return {"name": name, "seed": derive(self._ctx.brief.request.seed, "code-search", name)}
 
     def _candidate(self, line: Line) -> Candidate | None:
         task = self._ctx.brief.task
@@ -266,8 +269,9 @@ class Searching:
     # -- tests --------------------------------------------------------------------------------------------------------
 
     def _tests(self) -> Line:
-        prompt = TESTS.format(question=self._question, count=self._options.tests)
-        return self._ctx.think(prompt, name="tests", max_tokens=self._options.max_tokens)
+        prompt = self._options.test
+        pieces = prompt.parts(TESTS, question=self._question, count=str(self._options.tests))
+        return self._ctx.think(pieces, prompt, name="tests")
 
     async def _written(self, asked: Line | None) -> list[Test]:
         if asked is None:
@@ -292,11 +296,12 @@ class Searching:
             clusters_of(pool, [json.dumps(each) for each in inputs]).values(), key=lambda group: -samples_in(group)
         )
         pairs = list(islice(combinations([group[0] for group in groups], 2), self._options.pairs))
+        prompt = self._options.difference
         lines = [
             self._ctx.think(
-                DIFFERENCE.format(question=self._question, a=a.program, b=b.program),
+                prompt.parts(DIFFERENCE, question=self._question, a=a.program, b=b.program),
+                prompt,
                 name=f"difference-{i}",
-                max_tokens=self._options.max_tokens,
             )
             for i, (a, b) in enumerate(pairs, 1)
         ]

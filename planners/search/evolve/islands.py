@@ -22,7 +22,7 @@ __all__ = ["Evolution"]
 PARENT = "\n\nImprove this program:\n\n```python\n{program}\n```\n{verdict}\n"
 OTHERS = "\nOther programs, with what became of them:\n"
 GONE = "\nThese lines were tried before and taken out:\n{lines}\n"
-ASK = "\nWrite the whole new program in a ```python block.\n"
+ASK = "{question}{others}{parent}{gone}\nWrite the whole new program in a ```python block.\n"
 _SHOWN_LINES = 8
 
 
@@ -31,7 +31,7 @@ class Evolution:
 
     def __init__(self, options: EvolveOptions, ctx: Context, question: str, entry: str, public: Cases) -> None:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
-        self.islands = [Grid() for _ in range(options.islands)]
+        self.islands = [Grid() for _ in range(options.n)]
         self._known: dict[str, Awaited[Member]] = {}
         """Every program is run once, whoever writes it."""
         self._gone: dict[str, None] = {}
@@ -59,7 +59,7 @@ class Evolution:
     async def _grow(self, island: int) -> bool:
         """Make the generations of one island. True if a program passes all and time does not count."""
         options, grid = self._options, self.islands[island]
-        for generation in range(1, options.generations + 1):
+        for generation in range(1, options.rounds + 1):
             parent = self._parent(grid)
             try:
                 text = await self._written(island, generation, grid, parent)
@@ -88,29 +88,23 @@ class Evolution:
 
     async def _written(self, island: int, generation: int, grid: Grid, parent: Member | None) -> str:
         options, name = self._options, f"program-{island + 1}.{generation}"
-        prompt = self._question
+        pieces = self._question
         if parent is not None:
             others = [each for each in grid.ranked() if each is not parent]
             shown_others = others[: options.top]
             rest = others[options.top :]
             shown_others += self._ctx.random.sample(rest, min(options.diverse, len(rest)))
-            if shown_others:
-                prompt += OTHERS + "".join(
-                    f"\n```python\n{each.program}\n```\n{_verdict(each)}\n" for each in shown_others
-                )
-            prompt += PARENT.replace("{verdict}", _verdict(parent)).replace("{program}", parent.program)
+            told = "".join(f"\n```python\n{other.program}\n```\n{_verdict(other)}\n" for other in shown_others)
             gone = [line for line in self._gone if line not in parent.program][-_SHOWN_LINES:]
-            prompt += GONE.replace("{lines}", "\n".join(gone)) if gone else ""
-            prompt += ASK
-        line = await self._ctx.think(
-            prompt,
-            name=name,
-            max_tokens=options.max_tokens,
-            temperature=options.temperature,
-            top_p=options.top_p,
-            seed=derive(self._ctx.brief.request.seed, "evolve", name) if options.temperature else None,
-        )
-        return line.text
+            pieces = options.program.parts(
+                ASK,
+                question=self._question,
+                others=OTHERS + told if told else "",
+                parent=PARENT.replace("{verdict}", _verdict(parent)).replace("{program}", parent.program),
+                gone=GONE.replace("{lines}", "\n".join(gone)) if gone else "",
+            )
+        seed = derive(self._ctx.brief.request.seed, "evolve", name)
+        return (await self._ctx.think(pieces, options.program, name=name, seed=seed)).text
 
     def _compare(self, parent: str, child: str) -> None:
         """Keep the history of lines."""

@@ -12,7 +12,7 @@ from plait.core.planning import LineOptions, derive
 from plait.core.search import Node, Scorer, Search, SearchTree
 
 from .calls import Calls, spoken
-from .options import TreeOptions
+from .options import LIST, TreeOptions
 from .vote import choose
 
 __all__ = ["Growth"]
@@ -26,7 +26,7 @@ class Growth:
         self._task = ctx.brief.task
         self._search = cast("Search", ctx.brief.plugin("search", options.search))
         self._scorer = cast("Scorer", ctx.brief.plugin("scorer", options.scorer))
-        self.tree = SearchTree(ctx.random, options.width)
+        self.tree = SearchTree(ctx.random, options.n)
         self._frontier = self._search.frontier(self.tree)
         self._calls = Calls(ctx, self.tree, self._drop) if options.tools else None
         self._lists = self._search.lists if options.propose == "auto" else options.propose == "list"
@@ -45,7 +45,7 @@ class Growth:
 
     async def answer(self) -> Answerable:
         """Grow until the search, a limit or the budget ends it; return the vote of the answers."""
-        await self._ctx.race(self._work() for _ in range(self._options.width))
+        await self._ctx.race(self._work() for _ in range(self._options.n))
         choice = choose(self.answers, self._task, self._options.weight)
         if choice is None:
             raise PlannerError(f"the search found no answer in {self._told()}: give it more nodes, depth or budget")
@@ -81,9 +81,9 @@ class Growth:
     def _next(self) -> Node | None:
         if self._over:
             return None
-        if self._began >= self._options.nodes:
+        if self._began >= self._options.most:
             if not self.tree.pending:
-                self._over = f"the limit of {self._options.nodes} nodes is reached"
+                self._over = f"the limit of {self._options.most} nodes is reached"
             return None
         return self._frontier.take()
 
@@ -118,10 +118,11 @@ class Growth:
 
     async def _listed(self, parent: Node) -> list[Node]:
         """Have the model write a node's next steps, and return them as children."""
-        ask = self._frontier.say(parent) + self._options.list_prompt.replace("{branch}", str(self._options.branch))
-        prompt = [f"{self._question}\n{parent.text}{ask}"]
+        proposal = self._options.proposal
+        ask = self._frontier.say(parent) + proposal.text(LIST, branch=str(self._options.branch))
+        pieces = [f"{self._question}\n{parent.text}{ask}"]
         try:
-            line = await self._ctx.think(prompt, **self._sampling(f"{parent.name}-steps", "next steps"))
+            line = await self._ctx.think(pieces, proposal, **self._named(f"{parent.name}-steps", "next steps"))
         except StepFailed as failed:
             self._spent(failed)
             return []
@@ -144,25 +145,20 @@ class Growth:
 
     def _write(self, parent: Node, name: str, said: str) -> Line:
         """Ask for one step behind a node: token for token where the node's own call can be continued."""
-        sampling = self._sampling(name, "step")
+        prompt, options = self._options.step, self._named(name, "step")
+        if self._options.tools:
+            options["stop"] = (*prompt.stop, "</tool_call>")
         if parent.line is not None:
-            return parent.line.think([parent.seen + said] if parent.seen or said else (), **sampling)
-        return self._ctx.think([self._question, parent.text + said], **sampling)
+            return parent.line.think([parent.seen + said] if parent.seen or said else (), prompt, **options)
+        return self._ctx.think([self._question, parent.text + said], prompt, **options)
 
-    def _sampling(self, name: str, label: str) -> LineOptions:
+    def _named(self, name: str, label: str) -> LineOptions:
         """Return the options of a step's call. Its seed is made of its name, which is its place in the tree."""
-        given = self._options
-        ends = (*given.stop, "</tool_call>") if given.tools else given.stop
-        return {
-            "name": name,
-            "label": label,
-            "max_tokens": given.step_tokens,
-            "temperature": given.temperature,
-            "top_p": given.top_p,
-            "seed": derive(self._ctx.brief.request.seed, "tree", name) if given.temperature else None,
-            "stop": () if label == "next steps" else ends,
-            "logprobs": 1 if self._scorer.logprobs else 0,
-        }
+        seed = derive(self._ctx.brief.request.seed, "tree", name)
+        options: LineOptions = {"name": name, "label": label, "seed": seed}
+        if self._scorer.logprobs:
+            options["logprobs"] = 1
+        return options
 
     # -- what became of a node ----------------------------------------------------------------------------------------
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from plait.core.flow import Flow
 from plait.core.ops import Plugin
+from plait.core.prompt import Prompt, Uses
 
 from ..._shared.steps import OnePlugin
 from .vote import Weight
 
-__all__ = ["TreeOptions"]
+__all__ = ["LIST", "TreeOptions"]
 
 LIST = "\nWrite up to {branch} different next steps, each on a line of its own, and nothing else:\n"
 
@@ -20,33 +21,27 @@ LIST = "\nWrite up to {branch} different next steps, each on a line of its own, 
 class TreeOptions(Flow):
     """The fields of `Tree`."""
 
-    n_option: ClassVar[str | None] = "width"
+    answer_prompts: ClassVar[tuple[str, ...]] = ("step",)
 
+    step: Annotated[Prompt, Uses()] = Prompt(max_tokens=256, temperature=1.0, stop=("\n",))
+    """Writes one step of reasoning behind a node; `stop` ends it. At temperature 0 the children of a node are equal."""
+    proposal: Annotated[Prompt, Uses("branch")] = Prompt(max_tokens=256, temperature=1.0)
+    """With `propose=list`: writes several next steps; `{branch}` is their number."""
     search: OnePlugin = Plugin(name="best-first")
     """The search, by name or as `{"name": …, "options": {…}}`."""
     scorer: OnePlugin = Plugin(name="function")
     """The scorer, by name or as `{"name": …, "options": {…}}`."""
-    width: int = Field(default=16, ge=1)
-    """Most nodes being written or scored at a time."""
-    nodes: int = Field(default=256, ge=1)
+    n: int = Field(default=16, ge=1)
+    """Nodes being written or scored at a time."""
+    most: int = Field(default=256, ge=1)
     """Most nodes in all."""
     depth: int = Field(default=16, ge=1)
     """Most steps of a path; a node as deep that is no answer is a dead end."""
-    step_tokens: int = Field(default=256, ge=1)
-    """Most tokens of one step."""
-    stop: tuple[str, ...] = ("\n",)
-    """Texts that end a step."""
-    temperature: float = Field(default=1.0, ge=0.0)
-    """Of the steps; 0 is greedy and makes the children of a node equal."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Sample from the most likely tokens that together have this probability."""
     propose: Literal["auto", "sample", "list"] = "auto"
     """`sample`: one call a child. `list`: one call writes several next steps, one a line. `auto`: as the search has
     it."""
     branch: int = Field(default=5, ge=1, le=1_000)
     """With `list`: children of a node."""
-    list_prompt: str = LIST
-    """With `list`: asks for next steps; `{branch}` is their number."""
     until: str = ""
     """A step that has this text in it (case apart) ends its path, besides the model's own end."""
     give_up: str = ""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue, model_validator
 
 from plait.core.budget import Budget
 from plait.core.errors import PluginError
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.ops import Join, Plugin, Ref, Sampling, Text, Think, Tokens
+from plait.core.ops import Join, Plugin, Ref, Text, Tokens
 from plait.core.plan import Plan, Step
+from plait.core.planning import call_model
+from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
 
 from ..._shared.seeds import derive
@@ -46,22 +48,26 @@ class Threads(Planner):
     the dialect (see its file), the dialect `countdown`, 256 threads a run.
     """
 
-    n_option: ClassVar[str | None] = "width"
+    answer_prompts: ClassVar[tuple[str, ...]] = ("parent", "answer")
 
+    parent: Annotated[Prompt, Uses("question")] = Prompt()
+    """A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its template takes the
+    place of the dialect's, for a model that was trained with an instruction of its own, such as the one in NPR's
+    repository."""
+    thread: Annotated[Prompt, Uses()] = Prompt()
+    """A thread (a leg of it, if it spawns). What it leaves open is the dialect's; the dialect has its words."""
+    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512)
+    """With `parallel=false`: the one line of reasoning."""
     dialect: str | Dialect = "countdown"
     """The model's dialect by name, or a table of your own."""
-    width: int | None = Field(default=None, ge=1, le=64)
+    n: int | None = Field(default=None, ge=1, le=64)
     """Most threads a round; the prompt asks for as many where it can. Default: the dialect's."""
-    max_threads: int = Field(default=256, ge=1)
+    most: int = Field(default=256, ge=1)
     """Most threads of a run. A round's threads that may spawn threads share half of the rest."""
-    max_rounds: int | None = Field(default=None, ge=1)
+    rounds: int | None = Field(default=None, ge=1)
     """Most rounds of threads; a spawn list beyond them is not run. Default: the dialect's."""
-    max_nesting: int | None = Field(default=None, ge=0)
+    depth: int | None = Field(default=None, ge=0)
     """How deep threads may spawn threads. Default: the dialect's."""
-    parent_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens between two joins of the parent. Default: the dialect's."""
-    child_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of a thread (between two joins, if it spawns). Default: the dialect's."""
     thread_budget: Budget | None = None
     """Limits on each thread of the parent, the threads that it spawns included."""
     join_tokens: int | None = Field(default=None, ge=1)
@@ -72,15 +78,6 @@ class Threads(Planner):
     ask_tokens: int | None = Field(default=None, ge=1)
     """Number of tokens that the prompts ask parent and threads to keep to, in a dialect trained for that. No hard
     limit."""
-    ask: str | None = None
-    """Template of the parent's prompt in place of the dialect's; `{prompt}` stands for the question. For a model that
-    was trained with an instruction of its own, such as the one in NPR's repository."""
-    repetition_penalty: float | None = Field(default=None, gt=0.0)
-    """Of parent and threads. Default: the dialect's; a server that cannot do it needs 1."""
-    temperature: float | None = Field(default=None, ge=0.0)
-    """Of the parent; 0 is greedy. Default: the dialect's."""
-    child_temperature: float | None = Field(default=None, ge=0.0)
-    """Of the threads; 0 is greedy. Default: the dialect's."""
     fork: bool | None = None
     """Whether a thread continues its parent's context or sees only its own header. Default: as the dialect's models
     were trained."""
@@ -93,10 +90,6 @@ class Threads(Planner):
     """Seconds after which a round closes with the threads that are done."""
     parallel: bool = True
     """Off: one line of reasoning without threads, with the task's serial prompt; for comparisons run by run."""
-    serial_tokens: int = Field(default=512, ge=1)
-    """Most tokens of that one line."""
-    stream: bool = False
-    """Send the text of parent and threads while it is being written."""
 
     @model_validator(mode="after")
     def _fits_the_dialect(self) -> Threads:
@@ -107,10 +100,9 @@ class Threads(Planner):
             raise PluginError("threads of this dialect begin afresh, without their parent's context: leave `fork` out")
         if self.ask_threads is not None and self.ask_tokens is not None:
             raise PluginError("`ask_threads` and `ask_tokens` exclude each other: a model was trained to be asked one")
-        if self.ask is not None and ("{prompt}" not in self.ask or type(table).opening is not Dialect.opening):
-            raise PluginError(
-                "`ask` needs {prompt}, where the question goes, and a dialect whose parent begins with a question"
-            )
+        template = self.parent.template
+        if template is not None and ("{question}" not in template or type(table).opening is not Dialect.opening):
+            raise PluginError("`parent.template` needs {question}, and a dialect whose parent begins with a question")
         for option in ("ask_threads", "ask_tokens"):
             if getattr(self, option) is not None and getattr(table, option) is None:
                 raise PluginError(f"models of this dialect were not trained to be asked: leave `{option}` out")
@@ -129,14 +121,13 @@ class Threads(Planner):
         """Return the first leg of the parent."""
         table = self.table
         if not self.parallel:
-            prompt = (Text(text=brief.task.render("serial", self._width)),)
-            sampling = self._sampling(brief, "serial", self.serial_tokens, self._temperature(()), ())
-            op = Think(prompt=prompt, chat=brief.task.chat(), sampling=sampling, stream=self.stream)
-            return Plan(steps=(Step(name="think", op=op),), output="think")
+            pieces = self.answer.parts("{question}", question=brief.task.render("serial", self._width))
+            prompt = self.answer.over(Prompt(temperature=table.temperature))
+            return Plan(steps=(call_model(brief, "threads", "think", pieces, prompt),), output="think")
         text = self._asked() + self._opening(brief)
         if self.ask_threads is not None:
             text = fill(table.ask_threads or "", {"n": str(self.ask_threads)}) + text
-        memo = Memo(left=self.max_threads, notes=table.remember("", text))
+        memo = Memo(left=self.most, notes=table.remember("", text))
         chat = brief.task.chat() and table.chat
         leg = self._leg(Place((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
         if not table.answer:
@@ -147,7 +138,7 @@ class Threads(Planner):
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that waits for the end of a leg or join."""
-        memo = Memo.of(step.state) or Memo(left=self.max_threads)
+        memo = Memo.of(step.state) or Memo(left=self.most)
         joined = Place.of_join(step.name)
         if joined is not None and isinstance(step.op, Join):
             return _JoinReader(self, joined, step, memo, brief)
@@ -263,45 +254,41 @@ class Threads(Planner):
         stop = table.child_stop if place.path else table.stop
         if may_spawn or not (place.path or table.inline):
             stop = (table.fork, *([table.wrong] if table.wrong else []), *stop)
-        tokens = (
-            (self.child_tokens or table.child_tokens) if place.path else (self.parent_tokens or table.parent_tokens)
-        )
-        op = Think(
-            prompt=prompt,
+        told = memo.model_dump(mode="json", exclude_defaults=True) if may_spawn else None
+        return call_model(
+            brief,
+            "threads",
+            place.name,
+            prompt,
+            self._own(self.thread if place.path else self.parent, place.path),
             after=after,
             before=before,
             chat=chat,
-            sampling=self._sampling(brief, place.name, tokens, self._temperature(place.path), stop, after),
-            stream=self.stream,
-        )
-        told = memo.model_dump(mode="json", exclude_defaults=True) if may_spawn else None
-        return Step(name=place.name, op=op, expands=may_spawn, label=label or f"round {place.round}", state=told)
-
-    def _sampling(
-        self,
-        brief: Brief,
-        name: str,
-        tokens: int,
-        temperature: float,
-        stop: tuple[str, ...],
-        after: str | None = None,
-    ) -> Sampling:
-        seed = derive(brief.request.seed, "threads", after or "", name) if temperature else None
-        penalty = self.table.repetition_penalty if self.repetition_penalty is None else self.repetition_penalty
-        return Sampling(
-            max_tokens=tokens,
-            temperature=temperature,
-            repetition_penalty=penalty,
-            seed=seed,
+            # The context that a leg goes on from belongs to its seed: legs of two threads have equal names.
+            seed=derive(brief.request.seed, "threads", after or "", place.name),
             stop=stop,
             keep_stop=bool(stop),
+            expands=may_spawn,
+            label=label or f"round {place.round}",
+            state=told,
+        )
+
+    def _own(self, prompt: Prompt, path: tuple[int, ...]) -> Prompt:
+        """Return how parent or threads are asked, with what the user leaves open as the dialect has it."""
+        table = self.table
+        return prompt.over(
+            Prompt(
+                max_tokens=table.child_tokens if path else table.parent_tokens,
+                temperature=table.child_temperature if path else table.temperature,
+                repetition_penalty=table.repetition_penalty,
+            )
         )
 
     def _opening(self, brief: Brief) -> str:
-        prompt = brief.task.render("threads", self._width)
-        return (
-            self.table.opening(prompt, brief.request.text) if self.ask is None else fill(self.ask, {"prompt": prompt})
-        )
+        question = brief.task.render("threads", self._width)
+        if self.parent.template is not None:
+            return self.parent.text("", question=question)
+        return self.table.opening(question, brief.request.text)
 
     def _asked(self) -> str:
         """Return the words that ask parent and threads to keep to a number of tokens."""
@@ -309,15 +296,9 @@ class Threads(Planner):
             return ""
         return fill(self.table.ask_tokens or "", {"n": str(self.ask_tokens)})
 
-    def _temperature(self, path: tuple[int, ...]) -> float:
-        table = self.table
-        if path:
-            return table.child_temperature if self.child_temperature is None else self.child_temperature
-        return table.temperature if self.temperature is None else self.temperature
-
     @property
     def _width(self) -> int:
-        return self.table.width if self.width is None else self.width
+        return self.table.width if self.n is None else self.n
 
     @property
     def _settles(self) -> bool:
@@ -326,10 +307,10 @@ class Threads(Planner):
 
     @property
     def _nesting(self) -> int:
-        return self.table.nesting if self.max_nesting is None else self.max_nesting
+        return self.table.nesting if self.depth is None else self.depth
 
     def _may_spawn(self, place: Place, memo: Memo) -> bool:
-        rounds = self.table.rounds if self.max_rounds is None else self.max_rounds
+        rounds = self.table.rounds if self.rounds is None else self.rounds
         return place.round <= rounds and len(place.path) <= self._nesting and memo.left > 0
 
 

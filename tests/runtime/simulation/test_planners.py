@@ -34,7 +34,7 @@ def solve(slots: int) -> SimReport:
     request = Request(
         text="3 5 7 11 -> 24",
         task=Plugin(name="countdown"),
-        planner=Plugin(name="threads", options={"width": 8, "early": False}),
+        planner=Plugin(name="threads", options={"n": 8, "early": False}),
     )
     hosts = [Host("a", slots=slots, decode_rate=100.0, prefill_rate=1e12)]
     report = simulate(request, hosts=hosts, outcome=countdown, check=True)

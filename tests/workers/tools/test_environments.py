@@ -10,6 +10,7 @@ import pytest
 from plait import AsyncOrchestrator
 from plait.core.errors import PluginError, ToolError
 from plait.core.ops import Plugin
+from plait.core.prompt import Prompt
 from plait.planners.search.tree import Tree
 from plait.planners.tools.react import React
 from plait.runtime.plugins.loader import Plugins
@@ -103,8 +104,8 @@ SORT = called("bash", command="sort a.txt > b.txt")
 async def test_planners_work_on_it_and_are_graded_by_state(planner: str) -> None:
     chosen: Any = {
         "react": React(),
-        "tree": Tree(search=Plugin(name="dfs", options={"branch": 3, "back": 1}), tools=True, stop=(), until="done",
-                     give_up="give up"),
+        "tree": Tree(search=Plugin(name="dfs", options={"branch": 3, "back": 1}), tools=True,
+                     step=Prompt(stop=()), until="done", give_up="give up"),
         "llmcompiler": "llmcompiler",
     }[planner]  # fmt: skip
     seen = [Reply(text=called("look", command="cat a.txt"), times=1), Reply(text=SORT, times=1), Reply(text="done")]

@@ -27,6 +27,8 @@ __all__ = ["Way", "close_puzzles", "solve_puzzles", "ways"]
 
 _WIDE = 80
 
+_STREAMED = {"parent": {"stream": True}, "thread": {"stream": True}}
+
 
 @dataclass(slots=True)
 class Way:
@@ -51,7 +53,13 @@ def ways() -> list[Way]:
     return [
         Way("single", "one line of reasoning", "single"),
         Way("sample", "a vote: the best of 8 samples, by a verifier", "sample", vote),
-        Way("threads", "threads: the model spawns and joins them itself", "threads", {"stream": True}, keep_tree=True),
+        Way(
+            "threads",
+            "threads: the model spawns and joins them itself",
+            "threads",
+            {"parent": {"stream": True}, "thread": {"stream": True}},
+            keep_tree=True,
+        ),
     ]
 
 
