@@ -114,11 +114,10 @@ def planner(world: World, search: str) -> Tree:
         {
             "search": Plugin(name=search, options={"budget": WIDTH}),
             "scorer": Noisy(auroc=0.9),
-            "width": WIDTH,
-            "nodes": WIDTH * world.depth,
+            "n": WIDTH,
+            "most": WIDTH * world.depth,
             "depth": world.depth,
-            "stop": (world.stop,),
-            "step_tokens": world.tokens,
+            "step": {"stop": (world.stop,), "max_tokens": world.tokens},
             "style": world.style,
         }
     )
