@@ -125,6 +125,8 @@ def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     if inner is None:
         yield path, command
         return
+    if getattr(command, "default", None) is not None:
+        yield path, command.default
     for name, each in inner.items():
         yield from _leaves(each, f"{path} {name}")
 

@@ -27,7 +27,7 @@ _above = os.environ["XDG_STATE_HOME"] if "PYTEST_XDIST_WORKER" in os.environ els
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="plait-state-", dir=_above)
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-# Nor do the tests' processes listen where `plait ctl` looks for those of the user.
+# Nor do the tests' processes listen where `plait runs` looks for those of the user.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="plait-run-")
     atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)

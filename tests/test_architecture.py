@@ -333,7 +333,7 @@ def test_imports_inside_a_folder_are_relative(path: str) -> None:
 # What apps take of Ray is a client of its Jobs API, and its libraries that run an app of ours; never its core's actors.
 OF_RAY = {
     "orchestrator/apps/batch/ray_data.py": ("ray",),
-    "orchestrator/apps/jobs/command.py": ("ray.job_submission",),
+    "orchestrator/apps/job.py": ("ray.job_submission",),
     "orchestrator/apps/serve/ray_serve.py": ("ray.serve",),
 }
 

@@ -24,7 +24,7 @@ FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 NEEDS_MORE = re.compile(
     r"make |countdown --planner threads|--model|--worker ray|--worker engine|--worker http|base.url|BASE_URL|"
     r"plait (demo|job|repl)|"
-    r"\b(RUN|3f9a\w*)\b|vllm|--older-than|--send|plait replay run|plait doctor +#|plait doctor$",
+    r"\b(RUN|3f9a\w*)\b|vllm|--older-than|--send|plait runs replay run|plait doctor +#|plait doctor$",
     re.MULTILINE,
 )  # an engine, a server, a run that is only an example
 

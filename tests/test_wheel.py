@@ -217,8 +217,8 @@ def test_without_extras_it_plans_simulates_runs_and_replays(slim: Installed) -> 
     assert "in virtual time" in slim.run(*start, "simulate", "Why?", "--planner", "sample")
     given = ["--script", "replies.json", "--tools", "tools.py", "--plan", "plan.json", "--journal", "one.sqlite"]
     assert slim.run(*start, "run", *given).startswith('["answer: 42", 42]')
-    assert slim.run(*start, "replay", "one.sqlite").startswith("identical")
-    assert slim.run(*start, "trace", "one.sqlite", "--format", "chrome", "--out", "trace.json")
+    assert slim.run(*start, "runs", "replay", "one.sqlite").startswith("identical")
+    assert slim.run(*start, "runs", "trace", "one.sqlite", "--format", "chrome", "--out", "trace.json")
 
 
 @pytest.mark.parametrize(

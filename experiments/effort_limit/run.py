@@ -5,7 +5,7 @@ How much of an oracle's saving any function of a Countdown puzzle's text can rea
 Greedy search is a function of the puzzle, so its length and that of threads are computed exactly: what a teacher of the
 bundled model would write. On thousands of puzzles networks learn from the text alone which tiers to try in which order,
 from the bundled scorer's probes of the first steps, and from probes of any quality, which are made of the truth and
-noise. What they reach on puzzles held back is what `plait route fit` could reach with such features.
+noise. What they reach on puzzles held back is what `plait learn route` could reach with such features.
 """
 
 from __future__ import annotations

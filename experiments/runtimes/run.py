@@ -5,9 +5,9 @@ How long n samples of a puzzle take: predicted from runs of other puzzles, again
     python -m experiments runtimes --folder FOLDER [--minutes 4] [--report]
 
 Recorded are puzzles by 32 samples, each puzzle alone on the engine. From these come the lengths of each puzzle's
-samples and which of them were right, and the fit of `plait calibrate`: what a step takes by the number of samples that
-are still being written. For other puzzles and n = 2, 4, 8, 16, 32 three times are predicted: until the first sample
-ends, until more than half have, until one is right. The recorded puzzles are averaged, as the next one may be like any.
+samples and which of them were right, and the fit of `plait simulate calibrate`: what a step takes by the number of
+samples still being written. For other puzzles and n = 2, 4, 8, 16, 32 three times are predicted: until the first ends,
+until more than half have, until one is right. The recorded puzzles are averaged, as the next one may be like any.
 Then these are measured. Beside the prediction stand two that leave something out: `one pace` takes a step to last as
 long as that of one sample, though samples slow one another down; `one lot` takes the samples of all puzzles for draws
 of one distribution, though those of one puzzle are alike.

@@ -21,76 +21,135 @@ from .common.output import cancellable
 
 __all__ = ["COMMANDS", "build", "check_words", "main", "run"]
 
-COMMANDS = {
-    "demo": (
-        ".commands.demo",
-        "demo",
-        "Solve puzzles by threads, answer questions by plans of tool calls, split a request.",
-    ),
-    "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
-    "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
-    "compare": (".commands.compare", "compare", "Compare saved results of several planners on the same problems."),
-    "batch": (".batch.command", "batch", "Run every row of a file; killed, it goes on where it was."),
-    "rollouts": (
-        ".rollouts.command",
-        "rollouts",
-        "Run prompts many times and write token-exact records for training; killed, it goes on.",
-    ),
-    "learn": (".learn.command", "app", "Learn from runs: which strategy, which prompt text; with versions to undo."),
-    "route": (".route.command", "app", "Learn from runs which planner a request is worth, for the planner auto."),
-    "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
-    "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
-    "tune": (".commands.tune", "tune", "Choose engines, slots, policy and width for a workload, by simulation."),
-    "calibrate": (".commands.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
-    "replay": (".commands.replay", "replay", "Feed a journal's events to a new machine and compare what it does."),
-    "view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
-    "trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans or as plain JSON."),
-    "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
-    "names": (".commands.names", "names", "List planners, policies, merges, tasks and workers."),
-    "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
-    "version": (".commands.names", "version", "Print the versions of plait and of the libraries below it."),
-    "ctl": (".control.command", "app", "List, watch and steer running runs of this host."),
-    "top": (".control.top", "top", "Show all running runs of this host, live."),
-    "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
-    "mcp": (".mcp.command", "mcp", "Offer plait as tools of the Model Context Protocol."),
-    "job": (".jobs.command", "app", "Run plait commands as jobs on a Ray cluster."),
-    "questions": (".commands.questions", "questions", "List what tools ask people, and answer it, in any process."),
-    "runs": (".commands.runs", "app", "List, show, resume and delete the runs that were written down."),
+COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Start": {
+        "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
+        "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
+        "batch": (".batch.command", "batch", "Run every row of a file; killed, it goes on where it was."),
+        "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
+        "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
+    },
+    "Look": {
+        "runs list": (".commands.runs", "listing", "List the newest runs that were written down."),
+        "runs top": (".control.top", "top", "Show all runs under way, live."),
+        "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
+        "runs watch": (".control.command", "watch", "Follow a run to its end."),
+        "runs questions": (".commands.questions", "questions", "List what tools ask people."),
+        "runs answer": (".commands.questions", "answer", "Answer what a tool asks."),
+        "runs cancel": (".control.command", "cancel", "Give a run up."),
+        "runs prune": (".control.command", "prune", "Give steps of a run up."),
+        "runs pause": (".control.command", "pause", "Start nothing more of a run."),
+        "runs resume": (".commands.runs", "resume", "Go on with a run that is paused or was interrupted."),
+        "runs limit": (".control.command", "limit", "Change a limit of a run."),
+        "runs set": (".control.command", "set_", "Change the slots of a worker, or the log level of processes."),
+        "runs view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
+        "runs trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans, as JSON."),
+        "runs replay": (".commands.replay", "replay", "Feed a journal to a new machine and compare what it does."),
+        "runs export": (".commands.runs", "export", "Write runs that went well as data for supervised training."),
+        "runs gc": (".commands.runs", "gc", "Delete journals that nobody works on."),
+        "names": (".commands.names", "names", "List planners, policies, merges, tasks and workers."),
+        "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
+        "version": (".commands.names", "version", "Print the versions of plait and of the libraries below it."),
+    },
+    "Measure": {
+        "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
+        "eval compare": (".commands.compare", "compare", "Compare saved results of several planners."),
+        "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
+        "simulate tune": (".commands.tune", "tune", "Choose engines, slots, policy and width for a workload."),
+        "simulate calibrate": (".commands.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
+    },
+    "Serve": {
+        "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
+        "mcp": (".mcp.command", "mcp", "Offer plait as tools of the Model Context Protocol."),
+        "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),
+        "job manifest": (".job", "manifest", "Write a plait command as a RayJob of Kubernetes."),
+    },
+    "Research": {
+        "learn strategies": (".learn.command", "strategies", "Count how well strategies did, for `portfolio`."),
+        "learn route": (".route.command", "route", "Fit which planner a request is worth, for `auto`."),
+        "learn numbers": (".learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
+        "learn prompts": (".learn.command", "prompts", "Change prompt texts by reflection on what failed."),
+        "learn show": (".learn.command", "show", "Show the versions of learned values."),
+        "learn diff": (".learn.command", "diff", "Show what changed between two versions."),
+        "learn undo": (".learn.command", "undo", "Go back to the version before the current one."),
+        "learn rollouts": (".rollouts.command", "rollouts", "Write token-exact records of many runs, for training."),
+    },
 }
-"""Name of a command: its module, the function (or group of commands) there, and what `plait --help` says of it."""
+"""By group: the words of a command, its module, the function there, and what `plait --help` says of it.
+
+A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
+FAMILIES = {
+    "runs": "List, show, watch, steer, answer, resume, draw and delete runs: past, and under way.",
+    "learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training.",
+    "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
+}
+"""First words that are no command by themselves, and what `plait --help` says of them."""
+MOVED = {
+    "ctl list": "runs top --once", "ctl events": "runs watch --json", "ctl set": "runs limit` or `plait runs set",
+    "ctl": "runs", "top": "runs top", "questions": "runs questions` and `plait runs answer", "view": "runs view",
+    "trace": "runs trace", "replay": "runs replay", "tune": "simulate tune", "calibrate": "simulate calibrate",
+    "compare": "eval compare", "route fit": "learn route", "route": "learn route", "rollouts": "learn rollouts",
+}  # fmt: skip
+"""Names that commands have no longer: such a command is refused, and the new name said."""
+_FREE = ("job submit", "job manifest")
+"""Commands whose arguments are another command's words."""
 
 
 class _Unloaded(TyperCommand):
     """A command as the list of commands shows it; its module is not imported yet."""
 
+    def __init__(self, words: str, module: str, attribute: str, about: str, panel: str | None) -> None:
+        super().__init__(words.split()[-1], help=about, rich_help_panel=panel)
+        self._words, self._module, self._attribute = words, module, attribute
+
     def loaded(self) -> Any:
         """Import the module and return the command itself."""
-        assert self.name is not None
-        module, attribute, _ = COMMANDS[self.name]
-        found = getattr(importlib.import_module(module, __package__), attribute)
-        if not isinstance(found, typer.Typer):
-            single = _new_app()
-            single.command(self.name)(cancellable(found))
-            found = single
-        command = typer.main.get_command(found)
+        single = _new_app()
+        free = {"allow_extra_args": True, "ignore_unknown_options": True} if self._words in _FREE else None
+        function = getattr(importlib.import_module(self._module, __package__), self._attribute)
+        single.command(self.name, context_settings=free)(cancellable(function))
+        command = typer.main.get_command(single)
         command.name = self.name
+        more = [words for group in COMMANDS.values() for words in group if words.startswith(f"{self._words} ")]
+        if more:
+            command.epilog = f"See also: {', '.join(f'plait {words}' for words in more)}."
         return command
 
 
 class LazyGroup(TyperGroup):
     """A group that imports the module of a command when the command is called."""
 
+    default: TyperCommand | None = None
+    """What its name alone is."""
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the words name, and the words after it."""
+        if ctx.parent is None and args and args[0] not in self.commands:
+            self._refuse_moved(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
-        if isinstance(command, _Unloaded):
-            command = command.loaded()
-        return name, command, rest
+        if (
+            isinstance(command, LazyGroup)
+            and command.default is not None
+            and (not rest or rest[0] not in command.commands)
+        ):
+            command = command.default
+        return name, command.loaded() if isinstance(command, _Unloaded) else command, rest
+
+    def _refuse_moved(self, ctx: Any, args: list[str]) -> None:
+        now = MOVED.get(" ".join(args[:2])) or MOVED.get(args[0])
+        if now == "runs" and len(args) > 1:
+            now = f"runs {args[1]}"
+        if now is not None:
+            ctx.fail(f"`plait {args[0]}` has another name now: `plait {now}`")
 
     def load_all(self) -> None:
         """Import every command, for a listing of all their options."""
         for name, command in self.commands.items():
-            if isinstance(command, _Unloaded):
+            if isinstance(command, LazyGroup):
+                command.load_all()
+                if isinstance(command.default, _Unloaded):
+                    command.default = command.default.loaded()
+            elif isinstance(command, _Unloaded):
                 self.commands[name] = command.loaded()
 
 
@@ -127,9 +186,28 @@ def build() -> LazyGroup:
     app.callback()(_root)
     group = typer.main.get_command(app)
     assert isinstance(group, LazyGroup)
-    for name, (_, _, about) in COMMANDS.items():
-        group.add_command(_Unloaded(name, help=about))
+    for panel, commands in COMMANDS.items():
+        for words, (module, attribute, about) in commands.items():
+            first, _, second = words.partition(" ")
+            command = _Unloaded(words, module, attribute, about, None if second else panel)
+            if second:
+                _family(group, first, panel).add_command(command)
+            else:
+                group.add_command(command)
     return group
+
+
+def _family(group: LazyGroup, name: str, panel: str) -> LazyGroup:
+    """Return the group of the commands that begin with a word; what stood there alone becomes its default."""
+    there = group.commands.get(name)
+    if isinstance(there, LazyGroup):
+        return there
+    about = there.help if there is not None else FAMILIES[name]
+    family = LazyGroup(name=name, help=about, no_args_is_help=True, rich_help_panel=panel,
+                       context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
+    family.default = there if isinstance(there, _Unloaded) else None
+    group.add_command(family)
+    return family
 
 
 def _new_app(**options: Any) -> typer.Typer:

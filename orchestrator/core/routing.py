@@ -1,5 +1,5 @@
 """Which of several planners a request is worth: features of its text, what each planner would achieve, and in which
-order to try them. Pure arithmetic; `plait route fit` finds the numbers.
+order to try them. Pure arithmetic; `plait learn route` finds the numbers.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class ByComplexity(Planner):
     to the one whose expected worth is largest, the chance of a right answer less `price` a token.
 
     The chance is a logistic regression on features of the request's text (length, numbers, names, questions, tools that
-    it mentions), fitted by `plait route fit` to recorded runs. Where the task has a verifier, an answer that it finds
+    it mentions), fitted by `plait learn route` to recorded runs. Where the task has a verifier, an answer that it finds
     wrong goes on to the next tier of the order that is worth most; tiers that are not worth their price are left out.
     The value of `why` names the tiers, the chances and the tier that answered.
 

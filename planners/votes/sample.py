@@ -29,7 +29,7 @@ class Sample(Planner):
 
     n: int = Field(default=8, ge=1)
     """Samples, each a model call of its own, so that each can be stopped alone. `auto`: as many as end within the run's
-    `seconds`, by what `plait calibrate` has found."""
+    `seconds`, by what `plait simulate calibrate` has found."""
     temperature: float = Field(default=1.0, ge=0.0)
     """0 is greedy, and makes all samples the same."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)

@@ -17,8 +17,8 @@ __all__ = ["Runtime"]
 class Runtime(Allocator):
     """The most branches of which `share` have ended within `latency` seconds, with probability `quantile`: order
     statistics of the probes' lengths (arXiv 2403.08790) at the pace of an engine that decodes all of them together, a
-    step of n sequences taking `fixed + each * n` seconds. `plait calibrate` tells both. `most` and `tokens` cap the
-    number.
+    step of n sequences taking `fixed + each * n` seconds. `plait simulate calibrate` fits both. `most` and `tokens`
+    cap the number.
 
     Without a probe that ended nothing is predicted, and no branch follows.
     """

@@ -76,7 +76,7 @@ CASES = {
     "a wrong value": (["run", "q", "--n", "some"], ["integer", "--n", "plait run --help"]),
     "too small a value": (["run", "q", "--tokens", "0"], ["--tokens", "greater than or equal to 1"]),
     "two planners": (["run", "q", "--planner", "single", "--plan", "p.json"], ["--planner and --plan"]),
-    "a journal that is not there": (["replay", "none.db"], ["none.db"]),
+    "a journal that is not there": (["runs", "replay", "none.db"], ["none.db"]),
     "an unknown kind": (["names", "wizards"], ["'wizards'", "planner"]),
     "a policy compared with itself": (["simulate", "q", "--policy", "fifo", "--policy", "fifo"], ["twice"]),
 }

@@ -270,7 +270,7 @@ def test_several_planners_are_compared_problem_by_problem(plait, problems, solve
     assert [each["planner"] for each in done.json["planners"]] == ["single", "sample:n=3"]
     table = plait(*given, *both)
     assert "sample:n=3" in table.out and "+0.0 (+0.0 to +0.0)" in table.out and "3.00" in table.out
-    again = plait("compare", "both.jsonl", "--plot", "plot.png", "--json")
+    again = plait("eval", "compare", "both.jsonl", "--plot", "plot.png", "--json")
     assert again.json["compared"] == done.json["compared"]
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
@@ -280,9 +280,9 @@ def test_saved_results_of_other_problems_or_none_are_refused(plait, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
     (tmp_path / "b.jsonl").write_text(json.dumps({**line, "text": "b"}) + "\n")
     (tmp_path / "c.jsonl").write_text('{"no": "result"}\n')
-    refused = plait("compare", "a.jsonl", "b.jsonl", "--json")
+    refused = plait("eval", "compare", "a.jsonl", "b.jsonl", "--json")
     assert refused.code == 2 and "no problem in common" in refused.json["error"]
-    refused = plait("compare", "a.jsonl", "c.jsonl", "--json")
+    refused = plait("eval", "compare", "a.jsonl", "c.jsonl", "--json")
     assert refused.code == 2 and "line 1, is no result" in refused.json["error"]
 
 

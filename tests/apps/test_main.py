@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from plait.apps.main import COMMANDS, build
+from plait.apps.main import COMMANDS, FAMILIES, MOVED, build
 
 Plait = Callable[..., Any]
+WORDS = [words for commands in COMMANDS.values() for words in commands]
+TOP = list(dict.fromkeys(words.split()[0] for words in WORDS))
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
@@ -26,24 +28,47 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
         "plait.apps.common", "plait.apps.common.guard", "plait.apps.common.output", "plait.apps.common.terminal",
         "plait.apps.main",
     ]  # fmt: skip
-    for name in COMMANDS:
+    for name in (*TOP, *COMMANDS):
         assert any(f" {name} " in line for line in shown)
+    assert len(TOP) <= 18
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*WORDS, *FAMILIES])
 def test_each_command_of_the_table_is_there_and_has_help(name: str, plait: Plait) -> None:
-    done = plait(name, "--help")
+    done = plait(*name.split(), "--help")
     assert done.code == 0
     assert f"Usage: plait {name}" in done.out
+
+
+def test_a_command_that_begins_others_names_them_and_leaves_them_alone(plait: Plait) -> None:
+    said = plait("simulate", "--help").out
+    assert "plait simulate tune" in said and "plait simulate calibrate" in said
+    assert plait("simulate", "tune", "--help").out.startswith("Usage: plait simulate tune", 1) or "tune" in said
+    assert "in virtual time" in plait("simulate", "tunes and operas", "--planner", "sample").out
+
+
+@pytest.mark.parametrize(("old", "now"), MOVED.items())
+def test_a_name_that_a_command_had_is_refused_with_the_new_one(old: str, now: str, plait: Plait) -> None:
+    done = plait(*old.split(), "x")
+    assert done.code == 2 and f"plait {now}" in done.err
+    for words in now.replace("` and `plait ", "|").replace("` or `plait ", "|").split("|"):
+        first, *rest = words.split()
+        assert first in FAMILIES or f"{first} {rest[0]}" in WORDS
+    assert "plait runs show" in plait("ctl", "show", "abc").err
 
 
 def test_all_commands_can_be_loaded_at_once() -> None:
     group = build()
     group.load_all()
-    assert list(group.commands) == list(COMMANDS)
-    assert all(each.params for name, each in group.commands.items() if name not in ("ctl", "job", "runs"))
+    assert list(group.commands) == TOP
     jobs: Any = group.commands["job"]
-    assert {"submit", "manifest", "status", "logs", "result", "cancel", "list"} == set(jobs.commands)
+    assert {"submit", "manifest"} == set(jobs.commands)
+
+
+def test_every_verb_that_is_done_to_a_run_is_a_command() -> None:
+    from plait.apps.verbs import VERBS
+
+    assert {f"runs {name}" for name, verb in VERBS.items() if name != "process"} <= set(WORDS)
 
 
 @pytest.mark.parametrize(
@@ -60,4 +85,4 @@ def test_words_that_are_no_command(words: list[str], said: str, plait: Plait) ->
     done = plait(*words)
     assert done.code == 2
     assert done.err == f"error: {said}\n"
-    assert ("Commands" in done.out) is not bool(words and words != ["runs"])
+    assert ("COMMAND [ARGS]" in done.out) is not bool(words and words != ["runs"])

@@ -117,9 +117,9 @@ def test_a_journal_imports_nothing(
     forget(monkeypatch, evil)
     run = made.json["run"]
     words: list[str] = {
-        "view": ["view", "j.sqlite", "--out", "x.html"],
-        "trace": ["trace", "j.sqlite", "--out", "x.json"],
-        "replay": ["replay", "j.sqlite"],
+        "view": ["runs", "view", "j.sqlite", "--out", "x.html"],
+        "trace": ["runs", "trace", "j.sqlite", "--out", "x.json"],
+        "replay": ["runs", "replay", "j.sqlite"],
         "show": ["runs", "show", run, "--from", "j.sqlite"],
         "resume": ["runs", "resume", run, "--from", "j.sqlite"],
     }[command]

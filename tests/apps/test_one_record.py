@@ -40,7 +40,7 @@ def test_a_step_cost_the_same_wherever_it_is_told(stopped, plait):
     assert len(lost) == 2 and sum(lost.values()) == trace.usage.cancelled
     shown = plait("runs", "show", trace.run, "--from", "j.sqlite").out
     rows = plait("runs", "show", trace.run, "--from", "j.sqlite", "--json").json["steps"]
-    plait("trace", "j.sqlite", "--format", "json", "--out", "all.json")
+    plait("runs", "trace", "j.sqlite", "--format", "json", "--out", "all.json")
     written = {step["name"]: step["usage"]["completion"] for step in json.loads(Path("all.json").read_text())["steps"]}
     assert written == {row["name"]: row["tokens"] for row in rows} == spent
     for name, tokens in spent.items():
@@ -99,7 +99,7 @@ def test_a_pipe_gets_a_models_text_as_it_is(plait, script):
     assert "a\x9b31mb" in done.out
 
 
-@pytest.mark.parametrize(("words", "name"), [(["view"], "x.html"), (["trace"], "x.json")])
+@pytest.mark.parametrize(("words", "name"), [(["runs", "view"], "x.html"), (["runs", "trace"], "x.json")])
 def test_files_with_prompts_are_their_owners_alone(stopped, plait, words, name):
     assert plait(*words, "j.sqlite", "--out", name).code == 0
     assert Path(name).stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,4 @@
-"""`plait plan`, `plait simulate` and `plait replay`: plans shown, played in virtual time, and played again."""
+"""`plait plan`, `plait simulate` and `plait runs replay`: plans shown, played in virtual time, and played again."""
 
 from __future__ import annotations
 
@@ -193,23 +193,23 @@ def test_a_workload_of_many_runs_is_simulated(plait, tmp_path):
 def test_replay_says_where_it_diverges(plait, script, tmp_path):
     journal = tmp_path / "run.db"
     assert plait("run", "q", "--script", script("a b c"), "--journal", journal).code == 0
-    done = plait("replay", journal)
+    done = plait("runs", "replay", journal)
     assert done.code == 0
     assert done.out.startswith("identical: ")
     with sqlite3.connect(journal) as db:
         seq, actions = db.execute("SELECT seq, actions FROM actions WHERE actions LIKE '%finish%'").fetchone()
         db.execute("UPDATE actions SET actions = ? WHERE seq = ?", (actions.replace('"done"', '"failed"'), seq))
-    done = plait("replay", journal, "--json")
+    done = plait("runs", "replay", journal, "--json")
     assert done.code == 1
     assert done.json["identical"] is False
     assert done.json["divergence"]["event"] == seq
     assert '"failed"' in done.json["divergence"]["recorded"]
     assert '"done"' in done.json["divergence"]["replayed"]
-    assert f"diverged at event {seq}" in plait("replay", journal).out
+    assert f"diverged at event {seq}" in plait("runs", "replay", journal).out
 
 
 def test_replay_refuses_what_is_no_journal(plait, tmp_path):
     (tmp_path / "notes.txt").write_text("not a database, but long enough to be looked at")
-    done = plait("replay", "notes.txt", "--json")
+    done = plait("runs", "replay", "notes.txt", "--json")
     assert done.code == 2
     assert "notes.txt" in done.json["error"]

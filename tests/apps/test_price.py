@@ -69,7 +69,7 @@ def test_it_says_how_long_it_takes_by_recorded_runs_or_that_it_is_not_known(
     assert main.run(WORDS) == 0
     assert (
         "how long it takes is not known: no run of this planner is recorded and the model is uncalibrated; "
-        "`plait calibrate --probe` measures it"
+        "`plait simulate calibrate --probe` measures it"
     ) in capsys.readouterr().out
     replies = [{"text": "word " * (5 + 10 * (i % 3)) + "answer: 4", "delay": 0.03 + 0.04 * (i % 3)} for i in range(80)]
     (tmp_path / "script.json").write_text(json.dumps({"replies": replies}))

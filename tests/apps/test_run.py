@@ -167,7 +167,7 @@ def test_journal_is_written(plait, script, tmp_path):
     path = tmp_path / "run.db"
     assert plait("run", "q", "--script", script("a"), "--journal", path).code == 0
     assert path.exists()
-    done = plait("replay", path, "--json")
+    done = plait("runs", "replay", path, "--json")
     assert done.code == 0
     assert done.json["identical"] is True
 

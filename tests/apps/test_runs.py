@@ -116,7 +116,7 @@ def test_a_killed_run_is_resumed(plait, process, root, tools, tmp_path, policy):
     assert plait("runs", "list", "--json").json["runs"][0]["status"] == ("done" if policy == "retry" else "failed")
     again = plait("runs", "resume", entry["run"], "--json")
     assert again.json["answer"] == (5 if policy == "retry" else None)
-    assert plait("replay", entry["journal"]).out.startswith("identical")
+    assert plait("runs", "replay", entry["journal"]).out.startswith("identical")
 
 
 def test_gc_spares_what_can_still_be_resumed(plait, process, script, root, tools, tmp_path):

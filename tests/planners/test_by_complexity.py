@@ -88,9 +88,9 @@ async def test_auto_takes_the_route_of_its_task_and_no_other(tmp_path: Path) -> 
 async def test_a_file_that_is_no_route_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "routes.json"
     file.write_text(text)
-    with pytest.raises(PluginError, match="plait route fit"):
+    with pytest.raises(PluginError, match="plait learn route"):
         await ask("auto", PUZZLE, Reply(text=RIGHT), task="countdown", options={"routes": str(file)})
-    with pytest.raises(PluginError, match="plait route fit"):
+    with pytest.raises(PluginError, match="plait learn route"):
         await ask("auto", PUZZLE, Reply(text=RIGHT), task="countdown", options={"routes": str(tmp_path / "none")})
 
 

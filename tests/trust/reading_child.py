@@ -73,7 +73,7 @@ folder = Path(sys.argv[1])
 commands = json.loads((folder / "commands.json").read_text())
 real = sys.stdout
 state = os.path.realpath(os.environ["XDG_STATE_HOME"])
-sockets = f"{os.path.realpath(os.environ['XDG_RUNTIME_DIR'])}/plait"  # of `plait ctl`
+sockets = f"{os.path.realpath(os.environ['XDG_RUNTIME_DIR'])}/plait"  # of `plait runs`
 for command in commands:
     if command.get("warm"):
         code, said = outcome(command["words"])

@@ -135,9 +135,9 @@ def check(number: int, sound: Path, folder: Path, ids: list[str]) -> None:
     for words in (
         ["runs", "list", "--from", bad],
         ["runs", "show", run, "--from", bad],
-        ["view", bad, "--run", run, "--out", folder / "page.html", "--no-open"],
-        ["trace", bad, "--run", run, "--format", "json", "--out", folder / "trace.json"],
-        ["replay", bad],
+        ["runs", "view", bad, "--run", run, "--out", folder / "page.html", "--no-open"],
+        ["runs", "trace", bad, "--run", run, "--format", "json", "--out", folder / "trace.json"],
+        ["runs", "replay", bad],
         ["runs", "resume", run, "--from", bad, "--script", script],
         ["runs", "list", "--from", folder],
     ):

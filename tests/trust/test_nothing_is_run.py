@@ -123,11 +123,11 @@ def commands(journal: Path, folder: Path) -> Iterator[dict[str, Any]]:
     def reading(path: Path) -> Iterator[list[str]]:
         yield ["runs", "list", "--from", str(path)]
         yield ["runs", "show", run_of(path), "--from", str(path)]
-        yield ["view", str(path), "--out", str(folder / "page.html"), "--no-open"]
-        yield ["trace", str(path), "--format", "json", "--out", str(folder / "trace.json")]
-        yield ["trace", str(path), "--format", "otel", "--out", str(folder / "trace.json")]
-        yield ["trace", str(path), "--out", str(folder / "trace.json")]
-        yield ["replay", str(path)]
+        yield ["runs", "view", str(path), "--out", str(folder / "page.html"), "--no-open"]
+        yield ["runs", "trace", str(path), "--format", "json", "--out", str(folder / "trace.json")]
+        yield ["runs", "trace", str(path), "--format", "otel", "--out", str(folder / "trace.json")]
+        yield ["runs", "trace", str(path), "--out", str(folder / "trace.json")]
+        yield ["runs", "replay", str(path)]
         yield ["runs", "resume", run_of(path), "--from", str(path), "--script", str(script)]
 
     def batch(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""`plait calibrate`: fits the simulator to recorded runs, or to a short probe of the engine."""
+"""`plait simulate calibrate`: fits the simulator to recorded runs, or to a short probe of the engine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def calibrate(
 ) -> None:
     """Fit the simulator to a model on this machine: seconds of a decoding step by the number of sequences, of a prompt
     token, of dispatch and abort, and lengths of steps. `plait simulate` uses the profile from then on.
-    Example: `plait calibrate --probe`."""
+    Example: `plait simulate calibrate --probe`."""
     config = common.load()
     with opened(as_json) as output:
         attempts, aborts = _attempts(config, files, probing)

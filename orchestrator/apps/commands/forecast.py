@@ -144,7 +144,7 @@ def _profile(config: Config, known: Past) -> tuple[Profile | None, str]:
     path = profile_file(config.model)
     if path.exists():
         return load(path), "calibrated"
-    remedy = "`plait calibrate --probe` measures it"
+    remedy = "`plait simulate calibrate --probe` measures it"
     if not known.runs:
         return None, f"no run of this planner is recorded and the model is uncalibrated; {remedy}"
     try:

@@ -1,4 +1,4 @@
-"""`plait questions`: what tools have asked and nobody has answered, in any process, and the answers to it."""
+"""`plait runs questions|answer`: what tools have asked and nobody has answered, in any process, and the answers."""
 
 from __future__ import annotations
 
@@ -11,46 +11,59 @@ from pydantic import JsonValue
 
 from ...core.errors import UsageError
 from ...core.tools.context import Question
-from ...runtime.client.config import Config
 from ...runtime.journal.directory import RunEntry
 from ...runtime.journal.inbox import leave, pending
-from ...runtime.journal.location import located
-from ...runtime.journal.sessions import place
 from ..common.options import Json
 from ..common.output import Output, opened
 from ..common.terminal import safe
+from ..control.command import find, steer
+from ..verbs import VERBS
+from .place import Place, place_of
 
-__all__ = ["questions"]
-
-From = Annotated[
-    str | None,
-    typer.Option("--from", metavar="PATH", help="A journal, a folder or a store; the default one if left out."),
-]
+__all__ = ["answer", "questions"]
 
 
-def questions(
-    question: Annotated[str | None, typer.Argument(metavar="ID", help="Of the question to answer.")] = None,
-    answer: Annotated[str | None, typer.Argument(metavar="ANSWER", help="One of its choices, a text, or JSON.")] = None,
-    at: From = None,
+def questions(place: Place = None, as_json: Json = False) -> None:
+    """List what tools of all runs ask and nobody has answered yet."""
+    with opened(as_json) as output:
+        _list(pending(place_of(place)), output)
+
+
+def answer(
+    name: Annotated[str, typer.Argument(metavar="ID", help="Of a question, or of a run with one that is open.")],
+    value: Annotated[str, typer.Argument(metavar="ANSWER", help="One of its choices, a text, or JSON.")],
+    place: Place = None,
     as_json: Json = False,
 ) -> None:
-    """List the open questions of all runs, or answer one: of a run in another process, or of one to be resumed.
+    """Answer what a tool asks: of a run under way in any process, or of one to be resumed.
 
     A call that waits to be allowed is answered with yes, no, {"args": {…}} for other arguments, or
     {"approved": false, "reason": "…"}.
     """
-    where = located(at) if at is not None else place(Config.load())
+    said = _value(value)
+    run, of_step, _ = name.partition(":")
     with opened(as_json) as output:
-        if question is None:
-            _list(pending(where), output)
-            return
-        if answer is None:
-            raise UsageError(f"say what {question} is answered with, after its id")
-        asked = leave(where, question, _value(answer))
-        if as_json:
-            output.result({"question": asked.id, "left": True})
+        # A run in a journal that --from names is answered there, whoever has it.
+        found = find(run) if place is None else None
+        if found is not None:
+            where, run = found
+            steer(VERBS["answer"], where, run, value=said, question=name if of_step else "")
+            row, words = {"run": run, "done": "answer"}, f"answer: run {run}"
         else:
-            output.people.print(f"the answer to {asked.id} is left for its run", markup=False, highlight=False)
+            asked = leave(place_of(place), name if of_step else _only(name, place), said)
+            row, words = {"question": asked.id, "left": True}, f"the answer to {asked.id} is left for its run"
+        if as_json:
+            output.result(row)
+        else:
+            output.people.print(words, markup=False, highlight=False)
+
+
+def _only(run: str, place: str | None) -> str:
+    """Return the one question that a run of a journal asks. Raises `UsageError`."""
+    there = [each.id for entry, each in pending(place_of(place)) if entry.run.startswith(run)]
+    if len(there) != 1:
+        raise UsageError(f"run {run!r} asks {len(there)} questions: `plait runs questions` lists those that are open")
+    return there[0]
 
 
 def _list(found: Sequence[tuple[RunEntry, Question]], output: Output) -> None:

@@ -1,4 +1,4 @@
-"""`plait replay`: whether the events of a journal still lead to the recorded actions. Runs nothing."""
+"""`plait runs replay`: whether the events of a journal still lead to the recorded actions. Runs nothing."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the answer came about, step by step.")] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Run on in a process of its own; print where (see plait ctl).")
+        bool, typer.Option("--detach", help="Run on in a process of its own; print where (see plait runs).")
     ] = False,
     as_json: Json = False,
     *,
@@ -79,7 +79,7 @@ def _detach(as_json: bool) -> None:
             output.result(launch)
             return
         run = launch["run"]
-        words = f"run {run} goes on: plait ctl watch {run[:8]}" if run else "the run has ended already"
+        words = f"run {run} goes on: plait runs watch {run[:8]}" if run else "the run has ended already"
         output.people.print(f"{words}\noutput: {launch['output']}", soft_wrap=True, markup=False, highlight=False)
 
 

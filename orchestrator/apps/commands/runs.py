@@ -1,11 +1,10 @@
-"""`plait runs`: list, show, resume and delete the runs that were written down."""
+"""`plait runs list|show|resume|gc|export`: runs that were written down, and those under way."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,19 +21,21 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import RunEntry, entries, find, sweep
-from ...runtime.journal.location import Location, located
 from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
-from ...runtime.journal.sessions import place, settings_of
+from ...runtime.journal.sessions import settings_of
 from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Allow, Common, Json, common_options
-from ..common.output import Output, cancellable, opened
+from ..common.output import Output, opened
 from ..common.session import opened_session
 from ..common.tree import StepTree
+from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
+from ..verbs import VERBS
+from .place import Place, place_of
 from .run import exit_code, show as show_answer
 
-__all__ = ["app"]
+__all__ = ["export", "gc", "listing", "resume", "show"]
 
 _REACHING = ("worker", "tools", "mcp", "base_url", "api_key_env")
 """Settings of a run that choose code to run, or where prompts and keys are sent."""
@@ -42,12 +43,6 @@ _OF_THE_REQUEST = ("planner", "policies", "merge", "n", "tokens", "seconds")
 """Settings that a run has in its own request."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
-
-Id = Annotated[str, typer.Argument(metavar="ID", help="Of a run, or as much of its beginning as is its alone.")]
-Place = Annotated[
-    str | None,
-    typer.Option("--from", metavar="PATH", help="A journal, a folder or a store; the default one if left out."),
-]
 
 
 def listing(
@@ -57,7 +52,7 @@ def listing(
     as_json: Json = False,
 ) -> None:
     """List the newest runs: id, when, how they ended, planner, tokens, what was asked."""
-    where = _place(place)
+    where = place_of(place)
     with opened(as_json) as output:
         found: list[RunEntry] = []
         unread: list[str] = []
@@ -77,11 +72,15 @@ def listing(
         _table(found, output)
 
 
-def show(run: Id, place: Place = None, allowed: Allow = None, as_json: Json = False) -> None:
-    """Show a run: its steps and, if it has ended, its answer. Starts nothing."""
+def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_json: Json = False) -> None:
+    """Show a run: its steps, what its tools ask and, if it has ended, its answer. Starts nothing."""
     allow(*(allowed or ()))
-    entry = find(_place(place), run)
     with opened(as_json) as output:
+        found = find_under_way(run) if place is None else None
+        if found is not None:
+            _show_under_way(row_of(*found), output)
+            return
+        entry = find(place_of(place), _named(run))
         refuse_names(entry.path, entry.run)
         rebuilt = rebuild(entry.path, entry.run, Plugins())
         answer = _answer(rebuilt)
@@ -100,9 +99,29 @@ def show(run: Id, place: Place = None, allowed: Allow = None, as_json: Json = Fa
         output.people.print(f"{entry.status}{remedy}", style=_STYLES.get(entry.status, ""), markup=False)
 
 
+def _show_under_way(row: dict[str, Any], output: Output) -> None:
+    if output.json:
+        output.result(row)
+        return
+    lines = [f"run {row['run']}: {row['status']}, {row['tokens']} tokens, {row['seconds']:.1f} s", row["text"]]
+    lines += [f"asks {each['id']}: {each['text']}" for each in row["questions"]]
+    for step in row["steps"]:
+        tokens, reason = step["tokens"], step["reason"]
+        lines.append(f"  {step['name']} {step['state']}" + (f", {tokens} tokens" if tokens else "")
+                     + (f": {reason}" if reason else ""))  # fmt: skip
+    for line in lines:
+        output.people.print(line, markup=False, highlight=False)
+
+
+def _named(run: str) -> str:
+    if not run:
+        raise UsageError("no run is under way: name one that `plait runs list` shows")
+    return run
+
+
 @common_options
 def resume(
-    run: Id,
+    run: RunUnderWay = "",
     place: Place = None,
     on_unknown: Annotated[
         str | None,
@@ -117,12 +136,20 @@ def resume(
     *,
     common: Common,
 ) -> None:
-    """Finish a run that was interrupted, without doing again what is done, and print its answer.
+    """Go on with a run. One that is paused starts steps again, in its process. One that was interrupted is finished
+    here, without doing again what is done, and its answer printed.
 
     Model, worker and tools are those of the run unless others are given. A journal named by --from may be somebody
     else's: tools, servers and keys that it names have to be given again.
     """
-    entry = find(_place(place), run)
+    paused = find_under_way(run) if place is None else None
+    if paused is not None and row_of(*paused)["status"] != "interrupted":
+        steer(VERBS["resume"], *paused)
+        with opened(as_json) as output:
+            done = {"run": paused[1], "done": "resume"}
+            output.result(done) if as_json else output.people.print(f"resume: run {paused[1]}")
+        return
+    entry = find(place_of(place), _named(run))
     stored = {key: value for key, value in settings_of(entry).items() if key not in _OF_THE_REQUEST}
     if place is not None:
         _refuse_settings(stored, common, entry)
@@ -164,7 +191,7 @@ def gc(
     if older_than is None and keep is None:
         raise UsageError("say which journals may go: --older-than 30d, --keep 100, or both")
     seconds = None if older_than is None else _seconds(older_than)
-    gone, freed = sweep(_place(place), keep=keep, older_than=seconds, interrupted=interrupted)
+    gone, freed = sweep(place_of(place), keep=keep, older_than=seconds, interrupted=interrupted)
     with opened(as_json) as output:
         if as_json:
             output.result({"deleted": [str(path) for path in gone], "bytes": freed})
@@ -177,7 +204,9 @@ def export(
     place: Place = None,
     form: Annotated[
         Literal["tokens", "text"],
-        typer.Option("--format", help="tokens: exact records, as of `plait rollouts`; text: prompts and completions."),
+        typer.Option(
+            "--format", help="tokens: exact records, as of `plait learn rollouts`; text: prompts and completions."
+        ),
     ] = "tokens",
     verified: Annotated[bool, typer.Option("--verified", help="Only answers that the task finds right.")] = False,
     cheapest: Annotated[
@@ -206,7 +235,7 @@ def export(
     known = None if tokenizer is None else exporting.tokenizer_of(tokenizer)
     with opened(as_json) as output:
         unread: list[str] = []
-        found = [each for each in entries(_place(place), unread) if planner in (None, each.planner)]
+        found = [each for each in entries(place_of(place), unread) if planner in (None, each.planner)]
         runs = exporting.export(found, Plugins(), left)
         if form == "tokens" and out.exists():
             raise UsageError(f"{out} is there already: name another file, or delete it")
@@ -278,13 +307,6 @@ def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
     return rebuilt.finish.status if rebuilt.finish is not None else entry.status
 
 
-def _place(given: str | None) -> Location:
-    found = located(given) if given is not None else place(Config.load())
-    if given is not None and isinstance(found, Path) and not found.exists():
-        raise UsageError(f"{given} does not exist: name a journal or a folder of journals")
-    return found
-
-
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
     if found is None:
@@ -327,19 +349,3 @@ def _table(found: list[RunEntry], output: Output) -> None:
             Text(entry.text or "-", style="dim"),
         )
     output.people.print(table)
-
-
-app = typer.Typer(
-    help="List, show, resume, export and delete the runs that were written down.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "list": listing,
-    "show": show,
-    "resume": resume,
-    "gc": gc,
-    "export": export,
-}
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(cancellable(_command))

@@ -78,7 +78,7 @@ def simulate(
         int, typer.Option(min=1, help="Requests an engine decodes together.", rich_help_panel=_CLUSTER)
     ] = 64,
     profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of `plait calibrate`.", rich_help_panel=_CLUSTER)
+        Path | None, typer.Option(metavar="FILE", help="Of `plait simulate calibrate`.", rich_help_panel=_CLUSTER)
     ] = None,
     decode_rate: Annotated[
         float | None,
@@ -188,7 +188,7 @@ def _profile(path: Path | None, model: str) -> Profile | None:
 def _trust(profile: Profile | None, slots: int) -> str:
     """Say what the figures stand on."""
     if profile is None:
-        return "uncalibrated: seconds are those of an assumed engine (`plait calibrate` fits them to yours)"
+        return "uncalibrated: seconds are those of an assumed engine (`plait simulate calibrate` fits them to yours)"
     said = f"calibrated: {profile.model} on {profile.machine}, attempts to {profile.error:.0%}"
     wide = f"; only up to {profile.widest} sequences together were seen" if slots > 2 * profile.widest else ""
     return said + wide

@@ -1,4 +1,4 @@
-"""`plait tune`: engines, slots, branches and policy for a workload, chosen by simulation and then measured."""
+"""`plait simulate tune`: engines, slots, branches and policy for a workload, chosen by simulation and then measured."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def tune(
     ] = None,
     goal: Annotated[GoalName, typer.Option(help="What is compared.", rich_help_panel=_TRIED)] = "p99",
     seeds: Annotated[int, typer.Option(min=1, max=64, help="Of the last ones.", rich_help_panel=_TRIED)] = 8,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Of `plait calibrate`.")] = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Of `plait simulate calibrate`.")] = None,
     cache: Annotated[int, typer.Option(min=0, help="Tokens in each engine's prefix cache.")] = 0,
     confirm: Annotated[
         int, typer.Option("--confirm", min=0, metavar="RUNS", help="Measure the top three on the engine, so many runs.")
@@ -79,7 +79,9 @@ def tune(
     common: Common,
 ) -> None:
     """Choose engines, slots, policy and width for a workload: all are simulated, the better half again with more
-    seeds, and the last three can be measured. Example: `plait tune "Why?" --planner sample --n 4 --n 8 --rate 5`."""
+    seeds, and the last three can be measured.
+
+    Example: `plait simulate tune "Why?" --planner sample --n 4 --n 8 --rate 5`."""
     config = common.load()
     if goal == "in-time" and within is None:
         raise UsageError("--goal in-time needs to know the time: give --within SECONDS")
@@ -87,7 +89,7 @@ def tune(
     if profile is None and not path.exists():
         raise UsageError(
             f"the simulator is uncalibrated for {Path(config.model).name} on this machine, so what it would choose "
-            "means nothing: run `plait calibrate --probe`, or give --profile FILE"
+            "means nothing: run `plait simulate calibrate --probe`, or give --profile FILE"
         )
     known = load(path)
     candidates = grid(replicas or [1, 2], slots or [16, 64], policies or ["affinity", "least-loaded"], widths or [None])

@@ -12,7 +12,7 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.driver.watchers import Watcher
 from ..control.socket import opened
-from ..control.verbs import Control
+from ..verbs import Control
 from .ask import ask_on_terminal
 from .interrupt import Stopper
 from .output import Output

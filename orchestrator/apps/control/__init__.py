@@ -1,1 +1,1 @@
-"""`plait ctl`, `plait top`: running runs of this host, seen and steered from another process."""
+"""Runs under way, seen and steered from another process: by the sockets of this host, or through a store."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ...core.errors import UsageError
 from ...core.record import StepRecord
+from ...core.tools.context import Question
 from ...machine import step_records
 from ...runtime.client.client import read_answer
 from ...runtime.journal import store
@@ -19,7 +19,7 @@ from ...runtime.journal.inbox import leave, pending
 from ...runtime.journal.location import Database
 from ...runtime.journal.resume import Rebuilder, Rebuilt
 from ...runtime.plugins.loader import Plugins
-from .verbs import step_row
+from ..verbs import step_row
 
 __all__ = ["Distant", "under_way"]
 
@@ -73,7 +73,6 @@ class Distant:
         states = [step.state for step in steps]
         record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
         account = record.account if record is not None else None
-        asked = [each for entry, each in pending(self._database) if entry.run == self.entry.run]
         return {
             **_row(self.entry),
             "tokens": sum(step.tokens for step in steps),
@@ -81,7 +80,7 @@ class Distant:
             "done": states.count("done"),
             "running": states.count("running"),
             "budget": (account.budget if account else rebuilt.submitted.request.budget).model_dump(exclude_none=True),
-            "questions": [each.model_dump(mode="json") for each in asked],
+            "questions": [each.model_dump(mode="json") for each in self.questions],
             "steps": [step_row(step) for step in steps],
         }
 
@@ -129,28 +128,44 @@ class Distant:
                 yield row
             await asyncio.sleep(max(_OFTEN, _PATIENT * (time.monotonic() - began)))
 
-    def order(
-        self,
-        verb: str,
-        *,
-        step: str = "",
-        question: str = "",
-        name: str = "",
-        value: JsonValue = None,
-        reason: str = "",
-    ) -> None:
-        """Have the process of the run do something: cancel, prune, pause, resume, set, answer.
+    # -- what a `Handle` has, for the table of verbs: the process of the run is told through the store -----------------
 
-        Raises `UsageError` for a run that is not under way, and for a question that is not open."""
-        run = self.entry.run
-        if verb == "answer":
-            there = [each.id for entry, each in pending(self._database) if entry.run == run]
-            question = there[0] if not question and len(there) == 1 else question
-            if question not in there:
-                raise UsageError(f"run {run} has no open question {question!r}; open are: {', '.join(there)}")
-            leave(self._database, question, value)
-            return
-        if verb == "set":
-            store.order(self._database, run, verb, name, value)
-            return
-        store.order(self._database, run, verb, step, reason)
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self.entry.run
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """All steps so far."""
+        return self._look()[1]
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """The questions that nobody has answered yet."""
+        return tuple(each for entry, each in pending(self._database) if entry.run == self.entry.run)
+
+    def cancel(self, reason: str) -> None:
+        """Have the run given up. Raises `UsageError`, as all of these do, for a run that is not under way."""
+        store.order(self._database, self.run, "cancel", "", reason)
+
+    def prune(self, step: str, reason: str) -> None:
+        """Have a step given up."""
+        store.order(self._database, self.run, "prune", step, reason)
+
+    def pause(self) -> None:
+        """Have nothing more started."""
+        store.order(self._database, self.run, "pause")
+
+    def resume(self) -> None:
+        """Have steps started again."""
+        store.order(self._database, self.run, "resume")
+
+    def answer(self, question: str, value: JsonValue) -> None:
+        """Answer an open question. Raises `Unanswered` for what is none of its choices."""
+        leave(self._database, question, value)
+
+    def limit(self, **limits: float | str | None) -> None:
+        """Have limits of the run's budget changed."""
+        for name, value in limits.items():
+            store.order(self._database, self.run, "set", name, "none" if value is None else str(value))

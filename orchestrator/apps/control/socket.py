@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import PlaitError, UsageError
-from .verbs import Control
+from ..verbs import Control
 
 __all__ = ["Peer", "folder", "opened", "peers"]
 
@@ -60,7 +60,7 @@ async def opened(control: Control) -> AsyncIterator[Path | None]:
         found.chmod(0o600)
         path = found
     except OSError as error:
-        log.info("plait ctl will not find this process: %s", error)
+        log.info("`plait runs` will not find this process: %s", error)
     try:
         yield path
     finally:

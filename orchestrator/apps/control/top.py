@@ -1,4 +1,4 @@
-"""`plait top`: all running runs of this host and of the store, live in the terminal."""
+"""`plait runs top`: all runs under way on this host and in the store, live in the terminal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from ..common.options import Json
 from ..common.output import opened
-from .command import store_of_settings, table
+from .command import processes, store_of_settings
 from .distant import under_way
-from .socket import peers
 
 __all__ = ["top"]
 
@@ -24,7 +24,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show all running runs of this host, and of the store that `journal` names: steps, tokens a second, budgets, and
+    """Show all runs under way on this host, and in the store that `journal` names: steps, tokens a second, budgets, and
     the workers that they share.
 
     Ends with Ctrl-C. With --json each look is one line.
@@ -48,16 +48,11 @@ def top(
 
 def _look(before: dict[str, tuple[float, int]]) -> dict[str, Any]:
     """Return the processes and their runs, with the tokens a second since the last look."""
-    processes: list[dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     now = time.monotonic()
-    for peer in peers():
-        try:
-            process = next(peer.ask("process"))
-            found = list(peer.ask("list"))
-        except (OSError, StopIteration):
-            continue
-        processes.append({**process, "runs": len(found)})
+    for _, process, found in processes():
+        seen.append({**process, "runs": len(found)})
         for row in found:
             rate = _rate(before, row["run"], row["tokens"], now, row["seconds"])
             rows.append({**row, "pid": process["pid"], "tokens_per_second": rate})
@@ -67,7 +62,7 @@ def _look(before: dict[str, tuple[float, int]]) -> dict[str, Any]:
             rows.append({**row, "pid": None, "tokens_per_second": _rate(before, row["run"], row["tokens"], now)})
     for gone in before.keys() - {row["run"] for row in rows}:
         del before[gone]
-    return {"processes": processes, "runs": rows}
+    return {"processes": seen, "runs": rows}
 
 
 def _rate(before: dict[str, tuple[float, int]], run: str, tokens: int, now: float, seconds: float = 0.0) -> float:
@@ -84,4 +79,19 @@ def _shown(look: dict[str, Any]) -> Group:
         lines.append(Text(f"{each['pid']}  plait {' '.join(each['words'][:2])}  {each['runs']} runs  {workers}"))
     rate = sum(row["tokens_per_second"] for row in look["runs"])
     lines.append(Text(f"{len(look['runs'])} runs, {rate:.1f} tokens a second", style="bold"))
-    return Group(*lines, *([table(look["runs"])] if look["runs"] else []))
+    return Group(*lines, *([_table(look["runs"])] if look["runs"] else []))
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    made = Table(box=None, pad_edge=False)
+    for name in ("run", "pid", "status", "planner", "steps", "running", "tokens", "seconds", "asks", "text"):
+        made.add_column(name, no_wrap=True, overflow="ellipsis", justify="left")
+    for row in rows:
+        made.add_row(
+            *(row["run"][:8], str(row["pid"] or "store"), row["status"], row["planner"]),
+            f"{row['done']}/{row['steps']}" if "steps" in row else "",
+            *(str(row.get("running", "")), str(row["tokens"])),
+            f"{row['seconds']:.1f}" if "seconds" in row else "",
+            *(str(len(row.get("questions", ())) or ""), " ".join(row["text"].split())[:60]),
+        )
+    return made

@@ -23,18 +23,17 @@ from ..common.concurrently import for_each
 from ..common.dataset import Question, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
-from ..common.output import Output, cancellable, opened
+from ..common.output import Output, opened
 from ..common.session import Session, opened_session
 from ..rollouts.capture import Capture
 from ..rollouts.export import Left, export
 from .declared import Declared, versions_of
 from .improve import Round, Tried, improve
 from .learnable import Values, Versions, applied
-from .numbers import numbers
 from .reflect import lesson
 from .strategies import count, portfolio
 
-__all__ = ["app"]
+__all__ = ["diff", "prompts", "show", "strategies", "undo"]
 
 
 def strategies(
@@ -224,14 +223,3 @@ def undo(declared: Declared, as_json: Json = False) -> None:
             output.result({"current": version.number, "values": version.values})
         else:
             output.people.print(f"version {version.number} is in force", markup=False)
-
-
-app = typer.Typer(
-    help="Learn from runs: which strategy, which numbers, which prompt text; with versions that can be undone.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-for _name, _command in {
-    "strategies": strategies, "numbers": numbers, "prompts": prompts, "show": show, "diff": diff, "undo": undo
-}.items():  # fmt: skip
-    app.command(_name)(cancellable(_command))

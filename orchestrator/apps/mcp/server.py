@@ -17,6 +17,7 @@ from ... import __version__
 from ...core.errors import PlaitError
 from ...core.tools.context import Question
 from ...runtime.client.handle import Handle
+from ..verbs import VERBS
 from .forms import request_of, value_of
 from .jobs import Jobs, Progress, until_asked
 from .tasks import Tasks
@@ -83,7 +84,7 @@ def build(jobs: Jobs) -> MCPServer:
         """Answer a question of a run, by the ids that `status` says."""
         with _Said():
             handle = jobs.handle(run)
-            handle.answer(question, value)
+            VERBS["answer"].do(handle, question=question, value=value)
             return _state(handle)
 
     @server.tool()
@@ -91,7 +92,7 @@ def build(jobs: Jobs) -> MCPServer:
         """Give a run up. What it has found so far stays."""
         with _Said():
             handle = jobs.handle(run)
-            handle.cancel("cancelled by the client")
+            VERBS["cancel"].do(handle, reason="cancelled by the client")
             await handle.finished
             return _state(handle)
 

@@ -15,11 +15,11 @@ from typing import Any
 from pydantic import JsonValue
 
 from ...core.chat import Message
+from ...core.errors import UsageError
 from ...core.flow import Flow
 from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.plan import Plan
-from ...core.record import StepRecord
 from ...core.request import Request
 from ...core.result import Usage
 from ...core.tools.context import Question
@@ -28,6 +28,7 @@ from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
+from ..verbs import Verb
 from .attachments import Attachment, message_of
 from .state import Manner, Turn
 
@@ -265,17 +266,15 @@ class ReplSession:
         if not asked.answer.done():
             asked.answer.set_result(value)
 
-    def prune(self, step: StepRecord, reason: str) -> None:
-        """Give one step of the run under way up."""
-        if self._handle is not None:
-            self._handle.prune(step.step, reason)
-
-    def pause(self, on: bool) -> None:
-        """Have nothing more start of the run under way, or have it go on."""
-        if self._handle is not None:
-            self.paused = on
-            (self._handle.pause if on else self._handle.resume)()
-            self.watch(None)
+    def steer(self, verb: Verb, **given: str) -> Any:
+        """Do a verb of the table to the run under way, and return what was done. Raises `UsageError` where nothing
+        runs, or where it makes no sense."""
+        if self._handle is None:
+            raise UsageError(f"nothing runs that could be {verb.past}")
+        done = verb.do(self._handle, **given)
+        self.paused = self._handle.paused
+        self.watch(None)
+        return done
 
     # -- what was said -----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ Plain data and its two written forms: JSON, which can be loaded again, and Markd
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from ...core.record import StepRecord
 from ...core.request import Request
 from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
 from ..common.terminal import safe
+from ..verbs import steps_named
 from .attachments import Attachment
 
 __all__ = ["Manner", "Turn", "as_markdown", "dump", "load", "spelled"]
@@ -173,20 +173,8 @@ class Turn:
         return told
 
     def find(self, pattern: str) -> list[StepRecord]:
-        """Return the steps that are meant by a name, an id with or without its run, the end of one, or a pattern with
-        `*` and `?`."""
-        if pattern in self.steps:
-            return [self.steps[pattern]]
-        for same in (
-            lambda each: each.path == pattern,
-            lambda each: each.name == pattern,
-            lambda each: each.path.endswith("/" + pattern),
-            lambda each: fnmatch.fnmatchcase(each.name, pattern) or fnmatch.fnmatchcase(each.path, pattern),
-        ):
-            found = [each for each in self.steps.values() if same(each)]
-            if found:
-                return found
-        return []
+        """Return the steps that are meant by an id, a name, the end of one, or a pattern with `*` and `?`."""
+        return steps_named(self.steps.values(), pattern)
 
 
 def dump(turns: Iterable[Turn], manner: Manner, head: Turn | None = None) -> str:

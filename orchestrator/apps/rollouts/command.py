@@ -1,4 +1,4 @@
-"""`plait rollouts PROMPTS --out OUT.jsonl`: records for training, from any planner."""
+"""`plait learn rollouts PROMPTS --out OUT.jsonl`: records for training, from any planner."""
 
 from __future__ import annotations
 

@@ -201,7 +201,9 @@ def _header(line: bytes, path: Path) -> dict[str, object]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or found.get("rollouts") != 1:
-        raise ConfigError(f"{path} holds no rollouts: its first line is not the header that `plait rollouts` writes")
+        raise ConfigError(
+            f"{path} holds no rollouts: its first line is not the header that `plait learn rollouts` writes"
+        )
     return found
 
 

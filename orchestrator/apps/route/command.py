@@ -1,4 +1,4 @@
-"""`plait route`: which planner requests are worth, fitted to the runs in journals."""
+"""`plait learn route`: which planner requests are worth, fitted to the runs in journals."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ...runtime.journal.directory import RunEntry, entries
 from ...runtime.journal.sessions import place as default_place
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Json
-from ..common.output import Output, cancellable, opened
+from ..common.output import Output, opened
 from ..rollouts.capture import captured
 from .fit import Report, Row, fit, report
 
-__all__ = ["app", "rows_of"]
+__all__ = ["route", "rows_of"]
 
 Tasks = dict[str, list[Row]]
 
 
-def route_fit(
+def route(
     place: Annotated[
         Path | None, typer.Option("--from", metavar="PATH", help="A journal or a folder; the default one if left out.")
     ] = None,
@@ -159,18 +159,3 @@ def _figures(said: Report) -> dict[str, object]:
         "saved_by_cascade": said.saved_by_cascade,
         "elasticity": said.elasticity,
     }
-
-
-app = typer.Typer(
-    help="Which planner a request is worth, learned from recorded runs.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-
-
-@app.callback()
-def _group() -> None:  # pyright: ignore[reportUnusedFunction]  # makes `fit` a command of its own
-    """Which planner a request is worth, learned from recorded runs."""
-
-
-app.command("fit")(cancellable(route_fit))

@@ -18,10 +18,10 @@ from ...runtime.journal.location import Location
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
 from ..control.distant import Distant
-from ..control.verbs import Control
 from ..trace.model import Clock, Trace
 from ..trace.read import read_trace
 from ..trace.record import UNFINISHED
+from ..verbs import VERBS, Control, Verb
 from ..viewer.page import data_of, live_page, page_headers, runs_page
 from .errors import ApiError, not_found
 from .http import EventStream, read, sse
@@ -36,14 +36,22 @@ _PAST = 200
 """Past runs in a list."""
 
 
+_STEERING = {name: verb for name, verb in VERBS.items() if verb.of_run and verb.right == "steer"}
+"""Verbs that a user of the server may use. Limits are the operator's: they bound what a tenant may use."""
+
+
 class Order(BaseModel):
-    """The body of `POST /runs/ID/VERB`."""
+    """The body of `POST /runs/ID/VERB`: the arguments of the verb."""
 
     model_config = ConfigDict(extra="forbid")
     step: str = ""
     question: str = ""
     value: JsonValue = None
     reason: str = ""
+
+    def arguments(self, verb: Verb) -> dict[str, JsonValue]:
+        """Return those that the verb takes."""
+        return {each.name: getattr(self, each.name) for each in verb.arguments}
 
 
 class Login(BaseModel):
@@ -108,7 +116,7 @@ class RunsApi:
     async def events(self, request: Request, user: User) -> EventStream:
         """Answer `GET /runs/ID/events`: the news, as server-sent events."""
         there = await self._elsewhere(request.path_params["run"], user)
-        rows = self._control(user).events(request.path_params["run"]) if there is None else there.events()
+        rows = self._control(user).watch(request.path_params["run"]) if there is None else there.events()
         first = await anext(rows)
 
         async def told() -> AsyncGenerator[bytes, None]:
@@ -119,27 +127,18 @@ class RunsApi:
         return EventStream(told(), lambda: None)
 
     async def order(self, request: Request, user: User) -> Response:
-        """Answer `POST /runs/ID/VERB`: cancel, prune, pause, resume, answer."""
-        run, verb = request.path_params["run"], request.path_params["verb"]
-        if verb not in ("cancel", "prune", "pause", "resume", "answer"):
-            raise not_found(f"there is no verb {verb!r}: cancel, prune, pause, resume, answer")
+        """Answer `POST /runs/ID/VERB`: do a verb of the table to a run."""
+        run, name = request.path_params["run"], request.path_params["verb"]
+        verb = _STEERING.get(name)
+        if verb is None:
+            raise not_found(f"there is no verb {name!r}: {', '.join(_STEERING)}")
         body = await read(request, Order, self._service.settings)
         there = await self._elsewhere(run, user)
-        if there is not None:
-            await asyncio.to_thread(there.order, verb, step=body.step, question=body.question, value=body.value,
-                                    reason=body.reason)  # fmt: skip
-            return JSONResponse({"run": run, "done": verb})
-        control = self._control(user)
-        match verb:
-            case "prune":
-                control.prune(run, body.step, body.reason)
-            case "answer":
-                control.answer(run, body.question, body.value)
-            case "cancel":
-                control.cancel(run, body.reason)
-            case _:
-                getattr(control, verb)(run)
-        return JSONResponse({"run": run, "done": verb})
+        if there is None:
+            verb.do(self._control(user).find(run), **body.arguments(verb))
+        else:
+            await asyncio.to_thread(verb.do, there, **body.arguments(verb))
+        return JSONResponse({"run": run, "done": name})
 
     # -- the journal ---------------------------------------------------------------------------------------------------
 

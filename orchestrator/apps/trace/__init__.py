@@ -1,1 +1,1 @@
-"""`plait trace`: a run read back from its journal, and the formats it can be written in."""
+"""`plait runs trace`: a run read back from its journal, and the formats it can be written in."""

@@ -1,4 +1,4 @@
-"""`plait trace`: a finished run for other people's tools."""
+"""`plait runs trace`: a finished run for other people's tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a run's trace out of a journal, by replaying it: the events go through a fresh machine, as in `plait replay`.
+"""Reads a run's trace out of a journal: its events go through a new machine, as in `plait runs replay`.
 
 No worker starts. Where the file and this version of the machine disagree, the trace says so in its notes.
 """
@@ -64,7 +64,7 @@ def read_trace(path: Location | str, plugins: Plugins, run: str | None = None) -
             if moment.differs and not notes:
                 notes.append(
                     f"from event {moment.seq} of the journal on this version of plait decides otherwise than the one "
-                    "that wrote it; what is shown is this version's view (`plait replay` says how they differ)"
+                    "that wrote it; what is shown is this version's view (`plait runs replay` says how they differ)"
                 )
             if any(isinstance(action, Finish) and action.run == run for action in moment.actions):
                 break

@@ -1,1 +1,1 @@
-"""`plait view`: one HTML file with the pictures of a run."""
+"""`plait runs view`: one HTML file with the pictures of a run."""

@@ -1,4 +1,4 @@
-"""`plait view`: one HTML file with the pictures of a run."""
+"""`plait runs view`: one HTML file with the pictures of a run."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Answer(Frozen):
     @property
     def trace(self) -> tuple[StepRecord, ...]:
         """What became of every step, expansions included, in the order in which they entered the plan: where it ran and
-        when, what it cost, how it ended and why. `plait view` draws it."""
+        when, what it cost, how it ended and why. `plait runs view` draws it."""
         return self.report.steps
 
     @property

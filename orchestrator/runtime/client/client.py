@@ -72,7 +72,7 @@ class AsyncOrchestrator:
         on_ask: puts the questions of tools (`await ctx.ask(…)`) to a person and returns the answer; an ordinary
             function is called on a thread of its own. Without it a question waits for `Handle.answer`, and in `run`,
             which gives out no handle, the tool fails. `"later"`: it waits there too, for an answer from another process
-            (`plait questions`).
+            (`plait runs questions`).
         config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
         settings: single settings of `Config`, by name.
 

@@ -1,4 +1,4 @@
-"""`n=auto`: as many branches as end within the run's time, by what `plait calibrate` knows of the model here."""
+"""`n=auto`: as many branches as end within the run's time, by what `plait simulate calibrate` knows of the model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> P
     if not path.exists():
         raise UsageError(
             f"{option}=auto needs to know how fast {Path(config.model).name} is here, and it is uncalibrated: "
-            f"run `plait calibrate --probe`, or give {option} as a number"
+            f"run `plait simulate calibrate --probe`, or give {option} as a number"
         )
     profile = load(path)
     known = next((each for name, each in profile.lengths.items() if name.startswith(spec.name)), ())

@@ -252,7 +252,7 @@ class Journal:
         lines = self._storage.runs()
         if lines is None:
             raise ConfigError(
-                f"{self.path} has journal format 1, which has no index of its runs: `plait replay` reads it"
+                f"{self.path} has journal format 1, which has no index of its runs: `plait runs replay` reads it"
             )
         for line in lines:
             if not is_run_line(line):

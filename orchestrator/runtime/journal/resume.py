@@ -140,7 +140,7 @@ class Rebuilder:
         if moment.differs and ordered(moment.recorded) != ordered(moment.said):
             raise ConfigError(
                 f"run {run} cannot be resumed: from event {moment.seq} of {path} on this version of plait decides "
-                f"otherwise than {moment.header.plait}, which wrote it (`plait replay` shows how)"
+                f"otherwise than {moment.header.plait}, which wrote it (`plait runs replay` shows how)"
             )
         if rebuilt is not None and rebuilt.machine is not moment.machine:
             rebuilt = self._rebuilt = None

@@ -101,7 +101,7 @@ def fit(attempts: Sequence[Recorded], aborts: Sequence[float] = (), *, model: st
     if len(attempts) < _LEAST:
         raise ConfigError(
             f"{len(attempts)} recorded attempts at model steps are too few to fit anything to: record at least "
-            f"{_LEAST}, of several widths (`plait calibrate --probe` does)"
+            f"{_LEAST}, of several widths (`plait simulate calibrate --probe` does)"
         )
     line = _timeline(attempts)
     tokens: Any = np.array([each.tokens for each in attempts], float)

@@ -116,4 +116,6 @@ def load(path: Path) -> Profile:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigError(f"{path} is no profile ({where}: {first['msg']}): `plait calibrate` writes one") from None
+        raise ConfigError(
+            f"{path} is no profile ({where}: {first['msg']}): `plait simulate calibrate` writes one"
+        ) from None

@@ -83,7 +83,7 @@ class Auto(Planner):
     split: Literal["auto", "off"] = "auto"
     """`auto`: prompts with signs of several pieces go to the planner `decompose` first."""
     routes: str | None = None
-    """File with what recorded runs say, by task (`plait route fit --out FILE`). Requests of a task that it has go to
+    """File with what recorded runs say, by task (`plait learn route --out FILE`). Requests of a task that it has go to
     the planner `by-complexity` with these numbers; others as if there were no file."""
     options: dict[str, dict[str, JsonValue]] = {}
     """Options of the planners `decompose`, `refine` and `threads`, by name, for when they are chosen."""
@@ -146,7 +146,7 @@ class Auto(Planner):
             return None if found is None else ByComplexity.model_validate(found.options)
         except (OSError, ValueError) as error:
             raise PluginError(
-                f"{self.routes} has no routes ({_first_line(error)}): write it with `plait route fit --out FILE`"
+                f"{self.routes} has no routes ({_first_line(error)}): write it with `plait learn route --out FILE`"
             ) from None
 
     def _extracted(self, asker: Asker, result: Result) -> Plan:

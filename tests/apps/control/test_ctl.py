@@ -1,4 +1,4 @@
-"""`plait ctl`, `plait top` and `plait run --detach`: runs seen and steered from another process."""
+"""`plait runs`, `plait runs top` and `plait run --detach`: runs seen and steered from another process."""
 
 # pyright: reportOptionalMemberAccess=false, reportArgumentType=false
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Budget, Call, Context, Plan, Step, tool
 from plait.apps.control.socket import Peer, opened, peers
-from plait.apps.control.verbs import Control
+from plait.apps.verbs import Control
 from plait.core.errors import UsageError
 from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import replay
@@ -57,7 +57,7 @@ async def test_runs_are_listed_shown_pruned_paused_and_cancelled_by_socket():
         await ask(peer, "pause", run=handle.run[:6])
         assert (await ask(peer, "show", run=handle.run))[0]["status"] == "paused"
         await ask(peer, "resume", run=handle.run)
-        follows = asyncio.create_task(ask(peer, "events", None, run=handle.run))
+        follows = asyncio.create_task(ask(peer, "watch", None, run=handle.run))
         while not handle._feeds:
             await asyncio.sleep(0.01)
         seen = handle.tokens
@@ -127,11 +127,11 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
                 await asyncio.sleep(0.01)
 
         await until(1)
-        await ask(peer, "set", name="width", value="3")
+        await ask(peer, "limit", name="width", value="3")
         await until(3)
         assert (await ask(peer, "list"))[0]["budget"]["width"] == 3 == handle.budget.width
         await ask(peer, "set", name="slots", value="4")
-        await ask(peer, "set", name="width", value="none", run=handle.run)
+        await ask(peer, "limit", name="width", value="none", run=handle.run)
         await until(4)
         assert (await ask(peer, "process"))[0]["workers"][0] == {"name": "scripted", "slots": 4}
         for name, value, said in (
@@ -140,14 +140,19 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
             ("widht", "2", "did you mean 'width'"),
             ("beams", "2", "what a planner was given it keeps"),
             ("turns", "3", "began without a limit of turns"),
+        ):
+            with pytest.raises(UsageError, match=said):
+                await ask(peer, "limit", name=name, value=value)
+        for name, value, said in (
             ("slots", "9", "was started with 8 slots"),
             ("slots", "-1", "no number of jobs"),
+            ("width", "2", "log_level and slots are"),
         ):
             with pytest.raises(UsageError, match=said):
                 await ask(peer, "set", name=name, value=value)
         with pytest.raises(UsageError, match="no worker 'other'"):
             await ask(peer, "set", name="slots", value="1", worker="other")
-        await ask(peer, "set", name="tokens", value="1")
+        await ask(peer, "limit", name="tokens", value="1")
         answer = await handle  # all that ran is cut, and nothing more starts
         assert answer.status == "partial" or answer.failure is not None
     assert replay(journal, Plugins(), check=True).divergence is None
@@ -155,12 +160,16 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
 
 
 def test_the_commands_say_what_is_there_and_what_is_not(plait):
-    assert "no run is under way" in plait("ctl", "list").out
-    assert plait("ctl", "list", "--json").json == {"runs": []}
-    for words in (("show",), ("cancel", "abc"), ("watch",), ("answer", "abc", "yes")):
-        done = plait("ctl", *words)
-        assert done.code == 2 and "plait ctl list" in done.err
-    assert plait("top", "--once", "--json").json == {"processes": [], "runs": []}
+    assert plait("runs", "top", "--once", "--json").json == {"processes": [], "runs": []}
+    assert plait("runs", "top", "--once").out.startswith("0 runs")
+    for words in (("cancel", "abc"), ("watch",), ("pause",), ("prune", "abc", "x"), ("limit", "abc", "width", "2")):
+        done = plait("runs", *words)
+        assert done.code == 2 and "plait runs top" in done.err
+    for words in (("show",), ("resume",)):
+        done = plait("runs", *words)
+        assert done.code == 2 and "no run is under way: name one that `plait runs list` shows" in done.err
+    assert "none is open" in plait("runs", "answer", "abc:x?1", "yes").err
+    assert "asks 0 questions" in plait("runs", "answer", "abc", "yes").err
 
 
 def test_a_detached_run_is_found_steered_and_ends(plait, script, tmp_path, root):
@@ -174,13 +183,13 @@ def test_a_detached_run_is_found_steered_and_ends(plait, script, tmp_path, root)
     try:
         assert launch["event"] == "launch" and Path(launch["socket"]).exists()
         run = launch["run"]
-        assert [row["run"] for row in plait("ctl", "list", "--json").json["runs"]] == [run]
-        assert run[:8] in plait("top", "--once").out
-        assert plait("ctl", "show", run[:6]).out.startswith(f"run {run}: running")
-        assert plait("ctl", "set", "log_level", "info", "--json").json["pids"] == [launch["pid"]]
-        assert plait("ctl", "set", "width", "2").out == f"set width=2: run {run}\n"
-        assert plait("ctl", "list", "--json").json["runs"][0]["budget"]["width"] == 2
-        assert plait("ctl", "cancel", run, "--json").json == {"run": run, "done": "cancel", "reason": ""}
+        assert [row["run"] for row in plait("runs", "top", "--once", "--json").json["runs"]] == [run]
+        assert run[:8] in plait("runs", "top", "--once").out
+        assert plait("runs", "show", run[:6]).out.startswith(f"run {run}: running")
+        assert plait("runs", "set", "log_level", "info", "--json").json["pids"] == [launch["pid"]]
+        assert plait("runs", "limit", run[:8], "width", "2").out == f"limit width 2: run {run}\n"
+        assert plait("runs", "top", "--once", "--json").json["runs"][0]["budget"]["width"] == 2
+        assert plait("runs", "cancel", run, "--json").json == {"run": run, "done": "cancel", "reason": ""}
         until = time.monotonic() + 30
         while (Path(launch["socket"]).exists() or not Path(launch["output"]).read_text()) and time.monotonic() < until:
             time.sleep(0.05)  # the socket goes first, the answer is written then

@@ -264,7 +264,9 @@ def test_versions(plait):
     assert plait("--version").out == f"plait {__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["eval"], ["demo"], ["plan"], ["simulate"], ["replay"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["eval"], ["demo"], ["plan"], ["simulate"], ["runs", "replay"], ["doctor"]]
+)
 def test_help(plait, command):
     done = plait(*command, "--help")
     assert done.code == 0

@@ -1,4 +1,4 @@
-"""`plait rollouts`: what it writes, how it goes on, and that kills lose and double nothing."""
+"""`plait learn rollouts`: what it writes, how it goes on, and that kills lose and double nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prompts(folder: Path, count: int) -> Path:
 def words(folder: Path, count: int, out: str = "out.jsonl", *more: str) -> list[str]:
     planner = "sample:n=3,temperature=1"
     given = [str(prompts(folder, count)), "--out", str(folder / out), "--planner", planner, "--json"]
-    return ["rollouts", *given, *WORKER, *more]
+    return ["learn", "rollouts", *given, *WORKER, *more]
 
 
 def test_prompts_become_groups_of_judged_records(plait: Any, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_another_ending_and_a_worker_without_tokens_are_refused(plait: Any, tmp_
     script = tmp_path / "script.json"
     script.write_text('{"replies": [{"text": "answer: 4"}]}')
     file = prompts(tmp_path, 1)
-    done = plait("rollouts", file, "--out", tmp_path / "s.jsonl", "--script", script, "--json")
+    done = plait("learn", "rollouts", file, "--out", tmp_path / "s.jsonl", "--script", script, "--json")
     assert done.code != 0
     assert "tells no token ids" in done.out
 

@@ -1,4 +1,4 @@
-"""`plait route fit`: numbers out of runs, what it says of itself, bad records, the command."""
+"""`plait learn route`: numbers out of runs, what it says of itself, bad records, the command."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_command_reads_journals_and_auto_uses_what_it_writes(plait: Any, tmp
             words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", planner, "--script", script)
             plait(*words, "--seed", seed, "--journal", journal, "--json")
     plait("run", "Why?", "--script", script, "--journal", journal, "--json")
-    done = plait("route", "fit", "--from", journal, "--least", "2", "--out", out, "--json")
+    done = plait("learn", "route", "--from", journal, "--least", "2", "--out", out, "--json")
     assert done.code == 0, done.err
     found = done.json["routes"]["countdown"]["tiers"]
     assert [(each["planner"]["options"].get("style"), each["runs"]) for each in found] == [("direct", 2), (None, 2)]
@@ -93,11 +93,11 @@ def test_the_command_reads_journals_and_auto_uses_what_it_writes(plait: Any, tmp
     assert done.json["reports"]["countdown"]["tiers"]["single:style=direct"]["right"] == 0.0, "no answer is a wrong one"
     words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", f"auto:routes={out}", "--script", script)
     assert plait(*words, "--json").json["verified"] is True
-    shown = plait("route", "fit", "--from", journal, "--least", "2")
+    shown = plait("learn", "route", "--from", journal, "--least", "2")
     assert "of the oracle's saving" in shown.out and "1 run left out: that nobody can judge" in shown.out
-    none = plait("route", "fit", "--from", journal)
+    none = plait("learn", "route", "--from", journal)
     assert none.code == 0 and "no route" in none.out
-    assert plait("route", "fit", "--from", tmp_path / "nowhere").code == 2
+    assert plait("learn", "route", "--from", tmp_path / "nowhere").code == 2
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"not a journal", b"\x00" * 100])
@@ -105,5 +105,5 @@ def test_bad_journals_are_counted_and_left_out(plait: Any, tmp_path: Path, rubbi
     folder = tmp_path / "journals"
     folder.mkdir()
     (folder / "broken.db").write_bytes(rubbish)
-    done = plait("route", "fit", "--from", folder, "--json")
+    done = plait("learn", "route", "--from", folder, "--json")
     assert done.code == 0 and done.json["routes"] == {}, done.err

@@ -1,4 +1,4 @@
-"""`plait trace`: a run as a Chrome trace beside Ray's timeline, as OpenTelemetry spans, as JSON."""
+"""`plait runs trace`: a run as a Chrome trace beside Ray's timeline, as OpenTelemetry spans, as JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def journal(plait, script, tmp_path):
 
 def test_chrome_events_are_on_the_wall_clock_in_microseconds(plait, journal, tmp_path):
     out = tmp_path / "trace.json"
-    done = plait("trace", journal, "--out", out, "--json")
+    done = plait("runs", "trace", journal, "--out", out, "--json")
     events = json.loads(out.read_text())
     assert done.json["events"] == len(events)
     now = time.time() * 1e6
@@ -46,7 +46,7 @@ def test_chrome_events_are_on_the_wall_clock_in_microseconds(plait, journal, tmp
 
 def test_chrome_events_name_workers_slots_and_steps(plait, journal, tmp_path):
     out = tmp_path / "trace.json"
-    plait("trace", journal, "--out", out)
+    plait("runs", "trace", journal, "--out", out)
     events = json.loads(out.read_text())
     slices = {event["name"]: event for event in events if event["ph"] == "X"}
     assert slices["plan-1"]["pid"] == "plait worker scripted"
@@ -62,7 +62,7 @@ def test_chrome_events_name_workers_slots_and_steps(plait, journal, tmp_path):
 
 def test_chrome_arrows_go_from_what_was_needed(plait, journal, tmp_path):
     out = tmp_path / "trace.json"
-    plait("trace", journal, "--out", out)
+    plait("runs", "trace", journal, "--out", out)
     events = json.loads(out.read_text())
     starts = {event["id"]: event for event in events if event["ph"] == "s"}
     ends = {event["id"]: event for event in events if event["ph"] == "f"}
@@ -89,19 +89,19 @@ def test_rays_timeline_is_put_beside_it(plait, journal, tmp_path):
     timeline = tmp_path / "ray.json"
     timeline.write_text(json.dumps([theirs]))
     out = tmp_path / "both.json"
-    plait("trace", journal, "--ray", timeline, "--out", out)
+    plait("runs", "trace", journal, "--ray", timeline, "--out", out)
     events = json.loads(out.read_text())
     assert theirs in events
     assert any(event["pid"] == "plait worker scripted" for event in events)
     timeline.write_text('{"not": "events"}')
-    done = plait("trace", journal, "--ray", timeline)
+    done = plait("runs", "trace", journal, "--ray", timeline)
     assert done.code == 2
     assert "is no timeline" in done.err
 
 
 def test_spans_are_written_one_a_line(plait, journal, tmp_path):
     out = tmp_path / "spans.jsonl"
-    done = plait("trace", journal, "--format", "otel", "--out", out, "--json")
+    done = plait("runs", "trace", journal, "--format", "otel", "--out", out, "--json")
     spans = [json.loads(line) for line in out.read_text().splitlines()]
     assert done.json["spans"] == len(spans)
     assert Counter(span["name"].split()[0] for span in spans) == Counter(
@@ -109,14 +109,14 @@ def test_spans_are_written_one_a_line(plait, journal, tmp_path):
     )
     assert "which?" not in out.read_text()
     assert "all about" not in out.read_text()
-    plait("trace", journal, "--format", "otel", "--out", out, "--content")
+    plait("runs", "trace", journal, "--format", "otel", "--out", out, "--content")
     assert "which?" in out.read_text()
     assert "all about Rome" in out.read_text()
 
 
 def test_json_has_all_of_it(plait, journal, tmp_path):
     out = tmp_path / "all.json"
-    plait("trace", journal, "--format", "json", "--out", out)
+    plait("runs", "trace", journal, "--format", "json", "--out", out)
     whole = json.loads(out.read_text())
     names = [step["name"] for step in whole["steps"]]
     assert names == [
@@ -134,28 +134,30 @@ def test_json_has_all_of_it(plait, journal, tmp_path):
 def test_a_run_is_found_by_its_id(plait, script, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = plait("run", "q", "--script", script("answer: 4"), "--json").json["run"]
-    done = plait("trace", run, "--json")
+    done = plait("runs", "trace", run, "--json")
     assert done.json["run"] == run
     assert done.json["file"] == f"plait-{run}.chrome.json"
-    assert plait("trace", run[:5], "--json").json["run"] == run
+    assert plait("runs", "trace", run[:5], "--json").json["run"] == run
     newest = plait("run", "again", "--script", script("answer: 5"), "--json").json["run"]
-    assert plait("trace", "--json").json["run"] == plait("view", "--json").json["run"] == newest != run
-    missing = plait("trace", "nobody")
+    assert plait("runs", "trace", "--json").json["run"] == plait("runs", "view", "--json").json["run"] == newest != run
+    missing = plait("runs", "trace", "nobody")
     assert missing.code == 2
     assert "no run 'nobody'" in missing.err
     assert "journal" in missing.err
 
 
 def test_options_that_do_not_go_together(plait, journal, tmp_path):
-    assert "--ray goes with --format chrome" in plait("trace", journal, "--format", "json", "--ray", journal).err
-    assert "--send goes with --format otel" in plait("trace", journal, "--send").err
-    assert "is no file" in plait("trace", "abc", "--run", "x").err
+    assert (
+        "--ray goes with --format chrome" in plait("runs", "trace", journal, "--format", "json", "--ray", journal).err
+    )
+    assert "--send goes with --format otel" in plait("runs", "trace", journal, "--send").err
+    assert "is no file" in plait("runs", "trace", "abc", "--run", "x").err
 
 
 def test_spans_without_opentelemetry(plait, journal, monkeypatch):
     for name in ("opentelemetry.sdk.trace", "opentelemetry.sdk"):
         monkeypatch.setitem(sys.modules, name, None)
-    done = plait("trace", journal, "--format", "otel")
+    done = plait("runs", "trace", journal, "--format", "otel")
     assert done.code == 2
     assert "plait[otel]" in done.err
-    assert plait("trace", journal).code == 0
+    assert plait("runs", "trace", journal).code == 0

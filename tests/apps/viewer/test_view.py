@@ -1,4 +1,4 @@
-"""`plait view`: one file that needs nothing else and in which nothing that a model wrote can become markup."""
+"""`plait runs view`: one file that needs nothing else and in which nothing that a model wrote can become markup."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def traced(plait, tmp_path):
 def test_the_command_writes_one_file(plait, script, tmp_path):
     journal, out = tmp_path / "run.sqlite", tmp_path / "seen.html"
     plait("run", "what?", "--planner", "sample:n=3", "--script", script("answer: 4"), "--journal", journal)
-    done = plait("view", journal, "--out", out)
+    done = plait("runs", "view", journal, "--out", out)
     assert done.code == 0
     assert f"{out}: run " in done.out
     assert "4 steps" in done.out
     seen = read(out.read_text())
     assert json.loads(seen.texts["trace"])["answer"] == "4"
     assert seen.texts["title"] == "what? · plait"
-    by_name = plait("view", journal, "--json").json
+    by_name = plait("runs", "view", journal, "--json").json
     assert by_name["file"] == f"plait-{by_name['run']}.html"
     assert (tmp_path / by_name["file"]).stat().st_size == by_name["bytes"]
 
@@ -160,17 +160,17 @@ def test_it_opens_a_browser_only_if_asked(plait, script, tmp_path, monkeypatch):
     monkeypatch.setattr("webbrowser.open", shown.append)
     journal, out = tmp_path / "run.sqlite", tmp_path / "seen.html"
     plait("run", "what?", "--script", script("answer: 4"), "--journal", journal)
-    plait("view", journal, "--out", out, "--no-open")
-    plait("view", journal, "--out", out)  # standard output is no terminal here
+    plait("runs", "view", journal, "--out", out, "--no-open")
+    plait("runs", "view", journal, "--out", out)  # standard output is no terminal here
     assert shown == []
-    plait("view", journal, "--out", out, "--open")
+    plait("runs", "view", journal, "--out", out, "--open")
     assert shown == [out.as_uri()]
 
 
 def test_what_cannot_be_viewed(plait, tmp_path):
     (tmp_path / "notes.txt").write_text("shopping")
-    assert "not a journal" in plait("view", "notes.txt").err
-    missing = plait("view", "nobody")
+    assert "not a journal" in plait("runs", "view", "notes.txt").err
+    missing = plait("runs", "view", "nobody")
     assert missing.code == 2
     assert "nobody" in missing.err
 
@@ -178,6 +178,6 @@ def test_what_cannot_be_viewed(plait, tmp_path):
 def test_a_file_that_cannot_be_written(plait, script, tmp_path):
     journal = tmp_path / "run.sqlite"
     plait("run", "what?", "--script", script("answer: 4"), "--journal", journal)
-    done = plait("view", journal, "--out", tmp_path / "no" / "such" / "folder.html")
+    done = plait("runs", "view", journal, "--out", tmp_path / "no" / "such" / "folder.html")
     assert done.code == 1
     assert "No such file" in done.err

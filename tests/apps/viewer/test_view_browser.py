@@ -1,5 +1,5 @@
-"""The page of `plait view` in a real browser: what it draws, that its slider moves it, and that nothing runs in it that
-should not. Needs chromium (`apt-get install chromium`)."""
+"""The page of `plait runs view` in a real browser: what it draws, that its slider moves it, and that nothing runs in it
+that should not. Needs chromium (`apt-get install chromium`)."""
 
 from __future__ import annotations
 

@@ -166,8 +166,11 @@ async def test_an_answer_can_come_from_another_process(tmp_path: Path):
             leave(tmp_path, question.id, "perhaps")
         with pytest.raises(UsageError, match="open are"):
             leave(tmp_path, "x", "yes")
-        assert json.loads(await plait("questions", "--from", tmp_path, "--json"))["questions"][0]["id"] == question.id
-        said = await plait("questions", question.id, '{"args": {"what": "c"}}', "--from", tmp_path)
+        assert (
+            json.loads(await plait("runs", "questions", "--from", tmp_path, "--json"))["questions"][0]["id"]
+            == question.id
+        )
+        said = await plait("runs", "answer", question.id, '{"args": {"what": "c"}}', "--from", tmp_path)
         assert said.startswith(f"the answer to {question.id} is left")
         answer = await asyncio.wait_for(task, 20)
     assert answer.value == "wrote c"

@@ -51,5 +51,5 @@ def test_it_says_what_is_missing(profile: Profile, tmp_path: Path, monkeypatch: 
     with pytest.raises(UsageError, match=r"how long that is \(seconds\)"):
         client().plan("q", planner="sample:n=auto")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
-    with pytest.raises(UsageError, match="plait calibrate --probe"):
+    with pytest.raises(UsageError, match="plait simulate calibrate --probe"):
         client().plan("q", planner="sample:n=auto", seconds=1)

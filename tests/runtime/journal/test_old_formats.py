@@ -58,5 +58,5 @@ def test_in_a_folder_it_is_named_and_passed_over(old: Path) -> None:
 
 
 def test_commands_say_so(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["replay", str(old)]) == 2
+    assert main.run(["runs", "replay", str(old)]) == 2
     assert "older than" in capsys.readouterr().err

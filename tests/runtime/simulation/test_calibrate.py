@@ -1,4 +1,4 @@
-"""What `plait calibrate` fits: known engines are found again, and other runs of them are predicted."""
+"""What `plait simulate calibrate` fits: known engines are found again, and other runs of them are predicted."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_too_few_attempts_are_refused_in_words() -> None:
 )
 def test_a_file_that_is_no_profile_is_refused_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"is no profile .*plait calibrate"):
+    with pytest.raises(ConfigError, match=r"is no profile .*plait simulate calibrate"):
         load(tmp_path / "p.json")
 
 
@@ -155,7 +155,7 @@ def test_the_commands_fit_and_use_a_profile(
     assert main.run(run) == 0
     assert main.run(run) == 0
     capsys.readouterr()
-    assert main.run(["calibrate", "runs.jsonl", "--check", "runs.jsonl", "--json"]) == 0
+    assert main.run(["simulate", "calibrate", "runs.jsonl", "--check", "runs.jsonl", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["attempts"] == 24
     assert told["checks"]["runs.jsonl"]["runs"] == 2

@@ -1,4 +1,4 @@
-"""Commands of the REPL: plan, run, branches, why, prune, pause, resume."""
+"""Commands of the REPL: plan, run, branches, why, and the verbs that are done to the run under way."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ....core.messages import counted, explain, first_of_each, json_path
 from ....core.plan import Plan
 from ....runtime.plugins.trust import refuse
 from ...commands.run import where_time_went
+from ...verbs import VERBS, Verb
 from ..conversation import Repl
 from ..registry import command, path_of, take_flags
 from ..state import Turn
@@ -103,39 +104,27 @@ def _why_answer(repl: Repl, turn: Turn) -> None:
         repl.screen.print(line)
 
 
-@command("prune", "STEP [REASON]", "Give up a step of the run under way (child-*: all such steps).", "step")
-async def _prune(repl: Repl, rest: str) -> None:
-    name, _, reason = rest.partition(" ")
-    if not name:
-        raise UsageError("/prune needs a step: /prune child-3 (/branches lists them)")
-    turn = repl.session.current
-    if turn is None:
-        raise UsageError("nothing runs that could be pruned")
-    found = turn.find(name)
-    if not found:
-        raise UsageError(f"the run has no step {name!r}: /branches lists them")
-    if len(found) > 1 and not any(sign in name for sign in "*?["):
-        raise UsageError(f"{name!r} may be {', '.join(each.path for each in found[:6])}: name one, or all by {name}*")
-    live = [each for each in found if not each.ended]
-    if not live:
-        raise UsageError(f"{', '.join(f'{each.path} is {each.state}' for each in found[:6])}: too late to prune")
-    for step in live:
-        repl.session.prune(step, reason.strip() or "pruned by the user")
-    repl.screen.print(f"pruned {', '.join(each.path for each in live[:6])}{' …' if len(live) > 6 else ''}", style="dim")
+_MORE = {"pause": ": what runs goes on, nothing new starts; /resume"}
 
 
-@command("pause", "", "Start nothing more of the run under way; what runs goes on.")
-async def _pause(repl: Repl, rest: str) -> None:
-    _pause_or_resume(repl, True)
+def _enter(verb: Verb) -> None:
+    """Make a verb of the table a command for the run under way: a word for each argument, the last takes the rest."""
+    names = [each.name for each in verb.arguments]
+    needed = [each.name for each in verb.arguments if each.required]
+    usage = " ".join(name.upper() if name in needed else f"[{name.upper()}]" for name in names)
+
+    async def do(repl: Repl, rest: str) -> None:
+        words = rest.split(None, max(0, len(names) - 1)) if names else []
+        if len(words) < len(needed):
+            raise UsageError(f"/{verb.name} needs a {needed[len(words)]}: /{verb.name} {usage}")
+        done = repl.session.steer(verb, **dict(zip(names, words, strict=False)))
+        steps = done["steps"] if done else []
+        what = ", ".join(steps[:6]) + (" …" if len(steps) > 6 else "") if done else " ".join(words)
+        repl.screen.print(f"{verb.past} {what}".rstrip() + _MORE.get(verb.name, ""), style="dim")
+
+    command(verb.name, usage, verb.about, "step" if "step" in names else "")(do)
 
 
-@command("resume", "", "Go on after /pause.")
-async def _resume(repl: Repl, rest: str) -> None:
-    _pause_or_resume(repl, False)
-
-
-def _pause_or_resume(repl: Repl, on: bool) -> None:
-    if not repl.session.busy:
-        raise UsageError(f"nothing runs that could be {'paused' if on else 'resumed'}")
-    repl.session.pause(on)
-    repl.screen.print("paused: what runs goes on, nothing new starts; /resume" if on else "resumed", style="dim")
+for _verb in VERBS.values():
+    if _verb.of_run and _verb.name != "answer":  # a question is answered by what is typed next
+        _enter(_verb)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ..conftest import Plait
+from .conftest import Plait
 
 
 def pods(job: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,1 +1,0 @@
-"""`plait job`: commands as jobs of a Ray cluster."""
