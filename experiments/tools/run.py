@@ -9,6 +9,7 @@ share of look-ups fails once. Questions are asked one at a time, the ways in tur
 from __future__ import annotations
 
 import asyncio
+import gzip
 import itertools
 import json
 import os
@@ -170,8 +171,15 @@ def parts_of(steps: Sequence[StepRecord], seconds: float) -> dict[str, float]:
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return what has been asked."""
-    return [Row(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.is_file() else []
+    """Return what has been asked: of the file, or of the one beside it that is compressed (`.gz`)."""
+    packed = kept.with_name(f"{kept.name}.gz")
+    if kept.is_file():
+        text = kept.read_text(encoding="utf-8")
+    elif packed.is_file():
+        text = gzip.decompress(packed.read_bytes()).decode()
+    else:
+        return []
+    return [Row(**json.loads(line)) for line in text.splitlines()]
 
 
 def page_of(rows: Sequence[Row]) -> str:

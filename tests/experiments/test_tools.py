@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from experiments.tools.run import CONDITIONS, WAYS, Row, native_calls, page_of, parts_of
+from experiments.tools.run import CONDITIONS, WAYS, Row, native_calls, page_of, parts_of, rows_of
 from experiments.tools.tables import ratios, shape, where
 from plait.core.record import StepRecord
 
@@ -76,3 +78,13 @@ def test_shapes_and_bounds_of_questions() -> None:
                for each in lines), lines  # fmt: skip
     assert any("| `native` | 2.00 (2.00–2.00), 2 |" in each and each.endswith("| 1 | 1 |") for each in lines)
     assert "| 0 % | 100 ms | `turns` | 100 | 0 | 300 | 0 | 50 | 100 |" in where(rows, CONDITIONS[:1], WAYS)
+
+
+def test_the_rows_of_the_page_are_there() -> None:
+    data = Path(__file__).parents[2] / "experiments" / "tools" / "data"
+    rows = rows_of(data / "rows.jsonl")
+    committed = (data.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    tables = [line for line in page_of(rows).splitlines() if line.startswith("|")]
+    assert len(rows) > 2000 and len(tables) > 90
+    assert set(tables) <= set(committed)
+    assert len({row.text for row in rows_of(data / "rows-12m.jsonl")}) == 52
