@@ -209,6 +209,7 @@ def test_a_planner_has_an_offline_example_tests_and_its_place_in_the_documents(n
              if path.name not in ("test_contract.py", "test_corpus.py")]  # fmt: skip
     assert any(used.search(path.read_text()) or f".{name} " in path.read_text() for path in tests)
     document = (ROOT / "docs" / "planners.md").read_text()
-    section = document.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-    assert f"`{name}`" in document.partition("\n## ")[0], "it is not in the table of when to use which"
+    shown = name.replace("_", "-")  # as `plait names` says it
+    section = document.partition(f"\n## {shown}\n")[2].partition("\n## ")[0]
+    assert f"`{shown}`" in document.partition("\n## ")[0], "it is not in the table of when to use which"
     assert "```mermaid" in section, "its section has no picture of its DAG"
