@@ -1,4 +1,4 @@
-"""What a study is: conditions to run, and what is made of their records.
+"""What a study is, an experiment of many conditions: what to run, and what is made of the records.
 
 Decides the shape of a record. It does not know any study, nor how records are kept or drawn.
 """
