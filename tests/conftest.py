@@ -32,11 +32,18 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="plait-run-")
     atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
-# `ci` gives the same examples at every run. `HYPOTHESIS_PROFILE=explore` looks further, with new ones each time.
+# `ci` gives the same examples at every run. `HYPOTHESIS_PROFILE=nightly` looks further, with new ones each time. No
+# test has settings of its own: they would override both. A slow machine fails nothing, so there is no deadline.
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    max_examples=50,
+    stateful_step_count=40,
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("explore", settings.get_profile("ci"), derandomize=False, max_examples=2_000)
+settings.register_profile("nightly", settings.get_profile("ci"), derandomize=False, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -491,6 +491,20 @@ def test_no_file_names_a_machine(path: str) -> None:
         assert not INDEX.search(line), f"{path}:{number} names a package index's host: {line.strip()}"
 
 
+@over([path for path in tracked() if path.startswith("tests/") and path.endswith(".py")])
+def test_how_many_examples_a_property_has_is_said_in_one_place(path: str) -> None:
+    if path != "tests/conftest.py":
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        taken = {
+            name.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for name in node.names
+            if node.module == "hypothesis"
+        }
+        assert "settings" not in taken, f"{path}: settings of its own override the profiles of tests/conftest.py"
+
+
 def test_the_commands_of_the_documents_are_in_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     said: set[str] = set()

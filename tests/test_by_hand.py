@@ -61,7 +61,7 @@ async def test_a_cancelled_request_gives_its_turn_back(seed: int) -> None:
 
 async def test_a_vote_ends_with_the_first_right_answer() -> None:
     server = Server(lambda prompt: RIGHT if len(server.asked) == 3 else "no" if len(server.asked) == 1 else "")
-    assert await asyncio.wait_for(by_hand.early_votes(by_hand.Client(server.create, 8), PUZZLE, 1), 5)
+    assert await asyncio.wait_for(by_hand.early_votes(by_hand.Client(server.create, 8), PUZZLE, 1), 300)
     assert len(server.asked) == 8 and len(server.given_up) == 6 and server.running == 0
     assert not await by_hand.early_votes(by_hand.Client(Server().create, 2), PUZZLE, 1)
     assert await by_hand.plain_votes(by_hand.Client(Server(lambda _: RIGHT).create, 1), PUZZLE, 1)
@@ -74,7 +74,7 @@ async def test_a_child_that_is_right_ends_its_siblings() -> None:
         return "<hit> 18+5=23 ; 23+3=26 <end>" if "18 5 3" in prompt else ""
 
     server = Server(reply)
-    assert await asyncio.wait_for(by_hand.spawn_join(by_hand.Client(server.create, 8), PUZZLE, 1), 5)
+    assert await asyncio.wait_for(by_hand.spawn_join(by_hand.Client(server.create, 8), PUZZLE, 1), 300)
     assert len(server.asked) == 4 and len(server.given_up) == 2 and server.running == 0
     alone = Server(lambda prompt: "<hit> none" if "<child>" not in prompt else "x")
     assert not await by_hand.spawn_join(by_hand.Client(alone.create, 8), PUZZLE, 1)

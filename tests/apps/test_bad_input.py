@@ -162,4 +162,4 @@ def test_a_reader_that_goes_away_is_no_error(process, script):
     assert running.stderr is not None
     with running.stderr as stderr:
         assert "Traceback" not in stderr.read()
-    running.wait(timeout=60)
+    running.wait(timeout=300)

@@ -30,7 +30,7 @@ def test_threads_solve_puzzles_that_the_model_never_saw(process, tmp_path):
     running = process(
         "eval", "countdown", "--count", 40, "--planner", "threads", "--answers", tmp_path / "out.jsonl", "--json"
     )  # fmt: skip
-    out, err = running.communicate(timeout=115)
+    out, err = running.communicate(timeout=300)
     assert running.returncode == 0, err
     said = json.loads(out)
     assert said["n"] == 40
@@ -51,7 +51,7 @@ def test_ctrl_c_leaves_engine_and_ray_clean(process):
     started = descendants(running.pid)
     assert len(started) > 3  # Ray's daemons and the engine's actor
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=300)
     assert running.returncode == 130, err
     said = json.loads(out)
     assert said["status"] == "cancelled"

@@ -76,7 +76,7 @@ def on_a_terminal(*words: str) -> str:
             break
         said += piece
     os.close(main)
-    process.wait(60)
+    process.wait(300)
     return said.decode()
 
 

@@ -170,7 +170,7 @@ def test_a_pipe_is_no_journal(process, script, tmp_path):
         ("runs", "gc", "--keep", 0, "--from", pipe, "--json"),
         ("run", "q", "--script", script("x"), "--journal", pipe, "--json"),
     ):
-        out, err = process(*words).communicate(timeout=60)
+        out, err = process(*words).communicate(timeout=300)
         assert "gc" in words or "pipe or a device" in out, err
     assert pipe.exists()
 
@@ -194,11 +194,11 @@ def test_a_default_folder_that_cannot_be_made_is_no_reason_not_to_run(process, s
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     running = process("run", "q", "--script", script("x"), "--json")
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=300)
     assert json.loads(out)["answer"] == "x"
     assert "runs are not written down" in err and "journal=off" in err and "Traceback" not in err
     named = process("run", "q", "--script", script("x"), "--journal", tmp_path / "file" / "j", "--json")
-    out, err = named.communicate(timeout=60)
+    out, err = named.communicate(timeout=300)
     assert named.returncode == 2 and "cannot be" in json.loads(out)["error"], "one that was named must be there"
 
 
@@ -245,7 +245,7 @@ def test_a_tool_that_asks_on_a_terminal(root, tools, tmp_path):
             seen += os.read(ours, 1000)
         os.write(ours, say)
         seen += b"|"
-    out, _ = running.communicate(timeout=60)
+    out, _ = running.communicate(timeout=300)
     os.close(ours)
     assert b"which one?" in seen and b"1  red" in seen and b"'green' is no answer" in seen
     assert json.loads(out)["answer"] == "said blue"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pydantic import JsonValue
 
 from plait import tool
@@ -75,7 +75,6 @@ SCHEMA: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.dictionaries(st.sampled_from("ab"), ANY, max_size=2), SCHEMA)
 def test_any_schema_and_any_arguments(arguments: dict[str, JsonValue], schema: dict[str, JsonValue]) -> None:
     once = canonical(arguments, schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.chat import Message, read_messages, split_reasoning, spoken, transcript, with_prompt
 from plait.core.errors import FieldError
@@ -77,7 +77,6 @@ ALMOST = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
 @given(st.lists(ALMOST | ANY, max_size=4))
 def test_anything_is_read_or_refused(given: object):
     try:
@@ -105,7 +104,6 @@ def test_calls_that_cannot_be_read_stay_text(text: str):
     assert not spoken(text).tool_calls
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
 @given(st.text(st.sampled_from('<>/think tool_call{}"name:,[]argumets1'), max_size=60))
 def test_any_text_of_a_model_is_a_message(text: str):
     message = spoken(text)

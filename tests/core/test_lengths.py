@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.lengths import ENOUGH, QUANTILE, SHARE, expected_tokens, quantile, template
 
@@ -14,7 +14,6 @@ LIMIT = 1000
 lengths = st.lists(st.integers(0, LIMIT), max_size=20)
 samples = st.lists(lengths, max_size=3)
 shares = st.floats(0.01, 0.99)
-always = settings(derandomize=True, max_examples=100, deadline=None)
 
 
 @pytest.mark.parametrize(
@@ -71,20 +70,17 @@ def test_the_newest_lengths_count() -> None:
 
 
 @given(samples, st.integers(0, LIMIT), shares)
-@always
 def test_it_lies_between_one_and_what_the_limit_leaves(found: list[list[int]], known: int, share: float) -> None:
     assert 1 <= expected_tokens(LIMIT, found, known=known, share=share) <= max(1, LIMIT - known)
 
 
 @given(samples, st.integers(0, LIMIT), shares, shares)
-@always
 def test_a_higher_quantile_is_no_shorter(found: list[list[int]], known: int, one: float, two: float) -> None:
     low, high = (expected_tokens(LIMIT, found, known=known, share=each) for each in sorted((one, two)))
     assert low <= high
 
 
 @given(samples, st.integers(0, LIMIT), st.integers(0, LIMIT), shares)
-@always
 def test_a_step_that_has_more_is_not_expected_to_end_earlier(
     found: list[list[int]], one: int, two: int, share: float
 ) -> None:
@@ -95,7 +91,6 @@ def test_a_step_that_has_more_is_not_expected_to_end_earlier(
 
 
 @given(samples, st.integers(0, LIMIT), shares, st.randoms(use_true_random=False))
-@always
 def test_their_order_makes_no_difference(found: list[list[int]], known: int, share: float, rng: random.Random) -> None:
     again = [rng.sample(each, len(each)) for each in found]
     assert expected_tokens(LIMIT, found, known=known, share=share) == expected_tokens(
@@ -104,13 +99,11 @@ def test_their_order_makes_no_difference(found: list[list[int]], known: int, sha
 
 
 @given(st.lists(st.integers(1, LIMIT), min_size=ENOUGH, max_size=60), shares)
-@always
 def test_of_enough_siblings_it_is_their_quantile_whatever_the_others_are(ended: list[int], share: float) -> None:
     assert expected_tokens(LIMIT, [ended, [999] * 99], share=share) == quantile(ended, share)
 
 
 @given(samples, st.integers(2, 50), shares)
-@always
 def test_it_grows_with_the_unit(found: list[list[int]], by: int, share: float) -> None:
     larger = [[by * each for each in sample] for sample in found]
     ours, theirs = expected_tokens(LIMIT, found, share=share), expected_tokens(by * LIMIT, larger, share=share)

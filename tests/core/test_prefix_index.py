@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core import prefix_index
 from plait.core.prefix_index import PrefixIndex
@@ -100,7 +100,6 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["send", "sen
 
 
 @given(STEPS, WORDS)
-@settings(derandomize=True, max_examples=300, deadline=None)
 def test_it_agrees_with_sets_of_prefixes(steps: list[tuple[str, str, bytes]], asked: bytes) -> None:
     """Without limits what is held is what was sent; what is held always begins at the start, and sizes add up."""
     index, truth = PrefixIndex(), {name: set[bytes]() for name in "abc"}

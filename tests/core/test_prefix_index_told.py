@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.prefix_index import PrefixIndex
 
@@ -73,7 +73,6 @@ def test_a_worker_that_went_away_is_believed_again_when_it_tells() -> None:
     assert ours.held("model", b"y" * 40) == {}, "an attempt of the time before"
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
 @given(
     st.lists(st.tuples(st.text("ab", min_size=1, max_size=12), st.sampled_from("xy"), st.integers(0, 12)), max_size=30)
 )

@@ -6,7 +6,7 @@ import math
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
 from plait.core.ops import Plugin
@@ -25,7 +25,6 @@ def test_features_tell_requests_apart() -> None:
     assert set(features("")) == set(found)
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(max_size=500))
 def test_features_of_any_text_are_small_numbers(text: str) -> None:
     assert all(math.isfinite(value) and 0 <= value < 100 for value in features(text).values())
@@ -73,7 +72,6 @@ def test_features_decide() -> None:
     assert route.chances({"characters": 3.0})[0] == pytest.approx(1 / (1 + math.exp(-3)))
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(1, 2000), st.floats(0.01, 0.99)), min_size=1, max_size=4),
     st.floats(0, 0.01),

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.aborts import run as aborts
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engine]
 
 ALONE = """
 import asyncio, json, pathlib, sys

@@ -12,10 +12,9 @@ import pytest
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_engines_come_and_go_and_two_go_on_where_four_died() -> None:
     child = Path(__file__).with_name("elastic_child.py")
-    done = subprocess.run([sys.executable, str(child)], capture_output=True, text=True, timeout=220, check=False)
+    done = subprocess.run([sys.executable, str(child)], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert (found["at first"], found["under load"], found["afterwards"]) == (2, 4, 2)

@@ -14,7 +14,7 @@ from plait import AsyncOrchestrator, Config
 from plait.apps.common.problems import draw, is_right
 from plait.workers.ray import RayWorker, pool
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 Both = tuple[AsyncOrchestrator, RayWorker]
 

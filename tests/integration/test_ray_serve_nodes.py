@@ -14,7 +14,6 @@ pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_replicas_on_two_nodes_serve_on_when_one_node_dies() -> None:
     child = Path(__file__).with_name("serve_child.py")
     done = subprocess.run([sys.executable, str(child)], capture_output=True, text=True, timeout=380, check=False)

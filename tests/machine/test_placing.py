@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.budget import Budget
 from plait.core.events import Dispatch
@@ -111,7 +111,6 @@ RUNS = st.lists(
 
 
 @given(RUNS, st.sets(st.integers(0, 7)))
-@settings(derandomize=True, max_examples=150, deadline=None)
 def test_each_order_has_its_turns_by_arrival_and_fills_them_by_rank(
     runs: list[tuple[str, list[int]]], given_up: set[int]
 ) -> None:

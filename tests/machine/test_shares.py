@@ -7,7 +7,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from plait.core.budget import Budget
@@ -161,7 +161,6 @@ RUNS = st.lists(
 
 
 @given(RUNS, st.integers(1, 5), st.randoms(use_true_random=False))
-@settings(derandomize=True, max_examples=60, deadline=None)
 def test_no_run_gets_ahead_by_more_than_what_runs_at_once(
     runs: list[tuple[int, float, str, int]], slots: int, random: Random
 ) -> None:

@@ -164,7 +164,7 @@ async def test_a_run_with_agents_is_replayed_and_taken_up_after_any_event(tmp_pa
         cut(whole, left, events)
         async with opened(left) as orchestrator:
             (entry,) = entries(left)
-            again = await asyncio.wait_for(orchestrator.resume(entry.run), 20)
+            again = await asyncio.wait_for(orchestrator.resume(entry.run), 300)
         assert (again.status, again.answer) == ("done", "one"), f"killed after {events}"
         # a turn that was cut off is written again, and the agents that it had begun begin again
         left_over = [row for row in again.trace if row.state == "cancelled"]

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.budget import Budget
 from plait.core.errors import FieldError, PluginError
@@ -118,7 +118,6 @@ def test_the_reason_says_what_the_limits_do_not_allow() -> None:
     assert "limits" not in decide(signs("aaab"), Limits(agreement=0.9))[2]
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
 @given(
     st.text(alphabet="abc-", min_size=1, max_size=16),
     st.sampled_from([None, False]),
@@ -158,7 +157,6 @@ def test_a_prompt_of_several_pieces_is_split_first() -> None:
     assert Auto(split="off").start(about).output == "probes"
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.text(max_size=20), st.sampled_from([None, "a", "b", "c"])), min_size=1, max_size=8))
 def test_whatever_probes_say_there_is_a_plan(probes: list[tuple[str, str | None]]) -> None:
     records = [

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.ops import Join, Structured, Text, Think
 from plait.core.plan import Plan
@@ -205,7 +205,6 @@ def test_json_in_other_words() -> None:
         assert not isinstance(read_object(said), dict) or read_object(said) == {}
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.text(alphabet="{}[]\":,'\\ntdaemplc 123\n`<>/", max_size=200))
 def test_json_is_read_or_not_but_nothing_raises(text: str) -> None:
     value = read_object(text)
@@ -284,7 +283,6 @@ def test_less_sure_than_wanted_is_one_call() -> None:
     assert patch(json.dumps(SPLIT), confidence="high").output == "text"
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
 @given(
     st.fixed_dictionaries(
         {},

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait import tool
 from plait.core.errors import PlannerError
@@ -138,7 +138,7 @@ async def test_a_task_starts_while_the_plan_is_still_being_written():
         async def run(self, job):
             async for said in super().run(job):
                 if getattr(said, "text", "").endswith("on"):
-                    await asyncio.wait_for(found.wait(), 20)
+                    await asyncio.wait_for(found.wait(), 300)
                     events.append("the plan goes on")
                 yield said
 
@@ -327,7 +327,7 @@ async def test_tasks_run_side_by_side():
     @tool
     async def meet(who: int) -> int:
         """Wait for the two others."""
-        await asyncio.wait_for(meeting.wait(), 20)
+        await asyncio.wait_for(meeting.wait(), 300)
         return who
 
     plan = "1. meet(1)\n2. meet(2)\n3. meet(3)\n4. join()"
@@ -389,10 +389,10 @@ async def test_cancelling_a_run_stops_its_tools():
         workers=[Scripted([Reply(text="1. wait()\n2. join()")])], tools=[wait]
     ) as orchestrator:
         handle = await orchestrator.submit("q", planner="llmcompiler")
-        await asyncio.wait_for(started.wait(), 20)
+        await asyncio.wait_for(started.wait(), 300)
         handle.cancel()
         assert (await handle).status == "cancelled"
-        await asyncio.wait_for(stopped.wait(), 20)
+        await asyncio.wait_for(stopped.wait(), 300)
 
 
 def brief(*tools: Callable[..., Any]) -> Brief:
@@ -459,13 +459,12 @@ def test_three_thousand_tasks_take_far_less_than_models_take_to_write_them():
      "__import__('os')", ")" * 9, "(" * 9,
      '8. add({"$ref": "plan-1"})', '9. add({"$ref": "answer-1"})', "10. add(joiner-1)", "<END_OF_PLAN>", "\x00"],
 ), max_size=8))  # fmt: skip
-@settings(max_examples=40, deadline=None)
 def test_whatever_a_model_writes_the_run_ends(lines):
     text = "\n".join(lines)
 
     async def run():
         async with AsyncOrchestrator(workers=[Scripted([Reply(text=text)])], tools=[search, add]) as orchestrator:
-            return await asyncio.wait_for(orchestrator.run("q", planner="llmcompiler"), 30)
+            return await asyncio.wait_for(orchestrator.run("q", planner="llmcompiler"), 300)
 
     answer = asyncio.run(run())
     assert answer.status in ("done", "failed")

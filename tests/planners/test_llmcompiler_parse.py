@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.plan import Plan
 from plait.core.result import Result
@@ -286,7 +286,6 @@ MESS = st.text(alphabet="12. )(\"'$[]{}ab,=\n\\#<>`", max_size=60)
 
 
 @given(st.lists(st.one_of(LINES, MESS), max_size=15), st.lists(st.integers(0, 400), max_size=20))
-@settings(max_examples=300, deadline=None)
 def test_every_way_of_cutting_a_text_gives_the_same_plan(lines, cuts):
     text = "\n".join(lines)
     at = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
@@ -303,7 +302,6 @@ ATOMS = st.one_of(
 
 @given(st.lists(st.one_of(ATOMS, st.lists(ATOMS, max_size=3).map(lambda items: "[" + ", ".join(items) + "]"),
                           ATOMS.map(lambda atom: f"k={atom}")), max_size=4))  # fmt: skip
-@settings(max_examples=300, deadline=None)
 def test_the_short_cut_says_what_the_parser_says(items):
     raw = ", ".join(items)
     quick = read_plain(f"{raw})", 0)
@@ -313,7 +311,6 @@ def test_the_short_cut_says_what_the_parser_says(items):
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=300, deadline=None)
 def test_any_text_is_read_without_complaint(text):
     said = parse(text)
     json.dumps(said)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
@@ -117,7 +117,6 @@ def test_lines_that_fail_are_left_out() -> None:
     assert lost.failure is not None and "no" in lost.failure.message
 
 
-@settings(max_examples=15, derandomize=True, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from(["uncertain", "random", "uniform"]), st.integers(0, 3))
 def test_nothing_that_changes_the_world_is_called(seed: int, at: str, positions: int) -> None:
     script = Script(writes=True)

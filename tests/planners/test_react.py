@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait import Context, Orchestrator, tool
 from plait.core.budget import Budget
@@ -89,7 +89,6 @@ PIECES = [
 ]
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=8))
 def test_any_turn_is_read(pieces: list[str]):
     text = "".join(pieces)

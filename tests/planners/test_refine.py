@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
 from plait.core.ops import Join, Plugin, Think
@@ -193,7 +193,6 @@ def test_a_judge_that_says_nothing_leaves_it_to_votes() -> None:
     assert "draft number 2" in prompt(drafts(after)[0]) and "draft number 1 " not in prompt(drafts(after)[0])
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.text(max_size=60), st.sampled_from([None, "a", "b", "x" * 200])), min_size=1, max_size=6),
     st.sampled_from(["summary", "shared-top-k", "per-sample-top-k", "random-k"]),

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.planners.effort.scale import Scale, Tally, isotonic
 from plait.workers.scripted import Reply
@@ -97,7 +97,6 @@ async def test_hard_steps_may_be_voted_on_or_given_to_a_stronger_model(hard: str
     assert strong == (4 if hard == "model" else 0) and len(worker.calls) == 1 + 4 * calls
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1, allow_nan=False), st.sampled_from([0.0, 1.0])), max_size=60))
 def test_the_fit_never_rises_keeps_the_sum_and_is_the_best(records: list[tuple[float, float]]) -> None:
     fit = isotonic(records)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator
 from plait.core.errors import FieldError, PluginError
@@ -76,7 +76,6 @@ def test_a_skeleton_that_was_cut_off_loses_its_last_line() -> None:
     assert texts("1. Roots\n2. Stem\n3. Lea", cut=True) == ["1. Roots", "2. Stem"]
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.text(alphabet="12 .\n)*#-a<think>/A:\r\x00é", max_size=200), st.booleans())
 def test_anything_can_be_read(text: str, cut: bool) -> None:
     found = points(text, 10, cut)
@@ -148,7 +147,6 @@ def test_a_skeleton_that_cannot_be_used_is_one_call(said: str) -> None:
     assert op.sampling.max_tokens == 77
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(max_size=300), st.sampled_from(["stop", "length"]))
 def test_whatever_the_model_says_there_is_a_plan(said: str, finish: str) -> None:
     for planner in (Skeleton(), Skeleton(router="off", least=1)):

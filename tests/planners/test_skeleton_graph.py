@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
 from plait.core.ops import Text, Think
@@ -95,14 +95,12 @@ def test_ten_thousand_lines_are_ten() -> None:
     assert len(repairs) == 100
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.integers(1, 40))
 def test_the_same_for_every_chunking(size: int) -> None:
     text = "<think>\nhm\n</think>\r\n" + PLAN + "4. [needs 3; difficulty 2] Check\n"
     assert parsed(text, size) == parsed(text)
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.text(alphabet="123. [](;,)\nneedsdifficulty:<think>/$#-\x00", max_size=300), st.integers(1, 50))
 def test_anything_can_be_read_and_gives_a_dag(text: str, size: int) -> None:
     found, _ = parsed(text, size)
@@ -182,7 +180,6 @@ def test_too_few_sub_problems_are_one_call(said: str) -> None:
     assert [step.name for step in last.steps][-2:] == ["direct", "alone"] and last.output == "alone"
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(alphabet="123. [](;,)\nneedsdifficulty:<think>/$#-", max_size=200), st.sampled_from(["stop", "length"]))
 def test_whatever_the_model_says_the_patches_fit_together(said: str, finish: str) -> None:
     steps = []

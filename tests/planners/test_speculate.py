@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from experiments.speculate.run import TARGET, faster, planner, ran
 from plait.core.events import Job
@@ -152,7 +152,6 @@ def _length(op: Think) -> int:
     return len(op.messages)
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 0.9, 1.0]), st.integers(2, 6), st.sampled_from([0.0, 0.004]))
 def test_nothing_is_different_but_the_time(seed: int, agree: float, window: int, price: float) -> None:
     """Calls that cannot be undone are those of the target alone, in its order; so is the answer."""

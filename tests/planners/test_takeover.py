@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
 from plait.planners.effort.takeover import Takeover, p_value, scores_of
@@ -86,7 +86,6 @@ async def test_chains_vote() -> None:
     assert answer.answer == "2" and "2 of 3 votes" in answer.why
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
 @given(
     st.lists(st.floats(0, 1, allow_nan=False), min_size=1, max_size=30),
     st.floats(0, 1, allow_nan=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.ops import Join, Think
 from plait.core.plan import Plan
@@ -80,7 +80,6 @@ def test_a_verified_path_is_the_answer() -> None:
     assert patch(records, settle=False).steps[0].name == "summary"
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
 @given(
     st.lists(
         st.tuples(st.text(max_size=50), st.booleans(), st.sampled_from([None, True, False])), min_size=1, max_size=8
@@ -112,7 +111,6 @@ def test_drafts_are_cut_to_the_tokens_there_are_and_keep_their_end() -> None:
     assert block([long], 1) == "### Draft 1\n…" + long.text[-3:] + "\n"
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=80), st.integers(0, 60)), max_size=6), st.integers(1, 100))
 def test_a_block_never_has_more_tokens_than_allowed(texts: list[tuple[str, int]], most: int) -> None:
     drafts = [draft(text, tokens=tokens) for text, tokens in texts]

@@ -6,7 +6,7 @@ import hashlib
 import random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.result import Failure
 from plait.core.view import Branch
@@ -33,7 +33,6 @@ def words_of(dialect: str) -> list[str]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), ids=st.booleans(), lists=st.integers(0, 3))
 def test_a_run_ends_whatever_the_model_writes(dialect: str, seed: int, ids: bool, lists: int) -> None:
     table = load(dialect)

@@ -23,7 +23,7 @@ from plait.workers.ray import pool
 from tests.planners.recording import Recording
 from tests.planners.tagged_model import APR, build
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 PUZZLE = "25 6 3 4 -> 39"
 ROOT = "Moving to Node #0\nCurrent State: 39:[25, 6, 3, 4], Operations: []"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.planners.threads.threads.dialects import load
 from plait.runtime.client.answer import Answer
@@ -57,7 +57,6 @@ def test_what_has_no_end_goes_to_the_end() -> None:
 LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=2, max_size=4), min_size=1, max_size=3)
 
 
-@settings(max_examples=40)
 @given(LENGTHS, st.lists(st.integers(1, 20), min_size=4, max_size=4))
 def test_a_recorded_runs_figures_are_the_published_ones(rounds: list[list[int]], legs: list[int]) -> None:
     """Σ and longest chain over the calls (section 0: out_c), the calls being legs and threads of known lengths."""

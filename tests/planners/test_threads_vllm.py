@@ -23,7 +23,7 @@ from plait.workers.ray import pool
 from tests.planners.recording import Recording
 from tests.planners.tagged_model import DIALECTS, build
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 OPTIONS: dict[str, Any] = {
     "parent": {"temperature": 1.0, "max_tokens": 150},

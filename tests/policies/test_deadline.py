@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.policies.schedule.deadline import Deadline
 
@@ -115,7 +115,6 @@ def test_before_any_attempt_has_ended_the_deadline_alone_orders() -> None:
 
 
 @given(st.floats(0, 50), st.floats(0, 50), st.floats(0, 100), st.floats(0.001, 5))
-@settings(derandomize=True, max_examples=100, deadline=None)
 def test_what_waits_long_enough_goes_first(early: float, later: float, slack: float, ageing: float) -> None:
     """Of two that can make it: one that was ready r seconds earlier goes first if its slack is not a · r larger."""
     first, second = sorted((early, later))

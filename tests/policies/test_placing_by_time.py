@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core import Plan, Plugin, Request, Sampling, Step, Text, Think
 from plait.core.budget import Budget
@@ -91,7 +91,6 @@ def test_a_pace_is_learned_over_numbers_of_attempts() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(1e-6, 1e3), st.integers(0, 5000)), max_size=60))
-@settings(derandomize=True, max_examples=200, deadline=None)
 def test_a_pace_is_positive_and_grows_with_the_number_of_attempts(ends: list[tuple[int, float, int]]) -> None:
     pace = Pace()
     for beside, seconds, tokens in ends:

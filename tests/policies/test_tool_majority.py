@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait import Orchestrator, Plan, Plugin, tool
 from plait.core.errors import FieldError, PluginError
@@ -128,7 +128,6 @@ def test_what_makes_no_sense_is_refused_in_words() -> None:
 TURNS = [A, B, C, A + B, "it is X", "<tool_call>", "fail"]
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
 @given(
     st.lists(st.sampled_from(TURNS), min_size=1, max_size=6),
     st.lists(st.booleans(), min_size=6, max_size=6),

@@ -52,14 +52,14 @@ def running() -> Iterator[str]:
             yield url
         finally:
             server.send_signal(2)  # its fast shutdown: connections are closed
-            server.wait(timeout=30)
+            server.wait(timeout=300)
             shutil.rmtree(home, ignore_errors=True)
 
 
 def _wait(url: str, server: subprocess.Popen[Any]) -> None:
     import psycopg
 
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while True:
         assert server.poll() is None, "the server ended"
         try:

@@ -56,7 +56,7 @@ class Servers:
 
     def _url(self, place: int) -> str:
         """Wait until a server is ready, and return its address."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while time.monotonic() < until:
             assert self.running[place].poll() is None, (self.folder / f"err{place}").read_text()[-2000:]
             said = (self.folder / f"out{place}").read_text().strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.property.chaos import Chaos
@@ -102,10 +102,8 @@ class ChaosMachine(RuleBasedStateMachine):
 
 
 TestChaos = ChaosMachine.TestCase
-TestChaos.settings = settings(max_examples=100, stateful_step_count=40)
 
 
-@settings(max_examples=100)
 @given(RANDOM, st.integers(5, 80))
 def test_every_run_ends_once_and_leaves_nothing(rng: Random, steps: int) -> None:
     play(rng, steps)

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.events import Action, action_adapter, event_adapter
 from plait.machine.machine import Machine
@@ -44,7 +44,6 @@ def replayed(world: Chaos) -> Machine:
     return machine
 
 
-@settings(max_examples=100)
 @given(st.randoms(use_true_random=False), st.integers(5, 60))
 def test_a_journal_replayed_into_a_fresh_machine_gives_the_same_actions(rng: Random, steps: int) -> None:
     world = scenario(rng, steps)

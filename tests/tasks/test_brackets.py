@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.errors import TaskError
 from plait.tasks.brackets import Brackets, read, steps, value
@@ -55,7 +55,6 @@ def test_more_than_eight_steps_are_refused() -> None:
         Brackets(text="+".join(["(1 + 1)"] * 8))
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.text(alphabet="0123456789+-*() =?", max_size=40))
 def test_it_agrees_with_python_or_refuses(text: str) -> None:
     try:

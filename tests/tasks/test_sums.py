@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.errors import TaskError
 from plait.tasks.sums import Sums
 from training.arithmetic.generate import draw_sum
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.integers(0, 10**9))
 def test_a_sum_comes_to_what_python_says(seed: int) -> None:
     text = " ".join(draw_sum(random.Random(seed)))

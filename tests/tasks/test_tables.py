@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pydantic import JsonValue
 
 from plait.core.errors import TaskError, ToolError
@@ -33,7 +33,6 @@ def carried_out(text: str, facts: Facts, meaning: dict[str, str]) -> JsonValue:
     return done[-1]
 
 
-@settings(max_examples=120, derandomize=True, deadline=None)
 @given(st.integers(0, 10**9))
 def test_a_question_is_read_as_it_was_written_and_its_plan_gives_the_answer(seed: int) -> None:
     rng = random.Random(seed)
@@ -86,7 +85,6 @@ def test_text_outside_the_language_is_refused_in_words(text: str) -> None:
     assert len(str(error.value)) < 300
 
 
-@settings(max_examples=80, derandomize=True, deadline=None)
 @given(st.text(max_size=80))
 def test_any_other_text_is_refused_and_nothing_else_is_raised(text: str) -> None:
     with pytest.raises(TaskError):

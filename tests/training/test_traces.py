@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import training
 from training.check import Wrong, check
@@ -23,7 +23,6 @@ def test_every_generated_trace_is_right_and_all_modes_occur() -> None:
     assert modes == set(MIXTURE)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**48))
 def test_weights_fit_the_ids(seed: int) -> None:
     trace = draw_trace(random.Random(seed))
@@ -38,7 +37,6 @@ def test_weights_fit_the_ids(seed: int) -> None:
     assert any(trace.weights)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**48), st.data())
 def test_a_changed_number_is_noticed(seed: int, data: st.DataObject) -> None:
     trace = draw_trace(random.Random(seed))

@@ -162,7 +162,6 @@ def go(numbers: range, sound: Path, folder: Path) -> None:
         check(number, sound, folder, ids)
 
 
-@pytest.mark.timeout(300)
 def test_damaged_journals(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")

@@ -21,8 +21,6 @@ from plait.core.ops import Join, Think
 from plait.core.plan import Plan, Step
 from plait.workers.scripted import Reply, Scripted
 
-pytestmark = pytest.mark.timeout(300)
-
 # Names that a file may try to have imported: a module beside the file, of the standard library, of ours, and none.
 NAMES = (
     "evil:fn",

@@ -13,7 +13,6 @@ from .worker_contract import WorkerContract, items_of, job_of
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(180)
 @pytest.mark.asyncio(loop_scope="session")
 class TestEngine(WorkerContract):
     warm = 0.1

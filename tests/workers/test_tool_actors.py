@@ -19,7 +19,7 @@ from plait.core.result import Failure, Result
 from plait.workers.scripted import Scripted
 from plait.workers.tool_actors import ToolActors
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine]
 
 TOOLS = '''
 import os, pathlib, time
@@ -208,9 +208,9 @@ async def test_actors_that_are_gone_for_good_fail_their_calls(cluster: None, fil
     worker._actors[0]._restarts = 0
     await worker.start()
     os.kill(pids(worker)[0], signal.SIGKILL)
-    end = await asyncio.wait_for(call(worker, 1, "nap", seconds=60), 30)
+    end = await asyncio.wait_for(call(worker, 1, "nap", seconds=60), 300)
     assert isinstance(end, Failure)
-    end = await asyncio.wait_for(call(worker, 2, "where"), 30)
+    end = await asyncio.wait_for(call(worker, 2, "where"), 300)
     assert isinstance(end, Failure) and "died too often" in end.message and not end.lost
     await worker.close()
 
@@ -227,7 +227,7 @@ async def test_a_setting_puts_tools_into_actors_of_a_run(cluster: None, file: Pa
 async def test_a_cluster_without_room_for_the_actors_says_what_it_has(cluster: None, file: Path) -> None:
     worker = ToolActors(file=file, actors=5)
     with pytest.raises(WorkerError, match=r"room for 4 of 5 actors with 1 CPU each: its nodes have 4 CPU"):
-        await asyncio.wait_for(worker.start(), 30)
+        await asyncio.wait_for(worker.start(), 300)
     await worker.close()
 
 

@@ -41,7 +41,7 @@ def vllm_process(
         yield f"http://127.0.0.1:{port}", process
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 @contextlib.asynccontextmanager

@@ -25,7 +25,6 @@ ABSENT = "not installed"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_frameworks_run_on_their_adapters() -> None:
     found: dict[str, str] = {}
     for python in os.environ.get("ADAPTERS_PYTHON", sys.executable).split(os.pathsep):

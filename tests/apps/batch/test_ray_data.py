@@ -23,7 +23,6 @@ COUNT = 1000
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_batch_that_was_killed_goes_on_and_a_bad_row_is_a_row(tmp_path: Path) -> None:
     pytest.importorskip("ray.data")
     replies = [{"when": "fails", "text": "no", "finish": "error"}, {"text": "a reply", "delay": 0.2}]
@@ -36,7 +35,7 @@ def test_a_batch_that_was_killed_goes_on_and_a_bad_row_is_a_row(tmp_path: Path) 
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     log = tmp_path / "out.jsonl.progress"
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while not log.exists() or len(log.read_bytes().splitlines()) < 100:
         assert first.poll() is None and time.monotonic() < until
         time.sleep(0.02)

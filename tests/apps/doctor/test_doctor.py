@@ -196,7 +196,7 @@ def test_the_head_of_a_real_cluster_refuses_without_its_token(monkeypatch, tmp_p
     process = subprocess.Popen([server, *arguments], env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             try:
                 assert ask_entry("127.0.0.1", port) == "refused"
@@ -282,7 +282,7 @@ def test_help_loads_nothing_heavy(root):
         " & {'ray', 'vllm', 'torch', 'transformers', 'networkx', 'planners', 'workers'}), file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=500
     )
     assert done.stderr.strip() == "[]"
 
@@ -296,7 +296,7 @@ def test_one_json_object_whatever_a_library_prints(process, script, tmp_path):
     plan = {"steps": [{"name": "a", "op": {"kind": "call", "tool": "shout", "args": {"x": 3}}}], "output": "a"}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     running = process("run", "--plan", tmp_path / "plan.json", "--tools", tmp_path / "noisy.py", "--json")
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=300)
     assert json.loads(out)["answer"] == 3
     assert "NOISE 1" in err
     assert "NOISE 2" in err

@@ -400,7 +400,7 @@ def test_ctrl_c_gives_up_the_run_and_not_the_session(script, root):
         assert running.stdout.readline() == "'up'\n"
         time.sleep(1.0)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=300)
     assert running.returncode == 0, err
     said = out.splitlines()
     assert said[0].startswith("cancelled")

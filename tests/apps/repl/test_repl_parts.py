@@ -124,7 +124,7 @@ def test_ctrl_c_ends_a_cell_and_nothing_else(source):
         # A process of its own sends the signal: nothing of this one runs while a cell keeps the loop.
         killer = await asyncio.create_subprocess_shell(f"sleep 0.5; kill -INT {os.getpid()}")
         try:
-            said = await asyncio.wait_for(cells.run(source), 20)
+            said = await asyncio.wait_for(cells.run(source), 300)
         finally:
             await killer.wait()
         assert loop.is_running()

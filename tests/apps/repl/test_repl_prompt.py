@@ -46,7 +46,7 @@ class Keys:
     async def until(self, what: Callable[[], object] | str) -> None:
         """Wait for a text to be drawn, or something to be so."""
         ready = (lambda: what in self.seen) if isinstance(what, str) else what
-        end = time.monotonic() + 10
+        end = time.monotonic() + 300
         while not ready():
             assert time.monotonic() < end, f"never came: {what!r}\n{self.seen[-3000:]}"
             await asyncio.sleep(0.02)

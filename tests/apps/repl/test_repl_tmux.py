@@ -38,7 +38,7 @@ class Terminal:
     def screen(self) -> str:
         return self._do("capture-pane", "-p", "-t", "plait")
 
-    def until(self, pattern: str, seconds: float = 40.0) -> str:
+    def until(self, pattern: str, seconds: float = 300.0) -> str:
         """Wait until a pattern is on the screen, and return the screen."""
         end = time.monotonic() + seconds
         while True:
@@ -52,7 +52,7 @@ class Terminal:
         subprocess.run([*self._tmux, "kill-server"], check=False, capture_output=True)
 
     def _do(self, *words: str) -> str:
-        return subprocess.run([*self._tmux, *words], check=True, capture_output=True, text=True, timeout=20).stdout
+        return subprocess.run([*self._tmux, *words], check=True, capture_output=True, text=True, timeout=500).stdout
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.apps.rollouts.arrow import read_arrow, write_arrow
 from plait.apps.rollouts.record import BadRecord, Record, Segment
@@ -37,7 +37,6 @@ def test_what_is_written_is_read_in_order(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(0, 2000))
-@settings(max_examples=60, derandomize=True, deadline=None)
 def test_a_file_torn_anywhere_loses_only_the_torn_rollout(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     path = tmp_path_factory.mktemp("torn") / "out.jsonl"
     made = [rollout(number, 3) for number in range(3)]

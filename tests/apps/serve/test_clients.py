@@ -19,7 +19,6 @@ CLIENTS = ("pydantic_ai", "langchain_openai", "agents")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_other_peoples_clients_find_what_they_expect(serve, root):
     city = '{"name": "Rome", "people": 3}'
     call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'

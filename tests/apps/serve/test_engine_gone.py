@@ -9,7 +9,7 @@ import pytest
 
 from plait.runtime.client.config import BUNDLED_MODEL
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engine]
 
 
 async def test_the_engine_stops_within_two_tokens(serve):

@@ -26,7 +26,7 @@ async def _open(served):
 async def _said(reader) -> bytes:
     """All until the server closes."""
     with contextlib.suppress(ConnectionResetError):
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), 300)
     return b""
 
 

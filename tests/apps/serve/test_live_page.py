@@ -42,7 +42,7 @@ async def run(browser: Tab, code: str):
     return await asyncio.to_thread(browser.run, code)
 
 
-async def until(browser: Tab, code: str, seconds: float = 30.0):
+async def until(browser: Tab, code: str, seconds: float = 300.0):
     end = time.monotonic() + seconds
     while True:
         try:

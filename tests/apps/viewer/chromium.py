@@ -88,7 +88,7 @@ class Tab:
     def open(self, path: Path, fragment: str = "") -> None:
         self.send("Page.navigate", url="about:blank")
         self.send("Page.navigate", url=path.absolute().as_uri() + (f"#{fragment}" if fragment else ""))
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while self.run("document.documentElement?.dataset.ready || ''") != "yes":
             assert time.monotonic() < until, f"the page did not get ready: {self.problems}"
             time.sleep(0.02)
@@ -130,7 +130,7 @@ def tab() -> Iterator[Tab]:
 def _page(host: str) -> str:
     import urllib.request
 
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         with urllib.request.urlopen(f"http://{host}/json/list") as answer:
             for each in json.load(answer):

@@ -195,7 +195,7 @@ async def test_an_answer_can_come_when_the_process_has_ended(tmp_path: Path):
     assert not MADE
     async with AsyncOrchestrator(workers=[], tools=[write], journal=left, on_ask="later") as orchestrator:
         (entry,) = entries(left)
-        answer = await asyncio.wait_for(orchestrator.resume(entry.run), 20)
+        answer = await asyncio.wait_for(orchestrator.resume(entry.run), 300)
     assert answer.value == "wrote a"
     assert MADE == ["a"]
 

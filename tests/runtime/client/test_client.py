@@ -80,7 +80,7 @@ async def test_tools_run_side_by_side_and_values_are_typed(make: Make) -> None:
     @tool
     async def meet(x: int) -> int:
         """Wait for the other one."""
-        await asyncio.wait_for(gate.wait(), 5)
+        await asyncio.wait_for(gate.wait(), 300)
         return x
 
     left, right = (Step(name=name, op=Call(tool="meet", args={"x": x})) for name, x in (("l", 1), ("r", 2)))
@@ -105,7 +105,7 @@ async def test_tools_of_a_request_are_its_own(make: Make) -> None:
     orchestrator, plan = make(), Plan(steps=(Step(name="r", op=Call(tool="read_mail")),), output="r")
     alice = await orchestrator.submit(plan=plan, tools=[reader("alice")])
     with pytest.raises(PlanError, match="read_mail"):
-        await asyncio.wait_for(orchestrator.run(plan=plan), 5)
+        await asyncio.wait_for(orchestrator.run(plan=plan), 300)
     hidden = await orchestrator.run("?", planner=_later(plan))
     assert hidden.failure is not None and "no tool 'read_mail'" in hidden.failure.message
     bob = await orchestrator.submit(plan=plan, tools=(each for each in [reader("bob")]))
@@ -210,7 +210,7 @@ async def test_cancelling_the_awaiting_task_gives_the_run_up() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        answer = await asyncio.wait_for(orchestrator.run(plan=_tool_plan(), tools=[add]), 5)
+        answer = await asyncio.wait_for(orchestrator.run(plan=_tool_plan(), tools=[add]), 300)
         assert answer.unwrap() == 3
 
 
@@ -222,7 +222,7 @@ async def test_a_time_limit_ends_a_run_with_what_is_there(make: Make) -> None:
     orchestrator = make(Reply(when="slow", text="late", delay=60), Reply(text="answer: 4"))
     steps = tuple(Step(name=name, op=Think(prompt=name)) for name in ("fast", "slow"))
     join = Step(name="vote", op=Join(tolerate="best-effort"), needs=("fast", "slow"))
-    answer = await asyncio.wait_for(orchestrator.run(plan=Plan(steps=(*steps, join), output="vote"), seconds=0.3), 5)
+    answer = await asyncio.wait_for(orchestrator.run(plan=Plan(steps=(*steps, join), output="vote"), seconds=0.3), 300)
     assert answer.status == "partial"
     assert answer.value == ["answer: 4", None]
 

@@ -23,7 +23,7 @@ from plait.core.ops import Call
 from plait.core.plan import Plan, Step
 from plait.workers.scripted import Reply, Scripted
 
-BOUND = 30.0
+BOUND = 300.0
 """Seconds that no test may come near: a sign of waiting for ever."""
 
 

@@ -110,7 +110,7 @@ async def test_only_questions_can_be_followed(tmp_path: Path) -> None:
 
 async def test_nobody_is_there_to_be_asked(tmp_path: Path) -> None:
     async with client(tmp_path) as orchestrator:
-        answer = await asyncio.wait_for(orchestrator.run(plan=plan("confirm", what="it")), 5)
+        answer = await asyncio.wait_for(orchestrator.run(plan=plan("confirm", what="it")), 300)
     assert answer.status == "failed" and "nobody is there to be asked" in answer.failure.message
 
 
@@ -155,7 +155,7 @@ async def test_the_clock_of_a_timeout_stands_still_meanwhile(tmp_path: Path) -> 
 
     async with client(tmp_path, on_ask=late) as orchestrator:
         assert (await orchestrator.run(plan=plan("slow"), tools=[slow])).value == "late"
-        answer = await asyncio.wait_for(orchestrator.run(plan=plan("hang"), tools=[hang]), 5)
+        answer = await asyncio.wait_for(orchestrator.run(plan=plan("hang"), tools=[hang]), 300)
         assert answer.failure is not None and "timeout" in answer.failure.message
 
 

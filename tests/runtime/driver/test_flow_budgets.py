@@ -28,7 +28,7 @@ def client(**options: Any) -> AsyncOrchestrator:
 
 async def run(planner: Any, **options: Any) -> Any:
     async with client() as orchestrator:
-        return await asyncio.wait_for(orchestrator.run("What?", planner=planner, **options), 20)
+        return await asyncio.wait_for(orchestrator.run("What?", planner=planner, **options), 300)
 
 
 @pytest.mark.parametrize("inner", [None, Budget(attempts=5)], ids=["no-limit", "a-wider-one"])
@@ -189,7 +189,7 @@ async def test_a_run_with_turns_is_replayed_and_taken_up_after_any_event(tmp_pat
             db.commit()
         async with over(left) as orchestrator:
             (entry,) = entries(left)
-            again = await asyncio.wait_for(orchestrator.resume(entry.run), 20)
+            again = await asyncio.wait_for(orchestrator.resume(entry.run), 300)
         assert again.answer == wanted, f"killed after {events}"
 
 

@@ -126,7 +126,7 @@ async def test_first_gives_up_the_losers_in_the_engine() -> None:
             [ctx.think("slow"), ctx.think("bad"), ctx.think("good")], ok=lambda line: bool(line.text)
         )
 
-    answer = await asyncio.wait_for(run(plan), 20)
+    answer = await asyncio.wait_for(run(plan), 300)
     states = {row.name: row.state for row in answer.trace}
     assert answer.answer == "4"
     assert states["think-1"] == "cancelled" and states["think-2"] == "failed" and states["think-3"] == "done"
@@ -146,7 +146,7 @@ async def test_a_branch_that_loses_takes_its_own_steps_with_it() -> None:
     async def plan(ctx: Context, question: str) -> Any:
         return await ctx.race([slow(ctx), quick(ctx)])
 
-    answer = await asyncio.wait_for(run(plan), 20)
+    answer = await asyncio.wait_for(run(plan), 300)
     assert answer.value == "quick"
     assert [row.state for row in answer.trace].count("cancelled") == 2
 
@@ -183,7 +183,7 @@ async def test_a_scope_shares_a_budget_and_ends_what_it_began() -> None:
             line = await inner.think("d")
         return await line.think("outside")
 
-    answer = await asyncio.wait_for(run(plan), 20)
+    answer = await asyncio.wait_for(run(plan), 300)
     assert answer.status == "done"
     assert {row.name: row.state for row in answer.trace}["think-4"] == "cancelled"
 
@@ -253,7 +253,7 @@ def ordinary(ctx: Context, question: str) -> Any:
 async def test_a_flow_that_does_what_it_cannot_is_told_so_and_harms_nobody(planner: Any, says: str) -> None:
     async with client() as orchestrator:
         other = await orchestrator.submit("What?", planner=Drafts())
-        answer = await asyncio.wait_for(orchestrator.run("What?", planner=planner), 20)
+        answer = await asyncio.wait_for(orchestrator.run("What?", planner=planner), 300)
         assert answer.status == "failed"
         assert says in answer.failure.message
         assert (await other).status == "done"
@@ -350,7 +350,7 @@ async def test_a_run_is_replayed_and_taken_up_after_any_event(tmp_path: Path) ->
         cut(tmp_path / "whole.plait", left, events)
         async with resumer(left) as orchestrator:
             (entry,) = entries(left)
-            again = await asyncio.wait_for(orchestrator.resume(entry.run), 20)
+            again = await asyncio.wait_for(orchestrator.resume(entry.run), 300)
         assert (again.status, again.answer) == ("done", whole.answer), f"killed after {events}"
         assert sorted(row.name for row in again.trace) == sorted(row.name for row in whole.trace)
 
@@ -463,7 +463,7 @@ async def test_a_program_s_run_cannot_be_taken_up(tmp_path: Path) -> None:
 
 def test_a_flow_that_computes_for_ever_fails_alone() -> None:
     child = [sys.executable, str(Path(__file__).with_name("stuck_child.py"))]
-    done = subprocess.run(child, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(child, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     told = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
     assert list(told) == ["Spins", "Stubborn", "Asks", "Sleeps", "AtOnce", "AtTheEnd"]

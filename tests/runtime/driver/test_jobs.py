@@ -71,7 +71,7 @@ async def test_what_a_worker_that_calls_back_raises_or_says_of_its_failure_fails
     said: Exception,
 ) -> None:
     async with AsyncOrchestrator(workers=[Calling(said)], journal="off") as orchestrator:
-        answer = await asyncio.wait_for(orchestrator.run("?"), 5)
+        answer = await asyncio.wait_for(orchestrator.run("?"), 300)
         assert answer.status == "failed" and answer.failure is not None and "broken" in answer.failure.message
 
 

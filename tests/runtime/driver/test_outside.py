@@ -104,7 +104,7 @@ async def test_a_worker_without_an_end_fails_its_step(error: BaseException | Non
     worker = Raises([Reply(text="x")])
     worker.error = error
     async with AsyncOrchestrator(workers=[worker], journal="off") as orchestrator:
-        answer = await asyncio.wait_for(orchestrator.run("go"), 5)
+        answer = await asyncio.wait_for(orchestrator.run("go"), 300)
     assert answer.status == "failed"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pydantic import JsonValue
 
 from plait.core.errors import ConfigError
@@ -489,7 +489,6 @@ values = st.recursive(
 
 
 @given(st.lists(st.tuples(values, st.text(max_size=20), st.floats(0, 1e6)), min_size=1, max_size=5))
-@settings(max_examples=60)
 def test_any_result_survives(tmp_path_factory: pytest.TempPathFactory, results: list[tuple]) -> None:
     path = tmp_path_factory.mktemp("journal") / "j"
     events: list[Event] = [

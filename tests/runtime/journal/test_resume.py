@@ -319,7 +319,7 @@ async def test_a_deadline_that_is_still_to_come_comes(work: Work, crash: Crash) 
     join = Step(name="j", op=Join(tolerate="best-effort", deadline=2.5), needs=("a", "b"))
     path = await crash(Plan(steps=(*steps, join), output="j"), lambda: "put 1" in work.made, slow)
     async with fresh(work, path, slow) as orchestrator:
-        answer = await asyncio.wait_for(orchestrator.resume(run_of(path)), 10)
+        answer = await asyncio.wait_for(orchestrator.resume(run_of(path)), 300)
     assert answer.value == [1, None]
 
 

@@ -79,7 +79,7 @@ def drive(root: Path, folder: Path, rng: random.Random, tally: Tally, on_unknown
             time.sleep(rng.uniform(0.0, 0.35))
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
-        if running.wait(timeout=60) == -signal.SIGKILL:
+        if running.wait(timeout=300) == -signal.SIGKILL:
             left -= 1
             after = list(entries(folder / "runs"))
             tally.kills += bool(after) and after[0].status == "interrupted"

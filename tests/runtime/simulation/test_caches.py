@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.events import Action, Dispatch, Event, Progressed
 from plait.core.ops import Join, Sampling, Text, Think
@@ -57,7 +57,6 @@ def test_a_context_longer_than_the_cache_keeps_its_beginning() -> None:
 
 
 @given(SEQUENCES, st.integers(1, 5))
-@settings(max_examples=200)
 def test_a_cache_without_end_finds_the_longest_common_prefix_in_blocks(contexts: list[list[int]], block: int) -> None:
     cache = PrefixCache(tokens=10_000, block=block)
     for i, context in enumerate(contexts):
@@ -68,7 +67,6 @@ def test_a_cache_without_end_finds_the_longest_common_prefix_in_blocks(contexts:
 
 
 @given(SEQUENCES)
-@settings(max_examples=200)
 def test_a_trie_counts_the_tokens_that_no_earlier_context_begins_with(contexts: list[list[int]]) -> None:
     trie, seen = PrefixTree(), set[tuple[int, ...]]()
     for context in contexts:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from plait.core.events import Job
 from plait.core.graph import critical_path
@@ -72,7 +72,6 @@ ALONE = {"steady": 100.0, "shared": 100.0, "saturating": 100.0}
     st.sampled_from(sorted(RATES)),
     st.sampled_from([None, Longest(), Backwards()]),
 )
-@settings(max_examples=150)
 def test_no_policy_and_no_cluster_beats_the_lower_bound(
     plan: Plan, hosts: int, slots: int, rate: str, policy: Policy | None
 ) -> None:
@@ -107,7 +106,6 @@ def flaky(job: Job, rng: Random) -> Result | Failure:
 
 
 @given(plans(), st.integers(0, 3), st.lists(st.floats(0.01, 1.0), max_size=3))
-@settings(max_examples=150)
 def test_under_faults_and_failures_every_run_ends_and_ends_the_same_way(
     plan: Plan, seed: int, times: list[float]
 ) -> None:

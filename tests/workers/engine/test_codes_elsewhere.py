@@ -14,7 +14,7 @@ from plait.workers.ray import RayWorker
 from ..by_codes import divides_the_distribution, gives_a_line_again
 from ..vllm_server import vllm_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers.engine import Engine
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
 attempts = itertools.count(1)
 

@@ -21,7 +21,7 @@ from plait.workers.engine import Engine
 from ..byte_model import build_bytes, build_lora
 from .test_engine import attempts, everything, generate, words
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
 
 def asking(

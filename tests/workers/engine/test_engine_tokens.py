@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from transformers import AutoTokenizer
 
 from plait.core.events import Job
@@ -31,7 +31,6 @@ def rows(ids: list[list[int]], scores: list[list[float]]) -> list[Any]:
     return [(np.array([a]), np.array([b], dtype=np.float32)) for a, b in zip(ids, scores, strict=True)]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(before=st.text(max_size=8), text=st.text(min_size=1, max_size=12), cut=st.integers(0, 12))
 def test_tokens_spell_the_text_though_characters_come_in_halves(
     byte_prompter: Prompter, before: str, text: str, cut: int
@@ -82,7 +81,6 @@ class Lent(Worker):
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(180)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_an_engine_tells_its_tokens_also_through_a_server(
     engine: Engine,

@@ -14,7 +14,7 @@ from plait.workers.engine import Engine
 from .test_engine import everything, words
 from .test_engine_requests import asking, end_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_labels_have_the_models_own_probabilities(engine: Engine, tiny_model: Path) -> None:

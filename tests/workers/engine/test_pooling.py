@@ -77,7 +77,6 @@ async def test_a_model_that_cannot_be_loaded_is_tried_once_and_said_in_words() -
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(300)
 async def test_a_real_engine_says_what_the_weights_say(tmp_path: Path) -> None:
     folder = with_head(tmp_path / "model", 1)
     pooling = Pooling(str(folder), dtype="float32", kv_cache_memory_bytes=32 << 20, slots=16, threads=1)

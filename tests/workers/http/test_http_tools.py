@@ -290,7 +290,7 @@ def fetch(q: str, n: list[Any] | None = None) -> str:
 async def run(server: ToolServer) -> tuple[Any, ToolServer]:
     server.reply = lambda prompt: "Action: Finish(done)" if "Answer a question" in prompt else "1. search(w) 2. join()"
     async with serving(server) as (_, worker), AsyncOrchestrator(workers=[worker], tools=[search, fetch]) as plait:
-        return await plait.run("look", planner="llmcompiler:native=true"), server
+        return await plait.run("look", planner="llmcompiler:dialect=native"), server
 
 
 def seen(server: ToolServer) -> str:
@@ -345,7 +345,7 @@ async def test_a_call_starts_while_the_next_is_being_written() -> None:
             for chunk in self._chunks(body, chat, [1], []):
                 calls = (chunk["choices"] or [{}])[0].get("delta", {}).get("tool_calls") or [{}]
                 if calls[0].get("index") == 1:
-                    await asyncio.wait_for(started.wait(), 30)  # hangs if the first call has not begun by now
+                    await asyncio.wait_for(started.wait(), 300)  # hangs if the first call has not begun by now
                 self._chunk(writer, f"data: {json.dumps(chunk)}\n\n")
             self._chunk(writer, "data: [DONE]\n\n")
             writer.write(b"0\r\n\r\n")
@@ -354,5 +354,5 @@ async def test_a_call_starts_while_the_next_is_being_written() -> None:
     server = Waiting(ids=False, calls=calls)
     server.reply = lambda prompt: "Action: Finish(done)"
     async with serving(server) as (_, worker), AsyncOrchestrator(workers=[worker], tools=[note]) as plait:
-        answer = await plait.run("look", planner="llmcompiler:native=true")
+        answer = await plait.run("look", planner="llmcompiler:dialect=native")
     assert answer.status == "done" and started.is_set()

@@ -15,7 +15,7 @@ from plait.runtime.client.config import BUNDLED_MODEL
 
 from ..vllm_server import vllm_server
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine]
 
 MODEL = Path(BUNDLED_MODEL).with_name("tables")
 QUESTIONS = ("what is Ardan's age?", "who is Ardan's twin?", "what is the sum of Ardan's age and 31?")

@@ -27,7 +27,7 @@ from plait.workers.http import Http
 from ..byte_model import build_bytes
 from ..vllm_server import vllm_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson if tools else '' }}"
 

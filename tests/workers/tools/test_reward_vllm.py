@@ -20,7 +20,7 @@ from plait.workers.tools.reward import reward_model
 from ..reward_models import TEXTS, probability, with_head
 from ..vllm_server import vllm_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 ENGINE = {"dtype": "float32", "kv_cache_memory_bytes": 32 << 20, "slots": 16, "threads": 1}
 

@@ -165,7 +165,7 @@ async def test_nothing_is_left_when_the_caller_gives_up() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), 300)
     await worker.cancel(7)
 
 
@@ -209,6 +209,6 @@ def test_a_hanging_sync_tool_does_not_keep_the_process_alive() -> None:
     """
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=root, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=root, capture_output=True, text=True, timeout=500
     )
     assert (done.returncode, done.stdout.strip()) == (0, "ToolError"), done.stderr
