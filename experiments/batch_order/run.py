@@ -37,6 +37,7 @@ from plait.apps.batch.outcome import outcome
 from plait.apps.batch.rows import Row
 from plait.apps.common.concurrently import for_each
 from plait.apps.common.interrupt import Stopper
+from plait.core.request import Request
 from plait.workers.engine import Engine
 
 from .._tools.measure import interleave, spread
@@ -97,12 +98,14 @@ async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], wa
     """Run a file, which has these rows."""
     order, options = WAYS[way]
     stopper = Stopper(asyncio.get_running_loop())
-    asked = {"planner": f"single:max_tokens={ANSWER},temperature=1.0,stream=false", **options}
+    request = Request.model_validate(
+        {"text": "", "planner": f"single:max_tokens={ANSWER},temperature=1.0,stream=false", **options}
+    )
     computed = 0
 
     async def solve(row: Row) -> None:
         nonlocal computed
-        found = await outcome(orchestrator, row, asked, stopper)
+        found = await outcome(orchestrator, row, request, stopper)
         assert found is not None and found["status"] == "done", found
         computed += found["prompt_tokens"] - found["cached_tokens"]
 
