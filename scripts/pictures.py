@@ -19,9 +19,10 @@ from rich.text import Text
 import plait.apps.repl.cli  # noqa: F401 - enters the commands in the table
 from plait.apps.adapters.local import local_server
 from plait.apps.repl.conversation import ended, started
-from plait.apps.repl.state import Asked
+from plait.apps.repl.state import Manner
 from plait.apps.repl.view import Screen
 from plait.core.ops import Plugin
+from plait.core.request import Request
 from plait.runtime.client.config import Config
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.viewer.chromium import tab
@@ -73,12 +74,10 @@ def live_page(path: Path) -> None:
 
 
 async def _talk(config: Config, lines: list[str], stream: io.StringIO) -> None:
-    asked = Asked(n=7)
-    asked.planner = Plugin(name="sample")
-    asked.policies = (Plugin(name="consensus"),)
+    request = Request(n=7, planner=Plugin(name="sample"), policies=(Plugin(name="consensus"),))
     screen = Screen(stream, styled=True)
     screen.size = lambda: (COLUMNS, 40)
-    repl = started(config, asked, screen)
+    repl = started(config, Manner(request), screen)
     for line in lines:
         stream.write(f"\x1b[1mplait>\x1b[0m {line}\n")
         await repl.take(line)

@@ -13,12 +13,12 @@ from ...core.errors import UsageError
 from ...core.tools.context import Question
 from ...runtime.journal.directory import RunEntry
 from ...runtime.journal.inbox import leave, pending
+from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened
 from ..common.terminal import safe
 from ..control.command import find, steer
 from ..verbs import VERBS
-from .place import Place, place_of
 
 __all__ = ["answer", "questions"]
 

@@ -26,13 +26,13 @@ from ...runtime.journal.resume import Rebuilt, rebuild
 from ...runtime.journal.sessions import settings_of
 from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.journals import Place, place_of
 from ..common.options import Allow, Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.session import opened_session
 from ..common.tree import StepTree
 from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
 from ..verbs import VERBS
-from .place import Place, place_of
 from .run import exit_code, show as show_answer
 
 __all__ = ["export", "gc", "listing", "resume", "show"]

@@ -17,11 +17,11 @@ from ...core.plan import Plan
 from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries
-from ...runtime.journal.sessions import place as default_place
 from ...runtime.plugins.loader import Plugins
 from ..common.concurrently import for_each
 from ..common.dataset import Question, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.journals import Place, place_of
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.session import Session, opened_session
@@ -37,9 +37,7 @@ __all__ = ["diff", "prompts", "show", "strategies", "undo"]
 
 
 def strategies(
-    place: Annotated[
-        Path | None, typer.Option("--from", metavar="PATH", help="A journal or a folder; the default one if left out.")
-    ] = None,
+    place: Place = None,
     arm: Annotated[
         list[str] | None, typer.Option(metavar="PLANNER", help="Only these, such as sample:n=8; repeatable.")
     ] = None,
@@ -52,9 +50,7 @@ def strategies(
 ) -> None:
     """Count how well strategies did, by task, for the planner `portfolio`."""
     left = Left()
-    if place is not None and not place.exists():
-        raise UsageError(f"{place} does not exist: name a journal or a folder of journals")
-    found = list(entries(place or default_place(Config.load()), []))
+    found = list(entries(place_of(place), []))
     table = count(export(found, Plugins(), left, unanswered=True), price, arm or ())
     tasks = sorted({task for task, _ in table.rows})
     made = {task: portfolio(table, task).model_dump(mode="json") for task in tasks}

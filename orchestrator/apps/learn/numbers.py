@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table as Shown
 
-from ...core.errors import UsageError
 from ...core.messages import counted
 from ...core.ops import Plugin
-from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries
 from ...runtime.journal.location import Location
-from ...runtime.journal.sessions import place as default_place
 from ...runtime.plugins.loader import Plugins
+from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import opened
 from ..rollouts.capture import captured
@@ -31,16 +28,14 @@ __all__ = ["numbers"]
 def numbers(
     declared: Declared,
     planner: Annotated[str, typer.Option(metavar="NAME[:k=v,…]", help="The planner whose options are learned.")],
-    place: Annotated[
-        Path | None, typer.Option("--from", metavar="PATH", help="A journal or a folder; the default one if left out.")
-    ] = None,
+    place: Place = None,
     policy: Annotated[list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Kept as it is; repeatable.")] = None,
     price: Annotated[float, typer.Option(min=0.0, help="Of a generated token; a right answer is worth 1.")] = 0.0,
     level: Annotated[
         float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
     ] = 0.1,
     check: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Journals of other questions, to measure what came out on.")
+        str | None, typer.Option(metavar="PATH", help="Journals of other questions, to measure what came out on.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the halves and the candidates.")] = 0,
     as_json: Json = False,
@@ -51,7 +46,8 @@ def numbers(
     halving, is taken if a paired test on the other half says so.
     """
     versions, left = versions_of(declared), Left()
-    questions, others = (_drawn(each, left) for each in (place or default_place(Config.load()), check))
+    questions = _drawn(place_of(place), left)
+    others = [] if check is None else _drawn(place_of(check), left)
     replay = Replay(Plugin.of(planner), [Plugin.of(each) for each in policy or ()])
     before = dict(versions.current.values)
     found = learn(versions, replay, questions, price=price, level=level, seed=seed)
@@ -85,11 +81,7 @@ def numbers(
         output.people.print(f"best: {json.dumps(found.best)}: {said}", markup=False, soft_wrap=True)
 
 
-def _drawn(place: Location | None, left: Left) -> list[Drawn]:
-    if place is None:
-        return []
-    if isinstance(place, Path) and not place.exists():
-        raise UsageError(f"{place} does not exist: name a journal or a folder of journals")
+def _drawn(place: Location, left: Left) -> list[Drawn]:
     return drawn(captured(entries(place, []), Plugins(), lambda error: left.add(f"not readable: {error}")))
 
 

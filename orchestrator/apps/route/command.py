@@ -11,15 +11,14 @@ from typing import Annotated
 import typer
 from rich.table import Table as Shown
 
-from ...core.errors import PlaitError, UsageError
+from ...core.errors import PlaitError
 from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.routing import Route
 from ...core.task import Task
-from ...runtime.client.config import Config
 from ...runtime.journal.directory import RunEntry, entries
-from ...runtime.journal.sessions import place as default_place
 from ...runtime.plugins.loader import Plugins
+from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened
 from ..rollouts.capture import captured
@@ -31,9 +30,7 @@ Tasks = dict[str, list[Row]]
 
 
 def route(
-    place: Annotated[
-        Path | None, typer.Option("--from", metavar="PATH", help="A journal or a folder; the default one if left out.")
-    ] = None,
+    place: Place = None,
     out: Annotated[
         Path | None, typer.Option(metavar="OUT.json", help="Write the routes of all tasks, for auto:routes=OUT.json.")
     ] = None,
@@ -47,10 +44,8 @@ def route(
     as_json: Json = False,
 ) -> None:
     """Fit, for each task, which planner a request is worth, to the runs in journals."""
-    if place is not None and not place.exists():
-        raise UsageError(f"{place} does not exist: name a journal or a folder of journals")
     left: dict[str, int] = defaultdict(int)
-    tasks, checked = rows_of(entries(place or default_place(Config.load()), []), Plugins(), left)
+    tasks, checked = rows_of(entries(place_of(place), []), Plugins(), left)
     routes: dict[str, Route] = {}
     reports: dict[str, Report | None] = {}
     for task, rows in sorted(tasks.items()):

@@ -19,12 +19,12 @@ from ...runtime.journal.location import Location
 from ...runtime.journal.replay import history
 from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
+from ..common.journals import journal_of
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
 from .atif import atif
 from .chrome import chrome_events
 from .details import steps_in_detail
-from .find import find
 from .model import Trace
 from .mooncake import mooncake
 from .read import default_name, read_trace
@@ -75,7 +75,7 @@ def trace(
         raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
     if send and (form != "otel" or out is not None):
         raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
-    journal, found = find(run, common.load(), only)
+    journal, found = journal_of(run, common.load(), only)
     with opened(as_json) as output:
         made = read_trace(journal, Plugins(), found)
         ending = {"otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}.get(form, f".{form}.json")

@@ -13,9 +13,9 @@ import typer
 from ...core.messages import counted
 from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
+from ..common.journals import journal_of
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
-from ..trace.find import find
 from ..trace.read import default_name, read_trace
 from .page import page
 
@@ -40,7 +40,7 @@ def view(
 
     The file needs no server and loads nothing. It holds the run's prompts and texts.
     """
-    journal, found = find(run, common.load(), only)
+    journal, found = journal_of(run, common.load(), only)
     with opened(as_json) as output:
         trace = read_trace(journal, Plugins(), found)
         path = (out or default_name(trace, ".html")).expanduser()

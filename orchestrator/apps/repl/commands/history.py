@@ -16,7 +16,7 @@ from ....runtime.plugins.trust import refuse
 from ...commands.replay import told
 from ...commands.run import worded
 from ...common.files import write_private
-from ...trace.find import find as journal_of
+from ...common.journals import journal_of
 from ...trace.read import default_name, read_trace
 from ...viewer.page import page
 from ..conversation import Repl

@@ -1,19 +1,35 @@
-"""Finds the journal that a command means: a file, or the one that holds a run of the given id."""
+"""Which journals a command reads: those of `--from`, or the one that holds a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ...core.errors import UsageError
 from ...runtime.client.config import Config
-from ...runtime.journal.directory import entries, find as find_run
-from ...runtime.journal.location import Location
+from ...runtime.journal.directory import entries, find
+from ...runtime.journal.location import Location, located
 from ...runtime.journal.sessions import place
 
-__all__ = ["find"]
+__all__ = ["Place", "journal_of", "place_of"]
+
+Place = Annotated[
+    str | None,
+    typer.Option("--from", metavar="PATH", help="A journal, a folder or a store; the default one if left out."),
+]
 
 
-def find(run: str, config: Config, only: str | None = None) -> tuple[Location, str | None]:
+def place_of(given: str | None) -> Location:
+    """Return the journals that `--from` names, or those of the settings. Raises `UsageError` if there are none."""
+    found = located(given) if given is not None else place(Config.load())
+    if given is not None and isinstance(found, Path) and not found.exists():
+        raise UsageError(f"{given} does not exist: name a journal or a folder of journals")
+    return found
+
+
+def journal_of(run: str, config: Config, only: str | None = None) -> tuple[Location, str | None]:
     """Return a journal, and which run of it is meant (`None`: the last).
 
     `run` is a file, or the id of a run (or how it begins) in the folder of journals; empty, the newest run there.
@@ -31,7 +47,7 @@ def find(run: str, config: Config, only: str | None = None) -> tuple[Location, s
             raise UsageError(f"there is no run in {where}: name a run or the file of a journal")
         return newest.path, newest.run
     try:
-        entry = find_run(where, run)
+        entry = find(where, run)
     except UsageError as error:
         raise UsageError(f"{error}; or name the file of a journal") from None
     return entry.path, entry.run
