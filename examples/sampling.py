@@ -42,9 +42,9 @@ def main() -> None:
     ways = [
         Plugin(name="single"),
         Plugin(name="sample", options={"n": 5}),
-        Plugin(name="adaptive", options={"probes": 3, "most": 16}),
-        Plugin(name="deepprune", options={"n": 4, "prefix": 3}),
-        Plugin(name="mars", options={"n": 6, "warmup": 3, "every": 6}),
+        Plugin(name="adaptive", options={"n": 3, "most": 16}),
+        Plugin(name="deepprune", options={"n": 4, "draft": {"max_tokens": 3}}),
+        Plugin(name="mars", options={"n": 6, "warmup": 3, "draft": {"max_tokens": 6}}),
         Plugin(name="fixed", options={"plan": STEPS}),
         Plugin(name="portfolio", options={"arms": KNOWN}),
     ]

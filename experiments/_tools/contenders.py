@@ -33,7 +33,7 @@ __all__ = [
 IN_FLIGHT, SEED = 32, 23
 VOTES, THREADS = "votes of 8", "threads of width 8"
 OURS: dict[str, dict[str, Any]] = {
-    VOTES: {"planner": "sample:n=8,temperature=1,max_tokens=512,early=true", "merge": "best-of"},
+    VOTES: {"planner": "sample:n=8,answer.temperature=1,answer.max_tokens=512,early=true", "merge": "best-of"},
     THREADS: {"planner": "threads:n=8"},
 }
 Solve = Callable[[Problem, int], Awaitable[tuple[bool, int]]]

@@ -55,15 +55,15 @@ class Apr:
     def conditions(self) -> Sequence[Condition]:
         """Serial search, samples of it, and threads of each width; some by the larger model; some against the clock."""
         found = [Condition("serial-t0", "serial, T=0", {"planner": "single"})]
-        sampled = {"planner": f"sample:n={SAMPLES},temperature=1,max_tokens=512,merge=collect"}
+        sampled = {"planner": f"sample:n={SAMPLES},answer.temperature=1,answer.max_tokens=512,merge=collect"}
         found.append(Condition("serial-t1", f"serial, T=1, {SAMPLES} samples", sampled, branches=True))
         for width in WIDTHS:
-            request = {"planner": f"threads:width={width},settle=false,early=false"}
+            request = {"planner": f"threads:n={width},settle=false,early=false"}
             if width not in TRAINED:
                 request["task"] = "countdown:any_width=true"
             found.append(Condition(f"threads-{width}-t0", f"threads k={width}, T=0{_untrained(width)}", request))
         for width in HOT:
-            hot = f"threads:width={width},settle=false,early=false,temperature=1"
+            hot = f"threads:n={width},settle=false,early=false,temperature=1"
             found.append(Condition(f"threads-{width}-t1", f"threads k={width}, parent T=1", {"planner": hot}))
         stopped = {"planner": "threads:n=8"}
         found.append(Condition("threads-8-stop", "threads k=8, T=0, stopped at the first verified", stopped))

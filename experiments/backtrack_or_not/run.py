@@ -66,7 +66,7 @@ class BacktrackOrNot:
     def conditions(self) -> Sequence[Condition]:
         """One search, and 64 direct answers, by each model."""
         found: list[Condition] = []
-        direct = f"sample:n={SAMPLES},temperature=1,max_tokens=48,style=direct,merge=collect"
+        direct = f"sample:n={SAMPLES},answer.temperature=1,answer.max_tokens=48,style=direct,merge=collect"
         for model in SHAPES:
             found.append(Condition(f"serial-{model}", f"serial search, {model}", {"planner": "single"}, model))
             found.append(Condition(f"direct-{model}", f"direct, {model}", {"planner": direct}, model, branches=True))

@@ -98,9 +98,9 @@ async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], wa
     """Run a file, which has these rows."""
     order, options = WAYS[way]
     stopper = Stopper(asyncio.get_running_loop())
-    request = Request.model_validate(
-        {"text": "", "planner": f"single:max_tokens={ANSWER},temperature=1.0,stream=false", **options}
-    )
+    answer = {"max_tokens": ANSWER, "temperature": 1.0, "stream": False}
+    planner = {"name": "single", "options": {"answer": answer}}
+    request = Request.model_validate({"text": "", "planner": planner, **options})
     computed = 0
 
     async def solve(row: Row) -> None:

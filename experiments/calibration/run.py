@@ -43,6 +43,7 @@ from plait.apps.commands.calibrate import compared
 from plait.apps.common.problems import draw
 from plait.core import Plan, Plugin, Request, Text, Think
 from plait.core.interfaces import Brief, Planner
+from plait.core.prompt import Prompt
 from plait.planners.threads.threads import Threads
 from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
@@ -54,10 +55,10 @@ from .._tools.core_time import EVERY, CoreTime, Yardstick
 
 SLOTS, TOGETHER, PUZZLES = (8, 64), (3, 8), 12
 KINDS = {
-    "votes of 2": (Sample(n=2, max_tokens=200), 0),
-    "votes of 2, long prompts": (Sample(n=2, max_tokens=200), 40),
-    "votes of 8": (Sample(n=8, max_tokens=200), 0),
-    "votes of 8, long prompts": (Sample(n=8, max_tokens=200), 40),
+    "votes of 2": (Sample(n=2, answer=Prompt(max_tokens=200)), 0),
+    "votes of 2, long prompts": (Sample(n=2, answer=Prompt(max_tokens=200)), 40),
+    "votes of 8": (Sample(n=8, answer=Prompt(max_tokens=200)), 0),
+    "votes of 8, long prompts": (Sample(n=8, answer=Prompt(max_tokens=200)), 40),
     "threads": (Threads(), 0),
 }
 """Planners, and how many other puzzles (of 8 tokens) stand before the prompt."""
@@ -128,7 +129,7 @@ async def measured(folder: Path, piece: Piece) -> None:
     rng = random.Random(piece.name)
     kinds = [(name, together) for name in KINDS for together in TOGETHER]
     rng.shuffle(kinds)
-    singles = [Single(max_tokens=120, temperature=1.0, stream=streams) for streams in (False, True)]
+    singles = [Single(answer=Prompt(max_tokens=120, temperature=1.0, stream=streams)) for streams in (False, True)]
     found: list[Runs] = []
     config = Config(worker="engine", slots=piece.slots, journal=journal)
     async with AsyncOrchestrator(config=config) as orchestrator:

@@ -24,8 +24,8 @@ __all__ = ["Effort"]
 
 TIERS = {
     "direct": ("the answer at once", "single:style=direct"),
-    "serial-128": ("one line, 128 tokens at most", "single:max_tokens=128"),
-    "serial-256": ("one line, 256 tokens at most", "single:max_tokens=256"),
+    "serial-128": ("one line, 128 tokens at most", "single:answer.max_tokens=128"),
+    "serial-256": ("one line, 256 tokens at most", "single:answer.max_tokens=256"),
     "serial": ("one line, 512 tokens at most", "single"),
     "threads-4": ("threads, 4 a round", "threads:n=4"),
     "threads-8": ("threads, 8 a round", "threads:n=8"),

@@ -94,7 +94,7 @@ class _Recorded:
 
     def __init__(self, drawn: Drawn, traces: Sequence[Trace], options: Mapping[str, Any]) -> None:
         self._drawn, self._traces = drawn, traces
-        self._part = int(options.get("prefix") or options.get("every") or 0)
+        self._part = int(options.get("draft", {}).get("max_tokens", 0))
         """Tokens that a sample writes at a time; 0: all at once."""
 
     def outcome(self, job: Job, rng: Any) -> Result:

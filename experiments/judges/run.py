@@ -39,7 +39,7 @@ class Puzzle(NamedTuple):
 
 async def record(problems: int = PROBLEMS, samples: int = SAMPLES) -> list[Puzzle]:
     """Draw the samples on an engine in this process."""
-    planner = f"sample:n={samples},temperature=1,max_tokens=512,merge=collect"
+    planner = f"sample:n={samples},answer.temperature=1,answer.max_tokens=512,merge=collect"
     puzzles: list[Puzzle] = []
     config = Config(worker="engine", journal="off", seed=SEED)
     async with AsyncOrchestrator(config=config) as orchestrator:

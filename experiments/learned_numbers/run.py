@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from plait import AsyncOrchestrator
+from plait.planners.votes.sample import Sample
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal
 from training import vocab
@@ -25,7 +26,7 @@ from .._tools.plain import Plain
 
 MODEL = Path("orchestrator/models/countdown")
 TEMPERATURES = (0.6, 1.0, 1.4)
-PLANNER = "sample:n=16,style=direct,max_tokens=32,merge=best-of"
+PLANNER = "sample:n=16,style=direct,answer.max_tokens=32,merge=best-of"
 
 
 def there(folder: Path) -> set[tuple[str, float]]:
@@ -35,7 +36,7 @@ def there(folder: Path) -> set[tuple[str, float]]:
         ended = {run.run for run in Journal(path).runs() if run.status == "done"}
         for event in Journal(path).events():
             if event.kind == "submitted" and event.run in ended:
-                found.add((event.request.text, float(str(event.request.planner.options["temperature"]))))
+                found.add((event.request.text, Sample(**event.request.planner.options).answer.temperature))
     return found
 
 
@@ -51,7 +52,7 @@ async def draw(puzzles: int, seed: int, folder: Path, at_once: int = 16) -> int:
 
         async def one(text: str, heat: float) -> None:
             async with gate:
-                await orchestrator.run(text, task="countdown", planner=f"{PLANNER},temperature={heat}")
+                await orchestrator.run(text, task="countdown", planner=f"{PLANNER},answer.temperature={heat}")
 
         await asyncio.gather(*(one(*each) for each in todo))
     return len(todo)

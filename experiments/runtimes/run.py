@@ -35,6 +35,7 @@ import numpy as np
 from plait import AsyncOrchestrator
 from plait.apps.common.problems import Problem, draw
 from plait.core.ops import Plugin
+from plait.core.prompt import Prompt
 from plait.core.runtime_distribution import Branches, Prediction, Problems, Step
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.config import Config
@@ -102,7 +103,7 @@ def puzzle_of(kind: str, number: int) -> Problem:
 
 async def one(orchestrator: AsyncOrchestrator, kind: str, puzzle: int, n: int) -> str:
     """Solve a puzzle by n samples, all of them to their end."""
-    planner = Sample(n=n, max_tokens=TOKENS)
+    planner = Sample(n=n, answer=Prompt(max_tokens=TOKENS))
     text = puzzle_of(kind, puzzle).text
     return (await orchestrator.run(text, task="countdown", planner=planner, seed=100 * puzzle + n)).run
 

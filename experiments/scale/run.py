@@ -46,7 +46,7 @@ _CALLS = re.compile(r"([a-h]) = (.*) \((easy|hard), (\d\.\d\d)\)")
 WAYS = ("at once", "in full", "vote of 4", "steps easy", *(f"scale {each:g}" for each in FLOORS), "steps hard")
 """Of the whole, and of its steps; `scale F` does a step the easy way where its chance to be right is at least F."""
 TIERS = {
-    "at once": Plugin(name="single", options={"begin": "no-thinking"}),
+    "at once": Plugin(name="single", options={"answer": {"begin": "no-thinking"}}),
     "in full": Plugin(name="single"),
     "scale 0.9": Plugin(name="scale", options={"floor": 0.9}),
     "steps hard": Plugin(name="scale"),
@@ -78,11 +78,11 @@ def plugin_of(way: str, records: Sequence[tuple[float, float]]) -> Plugin:
     kind, _, level = way.rpartition(" ")
     match way:
         case "at once":
-            return Plugin(name="single", options={"begin": "no-thinking", "max_tokens": 16})
+            return Plugin(name="single", options={"answer": {"begin": "no-thinking", "max_tokens": 16}})
         case "in full":
-            return Plugin(name="single", options={"max_tokens": 256})
+            return Plugin(name="single", options={"answer": {"max_tokens": 256}})
         case "vote of 4":
-            return Plugin(name="sample", options={"n": 4, "temperature": 0.6, "max_tokens": 256})
+            return Plugin(name="sample", options={"n": 4, "answer": {"temperature": 0.6, "max_tokens": 256}})
         case "steps easy" | "calibrate easy":  # a floor of 0 needs records only to be heeded
             told = [[each / 10, 1.0] for each in range(10)] * 10
             return Plugin(name="scale", options={**SCALE, "records": told, "floor": 0.0})

@@ -49,7 +49,7 @@ class Cell:
     def run(self, text: str, number: int) -> Outcome:
         """Run it on a puzzle; `number` is the seed."""
         task, scorer = Countdown(text=text, count=self.size, any_width=True), Noisy(auroc=AUROC)
-        planner = planned(self.given(), self.size, NODES, scorer=scorer, width=self.width)
+        planner = planned(self.given(), self.size, NODES, scorer=scorer, n=self.width)
         return outcome_of(task, planner, Script(task, scorer), number)
 
 

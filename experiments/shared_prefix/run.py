@@ -40,7 +40,7 @@ def requests(headers: int, tokens: int, policy: Plugin, seed: int) -> list[Reque
     heads = [words(f"header {i}", tokens) for i in range(headers)]
     texts = [heads[i % headers] + words(f"own {i}", OWN) for i in range(RUNS)]
     Random(seed).shuffle(texts)
-    planner = Plugin(name="single", options={"max_tokens": MOST})
+    planner = Plugin(name="single", options={"answer": {"max_tokens": MOST}})
     return [Request(text=text, planner=planner, policies=(policy,)) for text in texts]
 
 

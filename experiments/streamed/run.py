@@ -23,7 +23,7 @@ from .._tools.measure import Row, interleave
 from .._tools.server import Server, scripted
 
 ANSWERS, ROUNDS, BASE = 24, 5, "openai, stream"
-PLANNER = "sample:n=1,temperature=1,max_tokens=512,stream=true"
+PLANNER = "sample:n=1,answer.temperature=1,answer.max_tokens=512,answer.stream=true"
 Ask = Callable[[Problem, int], Awaitable[None]]
 
 

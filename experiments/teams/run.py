@@ -24,6 +24,7 @@ from random import Random
 from plait.core.events import Job
 from plait.core.interfaces import Planner
 from plait.core.ops import Text, Think
+from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.agents.blackboard import Blackboard
@@ -78,7 +79,7 @@ async def run() -> list[Row]:
         three = p**3 + 3 * p**2 * (1 - p)
         five = p**3 * (10 - 15 * p + 6 * p**2)
         ours, spent = right(Debate(), p)
-        voted, baseline = right(Sample(n=6, early=False, temperature=0.8), p)
+        voted, baseline = right(Sample(n=6, early=False, answer=Prompt(temperature=0.8)), p)
         error = 2 * (three * (1 - three) / RUNS) ** 0.5
         rows.append(
             Row(
@@ -95,10 +96,10 @@ def layers() -> list[Row]:
     """Return a row for each p: layers against a vote with as many tokens."""
     rows: list[Row] = []
     for p in (0.4, 0.55, 0.7, 0.85):
-        ours, spent = right(Layers(layers=3, width=3), p)
+        ours, spent = right(Layers(layers=3, n=3), p)
         n = round(spent / ANSWER)
         n += n % 2 == 0
-        voted, baseline = right(Sample(n=n, early=False, temperature=0.8), p)
+        voted, baseline = right(Sample(n=n, early=False, answer=Prompt(temperature=0.8)), p)
         error = 1.96 * ((ours * (1 - ours) + voted * (1 - voted)) / RUNS) ** 0.5
         rows.append(
             Row(
@@ -149,7 +150,7 @@ def board(count: int, claims: bool, lag: int, uneven: bool = False) -> tuple[flo
     seconds = tokens = twice = 0.0
     for seed in range(BOARDS):
         done: list[int] = []
-        planner = Blackboard(workers=count, rounds=3 * ITEMS, step_tokens=2 * STEP, lag=lag)
+        planner = Blackboard(n=count, rounds=3 * ITEMS, step_tokens=2 * STEP, lag=lag)
         hosts = [Host("host", decode_rate=STEP / 1.0, prefill_rate=1e9)]
         outcome = workers(claims, uneven, Random(seed), done)
         report = simulate(Request(text="Do all items.", seed=seed), planner=planner, hosts=hosts, outcome=outcome)

@@ -98,7 +98,7 @@ def replay(rule: Rule, size: int, run: Record, problem: Problem) -> Row:
 
     plugins = _plugins()
     merge = Plugin.of(rule.merge).model_dump()
-    options: dict[str, Any] = {"merge": merge, "early": rule.early, "max_tokens": rule.tokens}
+    options: dict[str, Any] = {"merge": merge, "early": rule.early, "answer": {"max_tokens": rule.tokens}}
     if rule.allocate:
         planner = Plugin(
             name="adaptive", options={**options, "most": size, "allocate": Plugin.of(rule.allocate).model_dump()}

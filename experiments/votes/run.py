@@ -23,6 +23,7 @@ from .rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, SIZES, TOK
 
 __all__ = ["Votes"]
 
+DRAWN = f"answer.temperature=1,answer.max_tokens={TOKENS}"
 WHOLE = 64
 """Samples of a problem that are drawn with the whole vocabulary's log-probabilities."""
 WHOLE_SIZES = (4, 8, 16, 32, 64)
@@ -64,9 +65,9 @@ class Votes:
 
     def conditions(self) -> Sequence[Condition]:
         """The samples, and the rules that are run for real."""
-        sample = f"sample:n={SAMPLES},temperature=1,max_tokens={TOKENS},logprobs={TOP},window={WINDOW},merge=collect"
-        whole = f"sample:n={WHOLE},temperature=1,max_tokens={TOKENS},logprobs=-1,window={WINDOW},merge=collect"
-        judged = f"sample:n=16,temperature=1,max_tokens={TOKENS},merge=collect"
+        sample = f"sample:n={SAMPLES},{DRAWN},answer.logprobs={TOP},answer.window={WINDOW},merge=collect"
+        whole = f"sample:n={WHOLE},{DRAWN},answer.logprobs=-1,answer.window={WINDOW},merge=collect"
+        judged = f"sample:n=16,{DRAWN},merge=collect"
         found = [
             Condition("samples", f"{SAMPLES} samples, T=1", {"planner": sample}, branches=True),
             Condition(
@@ -110,15 +111,17 @@ class Votes:
 
 def live_request(rule: Rule) -> dict[str, Any]:
     """Return the options with which a rule is run on the engine."""
-    planner = f"max_tokens={rule.tokens},logprobs={TOP},window={WINDOW},early={str(rule.early).lower()}"
+    planner = (
+        f"answer.max_tokens={rule.tokens},answer.logprobs={TOP},answer.window={WINDOW},early={str(rule.early).lower()}"
+    )
     if "redundant" in " ".join(rule.policies):
-        planner += ",stream=true"  # it reads what the branches write
+        planner += ",answer.stream=true"  # it reads what the branches write
     if rule.allocate:
         from plait.core.ops import Plugin
 
         planner = f"adaptive:most={SAMPLES},{planner},allocate={Plugin.of(rule.allocate).model_dump_json()}"
     else:
-        planner = f"sample:n={SAMPLES},temperature=1,{planner}"
+        planner = f"sample:n={SAMPLES},answer.temperature=1,{planner}"
     return {"planner": planner, "merge": rule.merge, "policies": list(rule.policies)}
 
 

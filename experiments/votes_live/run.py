@@ -32,7 +32,7 @@ __all__ = ["WAYS", "Row", "collect", "page_of", "rows_of"]
 N = 16
 """Samples of a vote."""
 WARM = 8
-_PROBED = f"max_tokens={TOKENS},probe_tokens=1,probe=<hit>"
+_PROBED = "probe.max_tokens=1,probe.template=<hit>"
 
 
 def _online(eta: int) -> Setting:
@@ -44,8 +44,8 @@ WAYS: Mapping[str, Setting] = {
     "majority": Setting(),
     "majority again": Setting(),
     **{f"deepconf {eta}": _online(eta) for eta in (10, 50, 90)},
-    **{f"deepprune {prefix}": Setting(planner=f"deepprune:prefix={prefix},{_PROBED}") for prefix in (6, 12)},
-    "redundant": Setting(policies=("redundant:steps=3,tokens=64",), planner="sample:stream=true"),
+    **{f"deepprune {prefix}": Setting(planner=f"deepprune:draft.max_tokens={prefix},{_PROBED}") for prefix in (6, 12)},
+    "redundant": Setting(policies=("redundant:steps=3,tokens=64",), planner="sample:answer.stream=true"),
 }
 """`deepconf` with its consensus and weights, by eta; `deepprune` by the tokens of a beginning. The second majority is
 the control: what two votes with the same settings differ by."""
@@ -79,7 +79,9 @@ class Row:
 def planner_of(setting: Setting) -> Plugin:
     """Return the planner of a vote."""
     given = Plugin.of(setting.planner or "sample")
-    options = {"n": N, "temperature": 1.0, "max_tokens": TOKENS, **given.options}
+    answer = given.options.get("answer")
+    said = answer if isinstance(answer, dict) else {}
+    options = {"n": N, **given.options, "answer": {"temperature": 1.0, "max_tokens": TOKENS, **said}}
     if given.name == "sample":
         options["merge"] = Plugin.of(setting.merge).model_dump()
     return Plugin(name=given.name, options=options)

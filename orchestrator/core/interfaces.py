@@ -18,7 +18,7 @@ from .events import CacheNews, Event, Job
 from .ops import Kind, Plugin, Think
 from .plan import Plan, Step
 from .prices import Price
-from .prompt import Uses, laid_over
+from .prompt import Prompt, Uses, laid_over
 from .request import Request
 from .result import Failure, Result
 from .task import Task
@@ -79,8 +79,8 @@ class Planner(Frozen):
     """Turns a request into plans and patches. It runs outside the machine: what it says is journalled, so replay never
     calls it. It may raise anything; that fails the run (`start`) or the step (`reader`) and nothing else."""
 
-    n_option: ClassVar[str | None] = None
-    """Name of the field that says how many branches there are, for planners that have one: what `n=` of a run sets."""
+    answer_prompts: ClassVar[tuple[str, ...]] = ("answer",)
+    """Names of its prompts that write the answer: what a request's `generation` is laid over."""
 
     @model_validator(mode="before")
     @classmethod
@@ -99,19 +99,22 @@ class Planner(Frozen):
                     uses.check(name, getattr(self, name))
         return self
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("answer",)
-    """Names of its prompts that write the answer: what a request's `generation` is laid over."""
-
     def start(self, brief: Brief) -> Plan:
         """Return the first plan, whose output is the run's answer."""
         raise NotImplementedError
 
     def size(self) -> int:
-        """Return about how many steps the options ask for at once; by default what `n_option` says.
+        """Return about how many steps the options ask for at once; by default the option `n`, where there is one.
 
         A run is refused before `start` if that is more than `MOST_STEPS` and more than its budget's `steps`."""
-        n: object = getattr(self, self.n_option or "n", None)
+        n: object = getattr(self, "n", None)
         return n if isinstance(n, int) else 1
+
+    @classmethod
+    def says_answer(cls) -> tuple[str, ...]:
+        """Return the names of the prompts that write the answer, as far as there are prompts of these names."""
+        fields = cls.model_fields
+        return tuple(name for name in cls.answer_prompts if name in fields and isinstance(fields[name].default, Prompt))
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a fresh reader for a step that expands."""

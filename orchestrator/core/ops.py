@@ -36,8 +36,8 @@ class Plugin(Frozen):
 
     @classmethod
     def of(cls, plugin: object) -> Plugin:
-        """Return the plugin that a text means (`sample:n=8,temperature=0.7`, `their_pkg.mod:Class:n=8`), or the spec of
-        an instance or a class of one: of one that can be imported by the name of its module, of plait's own by its
+        """Return the plugin that a text means (`sample:n=8,answer.top_p=0.9`, `pkg.mod:Class:n=8`), or the spec of an
+        instance or a class of one: of one that can be imported by the name of its module, of plait's own by its
         file's name.
 
         In a text a value is JSON if it reads as JSON (`n=8`, `stop=["a","b"]`), else a string up to the next comma.
@@ -86,6 +86,8 @@ def _of_text(text: str) -> Plugin:
             if not isinstance(found, dict):
                 raise PluginError(f"{text!r}: the option {part!r} is given whole and in parts")
             inner = found
+        if last == "template" and rest.lstrip().startswith("@"):  # a row or a body must not read this machine's files
+            raise PluginError(f"{text!r}: {key}=@FILE is read only where a person types it: give the text itself")
         if last in inner:
             raise PluginError(f"{text!r}: the option {key!r} is given twice")
         inner[last], rest = _option(rest)

@@ -99,6 +99,8 @@ class Prompt(Generation):
     before it answers (NoThinking, arXiv 2504.09858)."""
     stream: bool = False
     """Send the text while it is being written."""
+    window: int | None = Field(default=None, ge=0)
+    """Tokens in a sliding group of confidence (`Sampling.window`): for merges and prunings by confidence."""
 
     def parts(self, default: str, /, **fields: str | Sequence[Part]) -> tuple[Part, ...]:
         """Return the template, or the planner's `default` where the user gave none, with its fields put in, once each.
@@ -148,11 +150,15 @@ def laid_over(values: Mapping[str, object], defaults: Mapping[str, object]) -> d
     """Return a planner's options with each `Prompt` among them laid over the planner's default of that name."""
     out = dict(values)
     for name, default in defaults.items():
-        if name in out and isinstance(default, Prompt):
-            given = out[name]
-            given = given if isinstance(given, Prompt) else Prompt.model_validate(given)
-            out[name] = default.model_copy(update={key: getattr(given, key) for key in given.model_fields_set})
+        given = out.get(name)
+        if isinstance(default, Prompt) and isinstance(given, Prompt | Mapping):
+            # not validated here: a wrong value is then named by its path, such as `plan.max_tokens`
+            out[name] = {**_said(default), **(_said(given) if isinstance(given, Prompt) else given)}
     return out
+
+
+def _said(prompt: Prompt) -> dict[str, object]:
+    return {name: getattr(prompt, name) for name in prompt.model_fields_set}
 
 
 def joined(parts: Sequence[Part]) -> tuple[Part, ...]:

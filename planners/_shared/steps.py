@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Unpack
+from typing import Unpack
 
-from pydantic import BaseModel, BeforeValidator, JsonValue
+from pydantic import JsonValue
 
 from plait.core.chat import split_reasoning
 from plait.core.interfaces import Brief
-from plait.core.ops import Part, Plugin, Text, Think
+from plait.core.ops import Part, Text, Think
 from plait.core.plan import Plan, Step
 from plait.core.planning import NO_THINKING, CallOptions, OnResult, call_model, pass_through as through
 from plait.core.prompt import Prompt
@@ -24,7 +24,6 @@ __all__ = [
     "NO_THINKING",
     "Asker",
     "OnResult",
-    "OnePlugin",
     "as_text_or_none",
     "begun",
     "filled",
@@ -37,16 +36,6 @@ __all__ = [
 
 ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
 _FIELD = re.compile(r"\{(\w+)\}")
-
-
-def _as_plugin(value: object) -> object:
-    if isinstance(value, str):
-        return {"name": value}
-    return Plugin.of(value) if isinstance(value, BaseModel) else value
-
-
-OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
-"""An option that names a plugin: `majority`, `{"name": …, "options": {…}}`, or an instance of its class."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,7 @@ class Blackboard(Flow):
     each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 0.
     """
 
-    n_option = "workers"
-    workers: int = Field(default=2, ge=1)
+    n: int = Field(default=2, ge=1)
     """How many."""
     rounds: int = Field(default=8, ge=1)
     """Most steps of each."""
@@ -54,16 +53,16 @@ class Blackboard(Flow):
 
     def size(self) -> int:
         """Return how many steps are under way at once: `lag` rounds are written before the first is read."""
-        return self.workers * min(self.lag + 1, self.rounds)
+        return self.n * min(self.lag + 1, self.rounds)
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the workers write until one of them has the answer."""
         rows: list[list[Line]] = []
-        start = [question, _RULES.format(count=self.workers)]
+        start = [question, _RULES.format(count=self.n)]
         lag = min(self.lag, self.rounds)
         for number in range(self.rounds + lag):
             if number < self.rounds:
-                rows.append([self._step(ctx, start, rows, worker) for worker in range(self.workers)])
+                rows.append([self._step(ctx, start, rows, worker) for worker in range(self.n)])
             ended = number - lag
             if ended < 0:
                 continue

@@ -10,9 +10,10 @@ from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
+from plait.core.vocabulary import OnePlugin
 
 from .._shared.flips import Flips, agreed, table
-from .._shared.steps import OnePlugin, visible
+from .._shared.steps import visible
 
 __all__ = ["Debate"]
 
@@ -32,8 +33,7 @@ class Debate(Flow):
     answer does not vote; it ends early. Defaults: 3 agents, 2 rounds, temperature 0.8.
     """
 
-    n_option = "agents"
-    agents: int = Field(default=3, ge=2)
+    n: int = Field(default=3, ge=2)
     """How many."""
     rounds: int = Field(default=2, ge=1)
     """Most rounds, the first answers included."""
@@ -53,7 +53,7 @@ class Debate(Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the agents answer, read and answer again, and vote."""
         task, flips = ctx.brief.task, list[Flips]()
-        first = await self._round(ctx, [self._ask(ctx, None, question, i, 1) for i in range(self.agents)], [])
+        first = await self._round(ctx, [self._ask(ctx, None, question, i, 1) for i in range(self.n)], [])
         lines = first
         for number in range(2, self.rounds + 1):
             before = [task.extract(each.line) if each is not None else None for each in lines]

@@ -35,10 +35,9 @@ class Layers(Flow):
     layer, temperature 0.7, 512 tokens.
     """
 
-    n_option = "width"
     layers: int = Field(default=3, ge=2)
     """How many, the aggregating call included."""
-    width: int = Field(default=6, ge=1)
+    n: int = Field(default=6, ge=1)
     """Answers in a layer."""
     models: tuple[str, ...] = ()
     """Names of the models, in turn; the worker's own by default."""
@@ -55,7 +54,7 @@ class Layers(Flow):
         lines: list[Line] = []
         for layer in range(1, self.layers):
             before = [task.extract(each.line) for each in lines]
-            asked = [self._ask(ctx, question, lines, layer, i) for i in range(self.width)]
+            asked = [self._ask(ctx, question, lines, layer, i) for i in range(self.n)]
             ended = await ctx.gather(*asked, return_exceptions=True)
             done = [each for each in asked if each.done]
             if not done:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from pydantic import Field, TypeAdapter
 
@@ -14,9 +13,9 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
 from plait.core.planning import LineOptions
+from plait.core.vocabulary import OnePlugin
 
 from .._shared.relay import Piece, Relay
-from .._shared.steps import OnePlugin
 
 __all__ = ["Takeover", "p_value", "scores_of"]
 
@@ -46,8 +45,6 @@ class Takeover(Flow):
     a vote, where there any of 16 counts. The score is that of any scorer: by default one token of the target's, since
     engines do not read prompts' log-probabilities from their prefix cache. Defaults: 4 chains, 200 tokens, 30 rounds.
     """
-
-    n_option: ClassVar[str | None] = "n"
 
     draft: str | None = None
     """Name of the model that drafts; by default any."""

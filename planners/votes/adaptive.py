@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line
 from plait.core.interfaces import Allocation, BranchSpec, Merge
-from plait.core.ops import Plugin
-from plait.core.planning import derive
+from plait.core.ops import Plugin, Text
+from plait.core.planning import LineOptions, derive
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Allocate, Arithmetic, Early, MergeOption, Most, N, Rounds, Style, Width
 
 from .._shared.seeds import line_code
-from .._shared.steps import OnePlugin
 
 __all__ = ["Adaptive"]
 
 
 class Adaptive(Flow):
-    """Samples of one prompt, their number decided after `probes` of them: for a vote by how clearly the first answer
+    """Samples of one prompt, their number decided after `n` of them: for a vote by how clearly the first answer
     leads, and again when more have ended; with `merge=best-of` and a verifier as in TTSPM (arXiv 2505.20522).
 
-    The probes vote too. The allocation keeps within the run's token budget. Failed samples are left out of the vote;
-    the run fails only if all of them do.
+    The probes vote too. The allocation keeps within the run's token budget and is asked again, up to `rounds` times,
+    where it wants to be. Failed samples are left out of the vote; the run fails only if all of them do. The codes of
+    arithmetic sampling are those of `most` samples in an order whose every beginning is spread, so the probes and each
+    round after them are spread among all that were drawn before; an allocation takes samples for independent, and
+    spread ones disagree more, so it ends a little later.
 
     Differs from the paper, which fits one success rate to a data set: here the rate is that of this request. Defaults:
     4 probes, 32 samples at most, temperature 1, a majority vote. With these a vote loses less than a point to that of
@@ -31,48 +35,25 @@ class Adaptive(Flow):
     the 32 are drawn.
     """
 
-    n_option: ClassVar[str | None] = "most"
-
-    probes: int = Field(default=4, ge=1)
-    """Samples before the allocation; the papers take 2 to 4."""
-    most: int = Field(default=32, ge=1)
-    """Most samples in all."""
-    allocate: OnePlugin = Plugin(name="by-saturation", options={"confidence": 0.95})
-    """The allocation, by name or as `{"name": …, "options": {…}}`."""
-    rounds: int = Field(default=8, ge=1)
-    """Most times that the allocation is asked, where it wants to be asked again (`Allocation.again`)."""
-    temperature: float = Field(default=1.0, ge=0.0)
-    """Temperature of the samples, unless the allocation names one; 0 is greedy, and makes them the same."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Sample from the most likely tokens that together have this probability."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Most tokens to generate in one sample."""
-    style: Literal["serial", "direct"] = "serial"
-    """Mode of answering that the prompt asks for."""
-    width: int = Field(default=8, ge=1)
-    """Branches that one sample may try, where the task's prompt says so."""
-    merge: OnePlugin = Plugin(name="majority")
-    """The merge of the vote."""
-    early: bool = False
-    """Close the vote as soon as its verdict is certain."""
-    logprobs: int = Field(default=0, ge=-1)
-    """`Sampling.logprobs` of the samples."""
-    window: int = Field(default=0, ge=0)
-    """`Sampling.window` of the samples."""
-    arithmetic: bool = False
-    """Arithmetic sampling, as of the planner `sample`. The codes are those of `most` samples in an order whose every
-    beginning is spread, so the probes and each round after them are spread among all that were drawn before. An
-    allocation takes samples for independent: spread ones disagree more, so it ends a little later."""
-    stream: bool = False
-    """Send the samples' text while the model writes it."""
+    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=1.0)
+    """The samples' calls, unless the allocation says something else. Their template has `{question}`."""
+    n: N = 4
+    most: Most = 32
+    rounds: Rounds = 8
+    allocate: Allocate = Plugin(name="by-saturation", options={"confidence": 0.95})
+    style: Style = "serial"
+    width: Width = 8
+    merge: MergeOption = Plugin(name="majority")
+    early: Early = False
+    arithmetic: Arithmetic = False
 
     def size(self) -> int:
         """Return how many samples there may be."""
-        return max(self.probes, self.most)
+        return max(self.n, self.most)
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Sample the probes, ask the allocation, sample what it says until it wants no more, and vote over all."""
-        samples = [self._sample(ctx, i, BranchSpec()) for i in range(1, min(self.probes, self.most) + 1)]
+        samples = [self._sample(ctx, i, BranchSpec()) for i in range(1, min(self.n, self.most) + 1)]
         merge = ctx.brief.plugin("merge", self.merge) if ctx.brief.plugins is not None else None
         vote = not (isinstance(merge, Merge) and merge.verifies)
         options: dict[str, JsonValue] = {"most": self.most, "vote": vote, **self.allocate.options}
@@ -95,22 +76,21 @@ class Adaptive(Flow):
         return ctx.join(samples, self.merge, tolerate="best-effort", early=self.early, name="vote", label=label)
 
     def _sample(self, ctx: Context, index: int, share: BranchSpec) -> Line:
-        temperature = self.temperature if share.temperature is None else share.temperature
-        coded = self.arithmetic and bool(temperature)
-        prompt = [ctx.brief.task.render(self.style, self.width)]
+        temperature = self.answer.temperature if share.temperature is None else share.temperature
+        question = ctx.brief.task.render(self.style, self.width)
+        pieces = [*self.answer.parts("{question}", question=question)]
         if share.strategy:
-            prompt.append(f"\n\n{share.strategy}")
+            pieces.append(Text(text=f"\n\n{share.strategy}"))
+        options: LineOptions = {"model": share.model} if share.model else {}
+        seed = ctx.brief.request.seed
+        if temperature is not None:
+            options["temperature"] = temperature
         return ctx.think(
-            prompt,
+            pieces,
+            self.answer,
             name=f"sample-{index}",
             label=f"sample {index}",
-            max_tokens=self.max_tokens,
-            temperature=temperature,
-            top_p=self.top_p,
-            seed=derive(ctx.brief.request.seed, "sample", index) if temperature else None,
-            logprobs=self.logprobs,
-            window=self.window,
-            arithmetic=line_code(ctx.brief.request.seed, index, self.size()) if coded else None,
-            stream=self.stream,
-            model=share.model,
+            seed=derive(seed, "sample", index) if temperature else None,
+            arithmetic=line_code(seed, index, self.size()) if self.arithmetic and temperature else None,
+            **options,
         )

@@ -40,7 +40,7 @@ class PartialRollout(ToolTurns):
 
     First `rollouts` lines of work go from the question to an answer, turn by turn, with tools. The turns at which the
     model was least sure are where it might have gone another way: from before each of the `positions` least sure ones
-    `times` new lines branch off. They read what was said and observed before it and repeat no call. `fresh` lines begin
+    `n` new lines branch off. They read what was said and observed before it and repeat no call. `fresh` lines begin
     anew beside the first ones. Each line that ends is condensed to a report at once, while others go on; one last call
     reads all reports and chooses. Lines that fail are left out.
 
@@ -52,12 +52,11 @@ class PartialRollout(ToolTurns):
     ended. Defaults, as there: 1 line, 2 positions of 3 branches, 1 fresh line.
     """
 
-    n_option = "times"
     rollouts: int = Field(default=1, ge=1, le=1000)
     """Lines from which others branch off."""
     positions: int = Field(default=2, ge=0, le=1000)
     """Turns of each at which others branch off; where it has fewer, the others begin anew."""
-    times: int = Field(default=3, ge=1, le=1000)
+    n: int = Field(default=3, ge=1, le=1000)
     """Lines that branch off at each of them."""
     fresh: int = Field(default=1, ge=0, le=1000)
     """Lines that begin anew, beside the first ones."""
@@ -95,10 +94,10 @@ class PartialRollout(ToolTurns):
         try:
             path = await self._path(ctx, talk, ())
         except StepFailed as error:
-            return [error, *await self._lines(ctx, talk, [()] * (self.positions * self.times))]
+            return [error, *await self._lines(ctx, talk, [()] * (self.positions * self.n))]
         spots = self._spots(ctx, path)
-        starts = [path.turns[:spot] for spot in spots for _ in range(self.times)]
-        starts += [()] * (self.positions * self.times - len(starts))
+        starts = [path.turns[:spot] for spot in spots for _ in range(self.n)]
+        starts += [()] * (self.positions * self.n - len(starts))
         (own,), branches = await ctx.gather(self._reports(ctx, talk, path), self._lines(ctx, talk, starts))
         return [own, *branches]
 

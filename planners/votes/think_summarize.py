@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from plait.core.flow import Answerable, Flow
@@ -42,9 +40,7 @@ class ThinkSummarize(Flow):
     usage. Defaults: 4 paths, temperature 0.8, at most `read_tokens` of paths read.
     """
 
-    n_option: ClassVar[str | None] = "paths"
-
-    paths: int = Field(default=4, ge=1)
+    n: int = Field(default=4, ge=1)
     """Lines of thought; the paper has up to 8."""
     quorum: int | None = Field(default=1, ge=1)
     """Finished paths after which the others are stopped; `null` waits for all. If too many fail, the synthesis reads
@@ -78,8 +74,8 @@ class ThinkSummarize(Flow):
         """Return the synthesis of the paths, or the path that makes it needless."""
         asker = Asker("think_summarize", ctx.brief)
         partial = self.keep_partial and (self.quorum is not None or self.deadline is not None or self.settle)
-        paths = {f"path-{i}": ctx.step(self._path(asker, i, partial)) for i in range(1, self.paths + 1)}
-        enough = None if self.quorum is None else min(self.quorum, self.paths)
+        paths = {f"path-{i}": ctx.step(self._path(asker, i, partial)) for i in range(1, self.n + 1)}
+        enough = None if self.quorum is None else min(self.quorum, self.n)
         read = await ctx.join(
             paths.values(),
             Plugin(name="synthesis-drafts", options={"enough": enough, "partial": partial, "settle": self.settle}),
@@ -87,7 +83,7 @@ class ThinkSummarize(Flow):
             early=True,
             deadline=self.deadline,
             name="paths",
-            label="first to finish" if enough == 1 else f"{enough or 'all'} of {self.paths}",
+            label="first to finish" if enough == 1 else f"{enough or 'all'} of {self.n}",
         )
         drafts = drafts_of(read.result)
         right = verified(drafts) if self.settle else None
@@ -110,7 +106,7 @@ class ThinkSummarize(Flow):
             begin=f"<think {number}>" if self.tags else "",
             stop=(f"</think {number}>",) if self.tags else (),
             stream=partial,
-            label=f"path {number} of {self.paths}",
+            label=f"path {number} of {self.n}",
         )
 
     def _summary(self, asker: Asker, drafts: list[Draft]) -> Step:

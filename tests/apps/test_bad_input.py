@@ -55,7 +55,7 @@ def test_plans_that_are_none(plait, tmp_path, command, case):
 
 CASES = {
     "unknown planner": (["run", "q", "--planner", "threds"], ["'threds'", "did you mean 'threads'"]),
-    "unknown option of one": (["run", "q", "--planner", "sample:m=3"], ["'m'", "it takes n"]),
+    "unknown option of one": (["run", "q", "--planner", "sample:m=3"], ["'m'", "it takes answer, n"]),
     "wrong option of one": (["run", "q", "--planner", "sample:n=many"], ["'n'", "many"]),
     "unknown policy": (["run", "q", "--policy", "lifo"], ["'lifo'", "fifo"]),
     "unknown merge": (["run", "q", "--planner", "sample", "--merge", "mojority"], ["'mojority'", "majority"]),

@@ -26,7 +26,7 @@ def stopped(plait, script):
     """The journal of a vote that is certain before two of its branches have ended, and all that was said of it."""
     quick = [{"text": "answer: 4", "times": 1} for _ in range(4)]
     slow = {"text": " ".join(f"w{i}" for i in range(200)), "tokens_per_second": 100}
-    planner = "sample:n=6,early=true,stream=true"
+    planner = "sample:n=6,early=true,answer.stream=true"
     words = ["run", "q?", "--planner", planner, "--script", script(*quick, slow), "--journal", "j.sqlite"]
     return plait(*words, "-v", "--explain")
 

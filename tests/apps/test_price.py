@@ -11,7 +11,7 @@ from plait.apps import main
 from plait.apps.commands.forecast import past
 from plait.runtime.client.config import Config
 
-WORDS = ["plan", "What is 2 + 2?", "--planner", "sample:n=4,max_tokens=64", "--price"]
+WORDS = ["plan", "What is 2 + 2?", "--planner", "sample:n=4,answer.max_tokens=64", "--price"]
 
 
 @pytest.fixture(autouse=True)

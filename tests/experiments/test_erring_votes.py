@@ -103,12 +103,12 @@ def test_replays_are_kept(tmp_path: Path) -> None:
 def test_a_planner_of_parts_says_what_the_whole_samples_said() -> None:
     sums_of = drawn(1, "2 + 3", [5, 5, 4, None])
     for part in (3, 6, 9):
-        whole = "max_tokens=64,probe_tokens=1,probe=<hit>"
-        mars = Setting(planner=f"mars:n={SAMPLES},warmup={SAMPLES},every={part},{whole}")
+        whole = "answer.max_tokens=64,probe.max_tokens=1,probe.template=<hit>"
+        mars = Setting(planner=f"mars:n={SAMPLES},warmup={SAMPLES},draft.max_tokens={part},{whole}")
         row = replay(mars, sums_of, traces(sums_of, [[5, 5, 5]]))
         looks = -(-10 // part) - 1
         assert row == (1.0, (10.0 + looks) * SAMPLES, 10.0 + looks)
-        pruned = Setting(planner=f"deepprune:n={SAMPLES},prefix={part},{whole}")
+        pruned = Setting(planner=f"deepprune:n={SAMPLES},draft.max_tokens={part},{whole}")
         row = replay(pruned, sums_of, traces(sums_of, [[7, 7, 7]]))
         assert row == (1.0, (part + 1.0) * SAMPLES + 10 - part, 11.0), "one of all goes on"
 

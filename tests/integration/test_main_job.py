@@ -116,7 +116,7 @@ async def test_runs_that_are_cancelled_at_random_leave_nothing_behind(ray: Both,
 
     async def one(number: int) -> None:
         async with room:
-            planner = ("threads:n=4", "sample:n=4,temperature=1,max_tokens=64")[number % 2]
+            planner = ("threads:n=4", "sample:n=4,answer.temperature=1,answer.max_tokens=64")[number % 2]
             text = problems[number % 50].text
             handle = await orchestrator.submit(text, task="countdown", planner=planner, seed=number)
             if number % 3:

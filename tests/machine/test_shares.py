@@ -253,7 +253,7 @@ def test_steps_that_a_policy_let_go_are_not_forgotten_when_their_run_was_dropped
     """Runs share two small engines, and `affinity` holds steps back: a run has moments in which nothing of it waits."""
     request = Request(
         text="q",
-        planner=Plugin(name="sample", options={"n": 6, "max_tokens": 60}),
+        planner=Plugin(name="sample", options={"n": 6, "answer": {"max_tokens": 60}}),
         policies=(Plugin(name="affinity"),),
         seed=seed * 1_000_000,
     )

@@ -140,7 +140,7 @@ def test_any_probes_lead_somewhere_within_the_limits(
 
 
 def test_the_first_plan_is_probes() -> None:
-    plan = checked(Auto(probes=3).start(brief()))
+    plan = checked(Auto(n=3).start(brief()))
     assert [step.name for step in plan.steps] == ["probe-1", "probe-2", "probe-3", "probes"]
     assert len({step.op.sampling.seed for step in plan.steps if isinstance(step.op, Think)}) == 3
 

@@ -22,7 +22,7 @@ WRONG = "<hit> 3 + 5 = 8 ; 7 + 11 = 18 ; 8 + 18 = 26 <end>"
 DIRECT = {"planner": {"name": "single", "options": {"style": "direct"}}, "cost": 20}
 SERIAL = {"planner": "single", "cost": 300}
 VOTE = {"planner": {"name": "sample", "options": {"n": 3}}, "cost": 900}
-FLOW = {"planner": {"name": "adaptive", "options": {"probes": 2, "most": 2}}, "cost": 700}
+FLOW = {"planner": {"name": "adaptive", "options": {"n": 2, "most": 2}}, "cost": 700}
 POINTS = {"planner": {"name": "skeleton", "options": {"router": "off"}}, "cost": 500}
 
 

@@ -257,7 +257,7 @@ async def test_twice_the_text_is_twice_the_work(
 ) -> None:
     """Where a planner reads all of it: its limits (tokens, points, threads, tasks) make it less."""
     if planner == "mars":
-        options = options | {"every": 4096}  # a text of another part is asked about once more
+        options = options | {"draft": {"max_tokens": 4096}}  # a text of another part is asked about once more
     async with bench(planner, options, asked) as made:
 
         async def work(text: str) -> int:

@@ -33,7 +33,15 @@ def solve(probes: Sequence[str], finals: Sequence[str], short: Sequence[int] = (
             return f"and so answer: {finals[i]}"
         return f"answer: {finals[i]}" if i in short else "some thoughts that go on and on"
 
-    planner = DeepPrune.model_validate({"n": len(probes), "prefix": 3, "max_tokens": 20, "probe": " so far", **options})
+    planner = DeepPrune.model_validate(
+        {
+            "n": len(probes),
+            "draft": {"max_tokens": 3},
+            "answer": {"max_tokens": 20},
+            "probe": {"template": " so far"},
+            **options,
+        }
+    )
     return drive(planner, Request(text="q"), model)
 
 
@@ -114,7 +122,7 @@ def test_an_answer_that_begins_before_the_cut_is_read_whole(whole: str, prefix: 
             return (await orchestrator.run("What is it?", planner=planner)).answer
 
     assert asyncio.run(run("sample:n=2")) == answer
-    assert asyncio.run(run(f"deepprune:n=2,prefix={prefix}")) == answer
+    assert asyncio.run(run(f"deepprune:n=2,draft.max_tokens={prefix}")) == answer
 
 
 # --- other judges -----------------------------------------------------------------------------------------------------
@@ -138,7 +146,12 @@ def judged(
             return f"answer: {texts[i]}" if i in short else f"{texts[i]} and on and on"
         return f"and so answer: {texts[i][0]}"
 
-    options = {"n": len(texts), "prefix": 3, "max_tokens": 20, "judge": "model", "alike": alike}
+    options = {
+        "n": len(texts),
+        "draft": {"max_tokens": 3},
+        "answer": {"max_tokens": 20},
+        "groups": {"name": "alike", "options": alike},
+    }
     return drive(DeepPrune.model_validate(options), Request(text="q"), model)
 
 
@@ -201,7 +214,7 @@ async def test_an_embedding_says_which_beginnings_are_alike(kind: str) -> None:
 
     beginnings = [Reply(text=text + " x" * 30, times=1) for text in ("a a a", "b b", "a")]
     worker = Scripted([*beginnings, Reply(text=" answer: 7")], slots=1)
-    planner = "deepprune:n=3,prefix=8,judge=embedding"
+    planner = "deepprune:n=3,draft.max_tokens=8,groups=alike:ask=embedding"
     async with AsyncOrchestrator(workers=[worker], tools=[embed]) as orchestrator:
         answer = await orchestrator.run("q", planner=planner)
     assert answer.answer == "7" and len(asked[0]) == 3, answer

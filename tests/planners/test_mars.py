@@ -83,7 +83,13 @@ def solve(says: list[list[str]], finals: list[str], **options: object) -> Outcom
             return Failure(kind="WorkerError", message="no") if finals[i] == "fail" else f"so answer: {finals[i]}"
         return "thoughts that go on and on and on"
 
-    fields = {"n": len(finals), "every": 3, "max_tokens": 60, "probe": " so far", **options}
+    fields = {
+        "n": len(finals),
+        "draft": {"max_tokens": 3},
+        "answer": {"max_tokens": 60},
+        "probe": {"template": " so far"},
+        **options,
+    }
     return drive(Mars.model_validate(fields), Request(text="q"), model)
 
 

@@ -122,7 +122,7 @@ def test_nothing_that_changes_the_world_is_called(seed: int, at: str, positions:
     script = Script(writes=True)
     report = simulate(
         Request(text="?", seed=seed),
-        planner=PartialRollout(at=at, positions=positions, times=2),  # type: ignore[arg-type]
+        planner=PartialRollout(at=at, positions=positions, n=2),  # type: ignore[arg-type]
         hosts=[Host("host", decode_rate=100.0)],
         outcome=script,
         tools=TOOLS,

@@ -26,28 +26,31 @@ def brief(text: str = "Why?") -> Brief:
     return Brief(Request(text=text), Plain(text=text), ())
 
 
-@pytest.mark.parametrize("planner", [Sample(n=2, begin="no-thinking"), Single(begin="no-thinking")])
+UNTHINKING = Prompt(begin="no-thinking")
+
+
+@pytest.mark.parametrize("planner", [Sample(n=2, answer=UNTHINKING), Single(answer=UNTHINKING)])
 def test_nothinking_begins_the_turn_with_thoughts_that_are_over(planner: Sample | Single) -> None:
     calls = [step.op for step in planner.start(brief()).steps if isinstance(step.op, Think)]
     assert calls and all(op.begin == NO_THINKING for op in calls)
-    own = planner.model_copy(update={"begin": "Sure: "}).start(brief()).steps[0].op
+    own = planner.model_copy(update={"answer": Prompt(begin="Sure: ")}).start(brief()).steps[0].op
     assert isinstance(own, Think) and own.begin == "Sure: "
 
 
 def test_a_prompt_that_is_plain_text_ends_with_the_beginning() -> None:
     puzzle = Brief(Request(text="3 5 7 11 -> 24"), Countdown(text="3 5 7 11 -> 24"), ())
-    op = Single(begin="x").start(puzzle).steps[0].op
+    op = Single(answer=Prompt(begin="x")).start(puzzle).steps[0].op
     assert isinstance(op, Think) and op.begin == "" and op.prompt[-1].model_dump()["text"] == "\nx"
 
 
 async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> None:
-    plan = made(ThinkSummarize(paths=2, tags=True), brief())
+    plan = made(ThinkSummarize(n=2, tags=True), brief())
     calls = [step.op for step in plan.steps if isinstance(step.op, Think)]
     assert [(op.begin, op.sampling.stop) for op in calls] == [
         ("<think 1>", ("</think 1>",)),
         ("<think 2>", ("</think 2>",)),
     ]
-    planner = ThinkSummarize(paths=2, tags=True, quorum=None)
+    planner = ThinkSummarize(n=2, tags=True, quorum=None)
     drafts = [
         {"name": f"path-{i}", "text": f"way {i}", "done": True, "tokens": 2, "answer": None, "key": None,
          "verified": None, "logprob": None} for i in (1, 2)

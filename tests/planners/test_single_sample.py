@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from plait.core.events import Job
 from plait.core.interfaces import Brief
 from plait.core.ops import Join, Plugin, Text, Think
+from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure
 from plait.planners.votes.sample import Sample
@@ -29,7 +30,7 @@ def thinks(plan) -> list[Think]:
 
 
 def test_single_is_one_call() -> None:
-    plan = Single(max_tokens=33, width=4).start(brief())
+    plan = Single(answer=Prompt(max_tokens=33), width=4).start(brief())
     (op,) = thinks(plan)
     assert op.prompt == (Text(text="<serial> 4 T24 11 7 5 3 <go>"),) and not op.chat
     assert op.sampling.max_tokens == 33 and op.sampling.temperature == 0 and op.sampling.seed is None
@@ -37,7 +38,7 @@ def test_single_is_one_call() -> None:
 
 
 def test_single_direct_and_chat() -> None:
-    (op,) = thinks(Single(style="direct", temperature=0.5).start(brief()))
+    (op,) = thinks(Single(style="direct", answer=Prompt(temperature=0.5)).start(brief()))
     assert op.prompt == (Text(text="<direct> T24 11 7 5 3 <go>"),) and op.sampling.seed is not None
     (op,) = thinks(Single().start(Brief(Request(text="Why?"), Plain(text="Why?"))))
     assert op.chat and op.prompt == (Text(text="Why?"),)

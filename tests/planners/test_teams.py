@@ -78,7 +78,7 @@ def test_an_agent_that_fails_keeps_its_answer():
 def test_layers_read_the_layer_before_in_a_shuffled_order():
     texts = [f"answer: {n}" for n in range(4)]
     worker = Seen(*first(*texts), *first(*texts), Reply(text="answer: 7"))
-    answer = ask(worker, Layers(width=4), messages=ASKED)
+    answer = ask(worker, Layers(n=4), messages=ASKED)
     assert answer.answer == "7"
     assert answer.why == "aggregated of 4; round 2: 0 changed, 0 to right, 0 to wrong"
     read = worker.thinks[4:8]
@@ -91,11 +91,11 @@ def test_layers_read_the_layer_before_in_a_shuffled_order():
 
 def test_layers_end_when_all_agree():
     worker = Seen(Reply(text="answer: 42"))
-    answer = ask(worker, Layers(width=3))
+    answer = ask(worker, Layers(n=3))
     assert (answer.answer, len(worker.thinks)) == ("42", 3)
     assert answer.why == "all 3 of layer 1 agree; one round"
     worker = Seen(Reply(text="broken", finish="error", times=2), Reply(text="answer: 42"))
-    assert ask(worker, Layers(width=3)).answer == "42"
+    assert ask(worker, Layers(n=3)).answer == "42"
 
 
 # -- against theory ----------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def patch(records: list[dict[str, object]], **options: object) -> Plan:
 
 
 def test_the_first_plan_is_paths_and_a_first_to_finish_join() -> None:
-    plan = checked(made(ThinkSummarize(paths=3, path_tokens=55), brief()))
+    plan = checked(made(ThinkSummarize(n=3, path_tokens=55), brief()))
     assert [step.name for step in plan.steps] == ["path-1", "path-2", "path-3", "paths"]
     ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
     assert len({op.sampling.seed for op in ops}) == 3 and all(op.stream for op in ops)

@@ -44,7 +44,7 @@ class Bench:
         self.finish: Finish | None = None
         self.expanded: list[Expand] = []
         request = Request(text=text, task=Plugin(name=task), policies=tuple(map(Plugin.of, policies)))
-        planner = Sample.model_validate({"n": n, "temperature": 1.0, **options})
+        planner = Sample.model_validate({"n": n, "answer": {"temperature": 1.0}, **options})
         brief = Brief(request, self.task)
         self._expander = Expander()
         self.take(WorkerUp(at=0, worker="w", slots=slots, serves=("think",)))

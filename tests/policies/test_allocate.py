@@ -14,6 +14,7 @@ from plait.core.budget import Budget
 from plait.core.events import Job
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin, Think
+from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure
 from plait.core.states import State
@@ -125,7 +126,7 @@ def test_by_default_it_comes_to_the_verdict_of_all_samples_where_voters_err() ->
 def rule_until_done(said: Sequence[str]) -> int:
     planner = Adaptive()
     rule = BySaturation.model_validate({"most": planner.most, "vote": True, **planner.allocate.options})
-    used = planner.probes
+    used = planner.n
     for _ in range(planner.rounds):
         allocation = rule.allocate(branches(*said[:used]), LETTERS)
         used += len(allocation.branches)
@@ -160,7 +161,7 @@ def test_what_they_do_not_agree_on_needs_more_and_all_vote() -> None:
 
 def test_it_asks_again_when_more_have_ended() -> None:
     steps = ["x", "x", "x", "x", "y", *"yyxxxx", *"x" * 30]
-    lengths = [len(solve(Adaptive(probes=5, rounds=rounds), steps).prompts) for rounds in (1, 2, 8)]
+    lengths = [len(solve(Adaptive(n=5, rounds=rounds), steps).prompts) for rounds in (1, 2, 8)]
     assert 5 < lengths[0] < lengths[1] <= lengths[2] < 32, lengths
 
 
@@ -182,11 +183,12 @@ def test_probes_that_all_fail_are_followed_by_more() -> None:
 
 def test_no_more_than_most_even_of_probes() -> None:
     assert len(solve(Adaptive(most=2), ["x", "y", "z"]).contexts) == 2
-    assert Adaptive.n_option == "most"
 
 
 def test_the_budget_of_the_run_is_passed_on() -> None:
-    outcome = solve(Adaptive(max_tokens=2), ["x x", "y y", "z z", *["w w"] * 40], budget=Budget(tokens=10))
+    outcome = solve(
+        Adaptive(answer=Prompt(max_tokens=2)), ["x x", "y y", "z z", *["w w"] * 40], budget=Budget(tokens=10)
+    )
     assert outcome.finish.status == "done" and outcome.finish.usage.completion == 10
 
 
@@ -200,7 +202,7 @@ def test_each_branch_is_planned_as_it_was_allocated() -> None:
 
     shares = BySaturation(temperatures=(0.3, 0.0), strategies=("Work backwards.",))
     spec = Plugin.of(shares)
-    outcome = drive(Adaptive(temperature=0.9, probes=1, most=3, allocate=spec), Request(text="q"), model)
+    outcome = drive(Adaptive(answer=Prompt(temperature=0.9), n=1, most=3, allocate=spec), Request(text="q"), model)
     assert outcome.finish.status == "done"
     assert list(ops) == ["sample-1", "sample-2", "sample-3"]
     first, second, third = ops.values()
@@ -217,7 +219,7 @@ def test_by_arithmetic_sampling_the_probes_and_each_round_are_spread_among_all_b
         codes[int(job.step.rpartition("-")[2])] = job.op.sampling.arithmetic
         return f"{len(codes) % 5}"
 
-    planner = Adaptive(probes=4, most=16, arithmetic=True)
+    planner = Adaptive(n=4, most=16, arithmetic=True)
     assert drive(planner, Request(text="q", seed=5), model).finish.status == "done"
     assert len(codes) == 16
     found = [codes[i] for i in sorted(codes)]
@@ -226,7 +228,7 @@ def test_by_arithmetic_sampling_the_probes_and_each_round_are_spread_among_all_b
         gaps = {round(after - before, 6) for before, after in zip(spread, [*spread[1:], spread[0] + 1], strict=True)}
         assert gaps == {1 / count}, "evenly spread, whatever the round"
     codes.clear()
-    drive(planner.model_copy(update={"temperature": 0.0}), Request(text="q"), model)
+    drive(planner.model_copy(update={"answer": Prompt(temperature=0.0)}), Request(text="q"), model)
     assert set(codes.values()) == {None}, "greedy samples have no use for codes"
 
 

@@ -104,7 +104,8 @@ async def test_an_adaptive_number_of_samples() -> None:
 def test_all_of_it_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "plait.toml"
     file.write_text(
-        'planner = "sample:n=32,logprobs=20,window=64,stream=true"\nmerge = "weighted:by=lowest,eta=10,warmup=8"\n'
+        'planner = "sample:n=32,answer.logprobs=20,answer.window=64,answer.stream=true"\n'
+        'merge = "weighted:by=lowest,eta=10,warmup=8"\n'
         'policies = ["deepconf:warmup=8,eta=10", "deepconf-consensus:warmup=8", "waves:width=4"]\n'
     )
     config = Config.load(file)

@@ -164,7 +164,7 @@ def test_a_beginning_that_many_runs_want_is_replicated_before_its_worker_is_full
     """With three quarters of the slots, as for a run's own siblings, the p99 was 1.5 times that of load alone."""
     request = Request(
         text="h" * 8_000,
-        planner=Plugin(name="single", options={"max_tokens": 100}),
+        planner=Plugin(name="single", options={"answer": {"max_tokens": 100}}),
         policies=(Plugin(name="affinity"),),
     )
     hosts = [Host(f"e{i}", 32, cache_tokens=16_000) for i in range(4)]
@@ -540,7 +540,7 @@ HEADER = "You are an assistant that answers shortly. " * 40
 
 def requests(headers: int, runs: int, policy: str, times: int = 1, tokens: int = 512) -> list[Request]:
     texts = [f"{i % headers}{HEADER * times}{i}?" for i in range(runs)]
-    planner = Plugin(name="single", options={"max_tokens": tokens})
+    planner = Plugin(name="single", options={"answer": {"max_tokens": tokens}})
     return [Request(text=each, planner=planner, policies=(Plugin(name=policy),)) for each in texts]
 
 

@@ -153,7 +153,7 @@ async def test_another_process_answers_and_cancels(store: str) -> None:
         assert entry.status == "running" and entry.run == asked.run
         leave(where, question.id, "yes")
         assert (await asked).value == "yes"
-        slow = await plait.submit("y", planner="single:max_tokens=500")
+        slow = await plait.submit("y", planner="single:answer.max_tokens=500")
         await until(lambda: any(each.run == slow.run for each in entries(where)))
         kept.order(where, slow.run, "set", "width", "2")
         await until(lambda: slow.budget.width == 2)
@@ -243,7 +243,7 @@ async def test_ctl_sees_and_steers_runs_of_the_store(store: str, monkeypatch: An
         return [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
 
     async with orchestrator(store, Reply(text="word " * 500, tokens_per_second=50), tools=Pay().tools) as plait:
-        slow = await plait.submit("slow one", planner="sample:n=2,max_tokens=500")
+        slow = await plait.submit("slow one", planner="sample:n=2,answer.max_tokens=500")
         asking = await plait.submit("x", plan=CONFIRM)
         await until(lambda: pending(at(store)))
         (listed,) = await ctl("list")

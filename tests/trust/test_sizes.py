@@ -100,7 +100,7 @@ async def test_what_was_asked_for_is_said() -> None:
         with pytest.raises(UsageError, match=said):
             plait.plan("2 + 2", planner=f"sample:n={MANY}")
         with pytest.raises(UsageError, match="allow more with a budget's `steps`"):
-            plait.plan("2 + 2", planner=f"think_summarize:paths={MOST_STEPS + 1}")
+            plait.plan("2 + 2", planner=f"think_summarize:n={MOST_STEPS + 1}")
 
 
 async def test_a_budget_may_allow_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ BY_CONFIDENCE = ("cges", "confident", "deepconf")
 """Rules that read how sure the model was."""
 WAVES = 4
 """Branches in flight, for the rules that stop a vote."""
-SURE = f"logprobs=20,window={WINDOW}"
+SURE = f"answer.logprobs=20,answer.window={WINDOW}"
 """What prunings by confidence ask of the planner."""
 
 
@@ -72,7 +72,7 @@ def _posterior(width: int) -> Rule:
     return _stop(label, "cges:lead=false", *options, width=width, merge="posterior")
 
 
-_WHOLE = f"max_tokens={TOKENS},probe_tokens=1"
+_WHOLE = f"answer.max_tokens={TOKENS},probe.max_tokens=1,probe.template=<hit>"
 FULL = Rule("majority, all samples", Setting())
 RULES: tuple[Rule, ...] = (
     FULL,
@@ -104,14 +104,14 @@ RULES: tuple[Rule, ...] = (
     Rule("DeepConf consensus", Setting("majority", ("deepconf-consensus", "waves:width=8")),
          (Setting("weighted:by=lowest", ("deepconf-consensus", "waves:width=8")),)),
     Rule("DeepConf online", _online(16, 10), tuple(_online(*each) for each in ((16, 90), (8, 10), (8, 50), (8, 90)))),
-    _planner("DeepPrune (probes)", f"deepprune:n={SAMPLES},prefix=6,{_WHOLE},probe=<hit>",
-             *(f"deepprune:n={SAMPLES},prefix={tokens},{_WHOLE},probe=<hit>" for tokens in (12, 24))),
+    _planner("DeepPrune (probes)", f"deepprune:n={SAMPLES},draft.max_tokens=6,{_WHOLE}",
+             *(f"deepprune:n={SAMPLES},draft.max_tokens={tokens},{_WHOLE}" for tokens in (12, 24))),
     Rule("DeepPrune while written (`redundant`)",
-         Setting(policies=("redundant:steps=3,tokens=64",), planner="sample:stream=true"),
-         tuple(Setting(policies=(f"redundant:steps={k},tokens=64,threshold=1",), planner="sample:stream=true")
+         Setting(policies=("redundant:steps=3,tokens=64",), planner="sample:answer.stream=true"),
+         tuple(Setting(policies=(f"redundant:steps={k},tokens=64,threshold=1",), planner="sample:answer.stream=true")
                for k in (2, 4))),
-    _planner("MARS", f"mars:n={SAMPLES},every=6,{_WHOLE},probe=<hit>",
-             *(f"mars:n={SAMPLES},every={tokens},warmup={warm},{_WHOLE},probe=<hit>"
+    _planner("MARS", f"mars:n={SAMPLES},draft.max_tokens=6,{_WHOLE}",
+             *(f"mars:n={SAMPLES},draft.max_tokens={tokens},warmup={warm},{_WHOLE}"
                for tokens, warm in ((12, 16), (12, 8)))),
     Rule("allocation after 4 probes (`adaptive`)", Setting(allocate="by-saturation:confidence=0.95")),
 )  # fmt: skip

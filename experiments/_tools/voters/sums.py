@@ -72,7 +72,8 @@ async def collect(config: Config, count: int, kept: Path, at_once: int = 8) -> N
     kept.parent.mkdir(parents=True, exist_ok=True)
     model = str(Path(BUNDLED_MODEL).with_name("arithmetic"))
     config = config.model_copy(update={"model": model, "journal": "off", "cache": None})
-    planner = f"sample:n={SAMPLES},temperature=1,max_tokens={TOKENS},logprobs={TOP},window={WINDOW},merge=collect"
+    answer = {"temperature": 1, "max_tokens": TOKENS, "logprobs": TOP, "window": WINDOW}
+    planner = Plugin(name="sample", options={"n": SAMPLES, "answer": answer, "merge": {"name": "collect"}})
     gate = asyncio.Semaphore(at_once)
     with kept.open("a", encoding="utf-8") as file:
         async with AsyncOrchestrator(config=config) as orchestrator:

@@ -99,7 +99,7 @@ async def probe(config: Config, journal: Path) -> None:
     config = config.model_copy(update={"journal": journal, "cache": None, "max_waiting": None})
     async with AsyncOrchestrator(config=config) as orchestrator:
         for lot, (width, streams) in enumerate(_LOTS):
-            options = {"max_tokens": _TOKENS, "temperature": 1.0, "stream": streams}
+            options = {"answer": {"max_tokens": _TOKENS, "temperature": 1.0, "stream": streams}}
             planner = Plugin(name="single", options=options)
             # as long as one another in a lot: else each lot has the same context a sequence, whose cost nobody can tell
             texts = [f"{lot} {i}: {'What comes next? ' * (1, 12, 4)[lot % 3]}" for i in range(width)]

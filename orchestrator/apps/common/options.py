@@ -16,6 +16,7 @@ import typer
 from ...core.addresses import allow
 from ...core.request import Request
 from ...runtime.client.config import Config
+from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
 from .own_code import local
 
@@ -47,7 +48,12 @@ Task = Annotated[
 ]
 Planner = Annotated[
     str | None,
-    typer.Option(metavar="NAME[:k=v,…]", help="How the work is split, with options.", rich_help_panel=_WHAT),
+    typer.Option(
+        metavar="NAME[:k=v,…]",
+        callback=typed,
+        help="How the work is split, with options.",
+        rich_help_panel=_WHAT,
+    ),
 ]
 Dialect = Annotated[
     str | None,
@@ -59,7 +65,7 @@ Policies = Annotated[
 ]
 Merge = Annotated[
     str | None,
-    typer.Option(metavar="NAME[:k=v,…]", help="How branches become one answer.", rich_help_panel=_WHAT),
+    typer.Option(metavar="NAME[:k=v,…]", callback=typed, help="How branches become one answer.", rich_help_panel=_WHAT),
 ]
 Allow = Annotated[
     list[str] | None,

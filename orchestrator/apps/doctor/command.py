@@ -95,7 +95,9 @@ async def trial(config: Config, output: Output, stopper: Stopper) -> Check:
     began = time.monotonic()
     try:
         async with opened_session(config, output, stopper) as session:
-            answer = await stopper.until(session.orchestrator.run(_PROMPT, task="plain", planner="single:max_tokens=8"))
+            answer = await stopper.until(
+                session.orchestrator.run(_PROMPT, task="plain", planner="single:answer.max_tokens=8")
+            )
     except PlaitError as error:
         return Check("trial", "fail", f"the worker {config.worker} does not start: {error}", "see the checks above")
     seconds = time.monotonic() - began

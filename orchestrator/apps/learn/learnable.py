@@ -15,6 +15,7 @@ from ...core.errors import ConfigError, UsageError
 from ...core.messages import explain, json_path
 from ...core.ops import Plugin
 from ...core.values import Frozen
+from ...runtime.plugins.spec import with_option
 from ..common.files import write_private
 
 __all__ = ["Learnable", "Values", "Version", "Versions", "applied"]
@@ -26,8 +27,8 @@ class Learnable(Frozen):
     """A value that may be changed. Nothing that is not declared is."""
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")
-    """Where it belongs: an option of the planner, `text` for words put before each request, or `policy` for a policy, a
-    list of them, or an empty text for none (`["esc:window=4", "waves:width=4"]`)."""
+    """Where it belongs: an option of the planner (`n`, `answer.top_p`), `text` for words put before each request, or
+    `policy` for a policy, a list of them, or an empty text for none (`["esc:window=4", "waves:width=4"]`)."""
     kind: Literal["text", "number", "choice"] = "text"
     about: str = ""
     """What it is for, as a model that proposes changes is told."""
@@ -70,7 +71,10 @@ def applied(planner: Plugin, policies: Sequence[Plugin], values: Values) -> tupl
     """Return a request's planner and policies with values in them. Raises `PluginError` for a policy that is none."""
     given = values.get("policy", "")
     added = [each for each in (given if isinstance(given, list) else [given]) if each]
-    options = {**planner.options, **{name: value for name, value in values.items() if name not in ("text", "policy")}}
+    options = planner.options
+    for name, value in values.items():
+        if name not in ("text", "policy"):
+            options = with_option(options, name, value)
     return Plugin(name=planner.name, options=options), (*policies, *(Plugin.of(str(each)) for each in added))
 
 

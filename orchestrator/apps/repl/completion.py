@@ -10,13 +10,15 @@ import rlcompleter
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
+from pydantic import BaseModel
 
 from ...core.budget import Budget
 from ...core.errors import PlaitError, PluginError
+from ...core.prompt import Prompt
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import PluginKind
 from ..common.terminal import safe
@@ -93,9 +95,12 @@ class ReplCompleter(Completer):
             return
         last = re.split(r",(?![^\[{]*[\]}])", options)[-1]
         option, equals, value = last.partition("=")
-        fields = {
-            each: field for each, field in getattr(cls, "model_fields", {}).items() if (kind, each) != ("task", "text")
-        }
+        model = cast("type[BaseModel]", cls)
+        fields = {name: field for name, field in model.model_fields.items() if (kind, name) != ("task", "text")}
+        for name, field in model.model_fields.items():
+            if isinstance(field.default, Prompt):  # a kind of call: its fields are offered with its name before them
+                del fields[name]
+                fields |= {f"{name}.{part}": inner for part, inner in Prompt.model_fields.items()}
         if equals:
             field = fields.get(option.replace("-", "_"))
             for each in _values(field.annotation, field.get_default(call_default_factory=True)) if field else ():

@@ -178,9 +178,9 @@ class ReplSession:
         if self.agent is None:
             planner = self.manner.given("planner") or self.config.planner
             cls: Any = self.plugins.class_of("planner", planner.name)
-            if "stream" in cls.model_fields and "stream" not in planner.options:
-                planner = Plugin(name=planner.name, options={**planner.options, "stream": True})
-            fields["planner"] = planner
+            given: dict[str, Any] = planner.options
+            streams = {name: {"stream": True, **given.get(name, {})} for name in cls.says_answer()}
+            fields["planner"] = Plugin(name=planner.name, options={**given, **streams})
         return request.updated({"text": text, **fields})
 
     def _own(self) -> dict[str, Any]:

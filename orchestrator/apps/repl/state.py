@@ -15,35 +15,18 @@ from pydantic import JsonValue, ValidationError
 
 from ...core.chat import Message
 from ...core.errors import UsageError
-from ...core.ops import Plugin
 from ...core.record import StepRecord
 from ...core.request import Request
 from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
+from ...runtime.plugins.spec import spelled
 from ..common.terminal import safe
 from ..verbs import steps_named
 from .attachments import Attachment
 
-__all__ = ["Manner", "Turn", "as_markdown", "dump", "load", "spelled"]
+__all__ = ["Manner", "Turn", "as_markdown", "dump", "load"]
 
 FORMAT = 1
 _SURE = ("confidence", "tail", "bottom", "lowest")
-
-
-def spelled(plugin: Plugin | None) -> str:
-    """Return a plugin as it is written on a command line: `sample:n=8`."""
-    if plugin is None:
-        return ""
-    options = ",".join(f"{key}={_value(value)}" for key, value in plugin.options.items())
-    return plugin.name + (f":{options}" if options else "")
-
-
-def _value(value: JsonValue) -> str:
-    if isinstance(value, str) and value and "," not in value and value == value.strip():
-        try:
-            json.loads(value)
-        except ValueError:
-            return value
-    return json.dumps(value, separators=(",", ":"))
 
 
 @dataclass(slots=True)

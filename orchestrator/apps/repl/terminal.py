@@ -28,12 +28,13 @@ from ...core.errors import Unanswered
 from ...core.plan import Plan
 from ...runtime.client.answer import News
 from ...runtime.client.config import Config
+from ...runtime.plugins.spec import spelled
 from ..common.tree import StepTree
 from .cells import is_complete
 from .completion import ReplCompleter
 from .conversation import Repl, ended, started
 from .session import state_dir
-from .state import Manner, spelled
+from .state import Manner
 from .view import Screen, cut
 
 __all__ = ["Conversation", "converse", "wants_more"]

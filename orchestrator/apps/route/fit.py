@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...core.ops import Plugin
 from ...core.routing import MOST_TIERS, Pattern, Route, Tier, features
+from ...runtime.plugins.spec import spelled
 
 __all__ = ["FOLDS", "Outcome", "Report", "Routed", "Row", "compare", "fit", "follow", "key_of", "report"]
 
@@ -96,8 +97,7 @@ Table = dict[str, dict[str, Outcome]]
 
 def key_of(planner: Plugin) -> str:
     """Return a planner as it is written on a command line."""
-    options = ",".join(f"{name}={value}" for name, value in sorted(planner.options.items()))
-    return f"{planner.name}:{options}" if options else planner.name
+    return spelled(planner.model_copy(update={"options": dict(sorted(planner.options.items()))}))
 
 
 def fit(

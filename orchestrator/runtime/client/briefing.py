@@ -14,7 +14,7 @@ from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
 from ...core.ops import Function, Join, Plugin, Think
 from ...core.plan import Plan
-from ...core.prompt import Generation, Prompt
+from ...core.prompt import Generation
 from ...core.request import HandOver, Request, listed
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
@@ -177,9 +177,9 @@ class Briefs:
         assert issubclass(planner, Planner)
         options = dict(spec.options)
         if request.n is not None:
-            if planner.n_option is None:
+            if "n" not in planner.model_fields:
                 raise UsageError(f"the planner {spec.name!r} makes no branches to count: leave out `n`")
-            options[planner.n_option] = request.n
+            options["n"] = request.n
         if request.merge is not None:
             if "merge" not in planner.model_fields:
                 raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
@@ -195,12 +195,15 @@ class Briefs:
             done = [name for name, took in heard.items() if took]
             generation = generation.model_copy(update={name: _OPEN[name] for name in done})
         spec = Plugin(name=spec.name, options=options)
-        if getattr(self._plugins.planner(spec), "stream", None) is False:
-            for name in self._that_need_streams(request.policies):
-                raise UsageError(
-                    f"the policy {name!r} compares branches while they are written, and those of {spec.name!r} do not "
-                    f"stream: write planner={spec.name}:stream=true, or leave the policy out"
-                )
+        made = self._plugins.planner(spec)
+        if needing := self._that_need_streams(request.policies):
+            for prompt in made.says_answer():
+                if not getattr(made, prompt).stream:
+                    raise UsageError(
+                        f"the policy {needing[0]!r} compares branches while they are written, and those of "
+                        f"{spec.name!r} do not stream: write planner={spec.name}:{prompt}.stream=true, or leave the "
+                        "policy out"
+                    )
         return request.model_copy(update={"planner": spec, "n": None, "merge": None, "generation": generation})
 
     def _that_need_streams(self, policies: Iterable[Plugin]) -> list[str]:
@@ -235,12 +238,14 @@ def _with_answer(
 ) -> tuple[dict[str, JsonValue], dict[str, bool]]:
     """Return a planner's options with wishes about its answer put in below its own, and those wishes that it has an
     option for, each with whether that is now as wished."""
-    field = planner.model_fields.get("answer")
-    if field is not None and isinstance(field.default, Prompt):
-        given = options.get("answer")
+    heard: dict[str, bool] = {}
+    for prompt in planner.says_answer():
+        given = options.get(prompt)
         own: dict[str, JsonValue] = dict(given) if isinstance(given, dict) else {}
-        heard = {name: own.get(name, value) == value for name, value in wishes.items()}
-        return {**options, "answer": {**wishes, **own}}, heard
+        heard = {name: heard.get(name, True) and own.get(name, value) == value for name, value in wishes.items()}
+        options = {**options, prompt: {**wishes, **own}}
+    if heard:
+        return options, heard
     there = {name: value for name, value in wishes.items() if name in planner.model_fields}
     return {**there, **options}, {name: options.get(name, value) == value for name, value in there.items()}
 

@@ -29,6 +29,7 @@ from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin
 from ...core.prices import Price
 from ..journal.location import SCHEMES, Database, located
+from ..plugins.spec import typed
 
 __all__ = ["BUNDLED_MODEL", "Config", "table"]
 
@@ -51,7 +52,7 @@ def _plugin(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return Plugin.of(value)
+        return Plugin.of(typed(value))
     except PluginError as error:
         raise ValueError(str(error)) from None
 
@@ -206,7 +207,7 @@ class Config(BaseSettings):
     """What becomes, in a resumed run, of a tool call with side effects whose outcome is unknown: its step fails, a
     person is asked, or it is made again."""
     planner: OnePlugin = Plugin(name="single")
-    """How work is split: a planner, with options as in `sample:n=8,temperature=0.7`."""
+    """How work is split: a planner, with options as in `sample:n=8,answer.temperature=0.7`."""
     policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = ()
     """Policies that order, place and prune steps; the first that has an opinion counts. With several engines
     or servers `affinity` by default, which sends a step where its context is cached; none with one."""

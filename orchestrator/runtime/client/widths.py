@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from pydantic import JsonValue
+from typing import cast
 
 from ...core.budget import Budget
 from ...core.errors import UsageError
+from ...core.interfaces import Planner
 from ...core.ops import Plugin
 from ...core.runtime_distribution import Branches, n_for
 from ..plugins.loader import Plugins
@@ -26,24 +26,25 @@ def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> P
 
     Raises `UsageError` without a limit of seconds and where the model is not calibrated on this machine.
     """
-    if AUTO not in spec.options.values():
+    if spec.options.get("n") != AUTO:
         return spec
-    option: object = getattr(plugins.class_of("planner", spec.name), "n_option", None)
-    if not isinstance(option, str) or spec.options.get(option) != AUTO:
+    planner = cast("type[Planner]", plugins.class_of("planner", spec.name))
+    if "n" not in planner.model_fields:  # the planner's own refusal is clearer
         return spec
     if budget.seconds is None:
-        raise UsageError(f"{option}=auto takes as many branches as end in time: say how long that is (seconds)")
+        raise UsageError("n=auto takes as many branches as end in time: say how long that is (seconds)")
     path = profile_file(config.model)
     if not path.exists():
         raise UsageError(
-            f"{option}=auto needs to know how fast {Path(config.model).name} is here, and it is uncalibrated: "
-            f"run `plait simulate calibrate --probe`, or give {option} as a number"
+            f"n=auto needs to know how fast {Path(config.model).name} is here, and it is uncalibrated: "
+            "run `plait simulate calibrate --probe`, or give n as a number"
         )
     profile = load(path)
     known = next((each for name, each in profile.lengths.items() if name.startswith(spec.name)), ())
     lengths = known or tuple(length for each in profile.lengths.values() for length in each)
-    most: JsonValue = spec.options.get("max_tokens")
-    limit = most if isinstance(most, int) else 512
+    made = plugins.planner(Plugin(name=spec.name, options={**spec.options, "n": 1}))
+    prompts = (getattr(made, name) for name in planner.says_answer())
+    limit = max((prompt.max_tokens or 0 for prompt in prompts), default=0) or 512
     branches = Branches([max(1, min(length, limit)) for length in lengths or (limit,)])
     number = n_for(budget.seconds - profile.dispatch, branches, profile.step, most=MOST)
-    return Plugin(name=spec.name, options={**spec.options, option: max(1, number)})
+    return Plugin(name=spec.name, options={**spec.options, "n": max(1, number)})

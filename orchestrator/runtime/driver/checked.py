@@ -141,8 +141,7 @@ def size(planner: Planner, brief: Brief) -> None:
     """Refuse a planner whose options ask for too many steps, before it makes them. Raises `UsageError`."""
     asked, limit = planner.size(), max(MOST_STEPS, brief.request.budget.steps or 0)
     if asked > limit:
-        n: object = getattr(planner, planner.n_option) if planner.n_option else None
-        option = f" ({planner.n_option}={n})" if n == asked else ""
+        option = f" (n={asked})" if getattr(planner, "n", None) == asked else ""
         raise UsageError(
             f"{type(planner).__name__} asks for {asked:,} steps{option} and {limit:,} are the most: ask for fewer, or "
             "allow more with a budget's `steps`"

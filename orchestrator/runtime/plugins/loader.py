@@ -382,15 +382,28 @@ def _is(value: object, kind: PluginKind) -> typing.TypeGuard[type]:
 def _bad_options(kind: PluginKind, name: str, cls: type, error: ValidationError) -> PluginError:
     model = cast("type[BaseModel]", cls)
     takes = [each for each in model.model_fields if not (kind == "task" and each == "text")]
-    return _complaint(kind, name, takes, error)
+    inner = {
+        key: list(info.annotation.model_fields)
+        for key, info in model.model_fields.items()
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)
+    }
+    return _complaint(kind, name, takes, error, inner)
 
 
-def _complaint(kind: PluginKind, name: str, takes: list[str], error: ValidationError) -> PluginError:
+def _complaint(
+    kind: PluginKind, name: str, takes: list[str], error: ValidationError, inner: Mapping[str, list[str]] | None = None
+) -> PluginError:
+    inner = inner or {}
     parts: list[str] = []
     for detail in first_of_each(error):
         option = str(detail["loc"][0]) if detail["loc"] else ""
         if detail["type"] == "extra_forbidden":
-            parts.append(f"there is no option {option!r}{did_you_mean(option, takes)}")
+            within = option if len(detail["loc"]) == 2 else ""  # `plan.tokns`: what is like it among the plan's fields
+            word = str(detail["loc"][-1])
+            near = did_you_mean(word, inner.get(within, takes))
+            of_a_call = [f"{key}.{word}" for key, fields in inner.items() if word in fields and not within]
+            near = f"; it is one of a call: {', '.join(of_a_call)}" if of_a_call else near
+            parts.append(f"there is no option {json_path(detail['loc'])!r}{near}")
         elif option:
             parts.append(explain(f"option {json_path(detail['loc'])!r}", detail))
         else:

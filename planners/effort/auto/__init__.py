@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
@@ -54,9 +54,7 @@ class Auto(Planner):
     that can agree surely), temperature 0.8, 16 samples at most.
     """
 
-    n_option: ClassVar[str | None] = "probes"
-
-    probes: int = Field(default=4, ge=2, le=16)
+    n: int = Field(default=4, ge=2, le=16)
     """Samples before the decision."""
     most: int = Field(default=16, ge=2, le=MOST_STEPS)
     """Most samples of a vote or best-of-n, probes included."""
@@ -157,11 +155,11 @@ class Auto(Planner):
         return _said(found, f"decomposition: {items} pieces that do not depend on one another, a critical path of 1")
 
     def _probe(self, asker: Asker) -> Plan:
-        names = tuple(f"probe-{i}" for i in range(1, self.probes + 1))
+        names = tuple(f"probe-{i}" for i in range(1, self.n + 1))
         steps = [self._sample(asker, name) for name in names]
         merge = Plugin(name="synthesis-drafts", options={"settle": True})
         op = Join(merge=merge, tolerate="best-effort", early=True)
-        join = Step(name="probes", op=op, needs=names, expands=True, label=f"{self.probes} probes")
+        join = Step(name="probes", op=op, needs=names, expands=True, label=f"{self.n} probes")
         return Plan(steps=(*steps, join), output="probes")
 
     def _decided(self, asker: Asker, result: Result) -> Plan:

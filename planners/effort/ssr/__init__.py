@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -15,9 +15,9 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
 from plait.core.planning import LineOptions
+from plait.core.vocabulary import OnePlugin
 
 from ..._shared.relay import Piece, Relay
-from ..._shared.steps import OnePlugin
 from .strategies import POOL, Counts, Strategy, choose
 
 __all__ = ["SSR"]
@@ -51,8 +51,6 @@ class SSR(Flow):
     The paper's pool, threshold and prompts were not at hand: these are ours, and 7 is the threshold as it is commonly
     quoted. Defaults: 3 paths of 24 steps, a window of 4, temperature 0.7.
     """
-
-    n_option: ClassVar[str | None] = "n"
 
     draft: str | None = None
     """Name of the model that drafts; by default any."""

@@ -9,8 +9,8 @@ from pydantic import Field
 from plait.core.flow import Flow
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import OnePlugin
 
-from ..._shared.steps import OnePlugin
 from .vote import Weight
 
 __all__ = ["LIST", "TreeOptions"]

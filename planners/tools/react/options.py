@@ -10,8 +10,8 @@ from plait.core.agent import Agent
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
 from plait.core.tools.turns import Wanted
+from plait.core.vocabulary import OnePlugin
 
-from ..._shared.steps import OnePlugin
 from ..._shared.talk import ToolTurns
 
 __all__ = ["ReactOptions", "transfer"]

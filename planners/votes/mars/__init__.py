@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from plait.core.flow import Answerable, Context, Flow, Line
 from plait.core.ops import Plugin
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import MergeOption, N, Warmup
 
 from ..._shared.seeds import derive
-from ..._shared.steps import OnePlugin
 from .rule import Look, Seen, Switching, calibrated, leader, safe
 
 __all__ = ["Mars"]
@@ -41,41 +42,30 @@ class _Sample:
 class Mars(Flow):
     """Margin-Adversarial Risk-controlled Stopping (MARS, arXiv 2606.12935).
 
-    Samples are written `every` tokens at a time, and each unfinished one is then asked for its answer so far, in a few
-    greedy tokens after its own context. The first `warmup` samples run to their ends: they teach how likely an answer
+    Samples are written in parts, `draft`, and each unfinished one is then asked for its answer so far, in a few greedy
+    tokens after its own context. The first `warmup` samples run to their ends: they teach how likely an answer
     so far is to change (a logistic regression on position, sureness, changes, looks since the last one and trend), and
     how much of the worst case to reckon with (`gamma`). All others end together, as soon as the first answer would stay
     first if those that are likely to change changed for the worst. What has ended votes, and so does what an unfinished
     sample said last.
 
     Differs from the authors' code: the warm-up votes too; the regression is not rescaled after its fit (Platt), which
-    on the same few samples is nearly the identity. A question costs `probe_tokens` and its prefill for each look, which
-    pays where samples are much longer than `every`. Defaults: 32 samples, 16 of them warm-up as in the paper, 500
+    on the same few samples is nearly the identity. A look costs the tokens of `probe` and its prefill, which pays
+    where samples are much longer than a part. Defaults: 32 samples, 16 of them warm-up as in the paper, 500
     tokens between looks.
     """
 
-    n_option: ClassVar[str | None] = "n"
-
-    n: int = Field(default=32, ge=2)
-    """Samples."""
-    warmup: int = Field(default=16, ge=2)
-    """Samples that run to their ends."""
-    every: int = Field(default=500, ge=1)
-    """Tokens between two looks."""
-    max_tokens: int = Field(default=4096, ge=1)
-    """Most tokens of a whole sample."""
+    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)
+    """A part of a sample, between two looks; what it leaves open is as `answer` has it."""
+    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4096, temperature=1.0)
+    """The samples; `max_tokens` are those of a whole one. Their template has `{question}`."""
+    probe: Annotated[Prompt, Uses()] = Prompt(max_tokens=8, temperature=0.0, logprobs=1)
+    """The question for a sample's answer so far, after what it has written."""
+    n: N = 32
+    warmup: Warmup = 16
     gamma: float | None = Field(default=None, ge=0.5, le=1.0)
     """Share of the worst case to reckon with; `null`: found out on the warm-up, for each question anew."""
-    probe: str = "\n\nSo the answer is"
-    """Text added to a sample to ask for its answer so far."""
-    probe_tokens: int = Field(default=8, ge=1)
-    """Most tokens of that answer."""
-    temperature: float = Field(default=1.0, ge=0.0)
-    """Of the samples; probes are greedy."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Sample from the most likely tokens that together have this probability."""
-    merge: OnePlugin = Plugin(name="majority")
-    """The merge of the vote."""
+    merge: MergeOption = Plugin(name="majority")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Run the warm-up, then the others until they are safe; return the vote."""
@@ -111,7 +101,7 @@ class Mars(Flow):
                 each.done = True  # its last part stands, if there is one
                 continue
             each.line, each.tokens = part, each.tokens + part.tokens
-            each.done = part.result.finish != "length" or each.tokens >= self.max_tokens
+            each.done = part.result.finish != "length" or each.tokens >= self._whole
             if each.done:
                 answer = task.extract(part.line)
                 each.final = None if answer is None else task.key(answer)
@@ -125,28 +115,26 @@ class Mars(Flow):
             each.looks.append(Look(None if answer is None else task.key(answer), sure or 0.0))
         return bool(open_now)
 
+    @property
+    def _whole(self) -> int:
+        return self.answer.max_tokens or 512
+
     def _part(self, ctx: Context, sample: _Sample) -> Line:
-        number = len(sample.looks)
-        prompt = [] if sample.line is not None else [ctx.brief.task.render()]
+        number, draft = len(sample.looks), self.draft.over(self.answer)
+        pieces = draft.parts("{question}", question=ctx.brief.task.render()) if sample.line is None else ()
         think = ctx.think if sample.line is None else sample.line.think
         name = f"sample-{sample.number}" + (f"-{number + 1}" if number else "")
         return think(
-            prompt,
+            pieces,
+            draft,
             name=name,
             label=f"sample {sample.number}" + (f", part {number + 1}" if number else ""),
-            max_tokens=min(self.every, self.max_tokens - sample.tokens),
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=derive(ctx.brief.request.seed, name) if self.temperature else None,
+            max_tokens=min(draft.max_tokens or self._whole, self._whole - sample.tokens),
+            seed=derive(ctx.brief.request.seed, name) if draft.temperature else None,
         )
 
     def _probe(self, sample: _Sample) -> Line:
         assert sample.line is not None
         number = len(sample.looks) + 1
-        return sample.line.think(
-            self.probe,
-            name=f"probe-{sample.number}-{number}",
-            label="answer so far",
-            max_tokens=self.probe_tokens,
-            logprobs=1,
-        )
+        pieces = self.probe.parts("\n\nSo the answer is")
+        return sample.line.think(pieces, self.probe, name=f"probe-{sample.number}-{number}", label="answer so far")

@@ -16,10 +16,11 @@ from plait.core.ops import Join, Part, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.sampling_theory import semantic_entropy
+from plait.core.vocabulary import OnePlugin
 
 from ..._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
 from ..._shared.seeds import derive
-from ..._shared.steps import Asker, OnePlugin, OnResult, through
+from ..._shared.steps import Asker, OnResult, through
 from . import prompts as words
 
 __all__ = ["Refine"]

@@ -47,7 +47,7 @@ async def test_runs_are_listed_shown_pruned_paused_and_cancelled_by_socket():
     async with AsyncOrchestrator(workers=[Scripted([SLOW])], journal="off") as plait, opened(Control(plait)) as path:
         assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
         (peer,) = await asyncio.to_thread(peers)
-        handle = await plait.submit("x", planner="sample:n=3,stream=true")
+        handle = await plait.submit("x", planner="sample:n=3,answer.stream=true")
         while not handle.tokens:
             await asyncio.sleep(0.01)
         (row,) = await ask(peer, "list")
@@ -117,7 +117,7 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
     journal = tmp_path / "runs.db"
     async with AsyncOrchestrator(workers=[worker], journal=journal) as plait, opened(Control(plait)) as path:
         peer = Peer(path)
-        handle = await plait.submit("x", planner="sample:n=6,stream=true", budget=Budget(width=1))
+        handle = await plait.submit("x", planner="sample:n=6,answer.stream=true", budget=Budget(width=1))
 
         def running() -> int:
             return sum(step.state == "running" and step.kind == "think" for step in handle.steps)

@@ -45,14 +45,14 @@ def questions(count: int, chances: dict[float, float], seed: int) -> list[Drawn]
 
 
 def declared(folder: Path, *more: Learnable) -> Versions:
-    heat = Learnable(name="temperature", kind="choice", value=1.0, choices=(0.5, 1.0, 1.5))
+    heat = Learnable(name="answer.temperature", kind="choice", value=1.0, choices=(0.5, 1.0, 1.5))
     return Versions(folder / "v.json", [heat, *more])
 
 
 def test_the_temperature_that_is_better_is_found_and_taken(tmp_path: Path) -> None:
     versions = declared(tmp_path)
     found = learn(versions, Replay(PLANNER), questions(60, {0.5: 0.02, 1.0: 0.03, 1.5: 0.3}, seed=1), price=0.0)
-    assert found.best == {"temperature": 1.5}
+    assert found.best == {"answer.temperature": 1.5}
     assert found.outcome is not None and found.outcome.accepted
     assert versions.current.number == found.version == 1
     assert sum(each.right for each in found.after) > sum(each.right for each in found.before)
@@ -77,14 +77,14 @@ class Quick(Replay):
     """A replay of eight lines at once, without a machine."""
 
     def run(self, values: Values, question: Drawn) -> Ran:
-        heat: Any = values["temperature"]
+        heat: Any = values["answer.temperature"]
         return Ran(any(each is GOOD for each in question.lines[PROMPT, heat, 1.0, 512][:8]), 160)
 
 
 def test_changes_that_do_not_help_pass_at_the_nominal_rate_at_most(tmp_path: Path) -> None:
     taken = 0
     for seed in range(100):
-        heat = Learnable(name="temperature", kind="choice", value=1.0, choices=(0.5, 1.0, 1.5, 2.0))
+        heat = Learnable(name="answer.temperature", kind="choice", value=1.0, choices=(0.5, 1.0, 1.5, 2.0))
         made = questions(40, dict.fromkeys((0.5, 1.0, 1.5, 2.0), 0.1), seed=100 + seed)
         versions = Versions(tmp_path / f"{seed}.json", [heat])
         taken += learn(versions, Quick(PLANNER), made, price=0.0, level=0.1, seed=seed).version is not None
@@ -98,7 +98,7 @@ def test_what_was_not_drawn_is_not_made_up(tmp_path: Path) -> None:
     with pytest.raises(NotDrawn, match="more than the 16 lines"):
         replay.run({"n": 17}, question)
     with pytest.raises(NotDrawn, match=r"at temperature 0\.3"):
-        replay.run({"temperature": 0.3}, question)
+        replay.run({"answer.temperature": 0.3}, question)
     width = Learnable(name="n", kind="number", value=8, low=1, high=64, whole=True)
     found = learn(Versions(tmp_path / "v.json", [width]), replay, questions(8, {1.0: 0.5}, seed=3), price=0.0)
     assert found.left == {"more than the 16 lines that were drawn": 2}
@@ -108,11 +108,11 @@ def test_what_was_not_drawn_is_not_made_up(tmp_path: Path) -> None:
 
 def test_candidates_are_the_grid_between_the_bounds() -> None:
     width = Learnable(name="n", kind="number", value=8, low=1, high=16, whole=True)
-    heat = Learnable(name="temperature", kind="number", value=1.0, low=0.0, high=1.0)
+    heat = Learnable(name="answer.temperature", kind="number", value=1.0, low=0.0, high=1.0)
     assert [each["n"] for each in candidates([width], {"n": 8})] == [8, 1, 2, 4, 16]
-    assert len(candidates([width, heat], {"n": 8, "temperature": 1.0})) == 25
-    few = candidates([width, heat], {"n": 8, "temperature": 1.0}, most=7)
-    assert len(few) == 7 and few[0] == {"n": 8, "temperature": 1.0}
+    assert len(candidates([width, heat], {"n": 8, "answer.temperature": 1.0})) == 25
+    few = candidates([width, heat], {"n": 8, "answer.temperature": 1.0}, most=7)
+    assert len(few) == 7 and few[0] == {"n": 8, "answer.temperature": 1.0}
     with pytest.raises(UsageError, match="needs both bounds"):
         candidates([Learnable(name="n", kind="number", value=8)], {"n": 8})
 

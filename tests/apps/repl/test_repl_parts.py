@@ -20,13 +20,14 @@ from plait.apps.common.terminal import CleanOutput, safe
 from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import started
-from plait.apps.repl.state import Manner, Turn, dump, load, spelled
+from plait.apps.repl.state import Manner, Turn, dump, load
 from plait.apps.repl.view import Screen, plan_tree
 from plait.core.ops import Join, Plugin, Text as Part, Think
 from plait.core.plan import Plan, Step
 from plait.core.record import StepRecord
 from plait.runtime.client.answer import StepNews, TextNews
 from plait.runtime.client.config import Config
+from plait.runtime.plugins.spec import spelled
 
 # -- clean output -----------------------------------------------------------------------------------------------------
 
@@ -74,9 +75,9 @@ def complete(script):
         ("/bra", ["branches"]),
         ("/help bra", ["branches"]),
         ("/planner sam", ["sample"]),
-        ("/planner sample:temp", ["temperature="]),
-        ("/planner sample:n=2,str", ["stream="]),
-        ("/planner sample:stream=", ["true", "false"]),
+        ("/planner sample:answer.tempera", ["answer.temperature="]),
+        ("/planner sample:n=2,answer.str", ["answer.stream="]),
+        ("/planner sample:answer.stream=", ["true", "false"]),
         ("/planner single:style=d", ["direct"]),
         ("/policy fi", ["fifo", "first-finish"]),
         ("/policy fifo +consen", ["consensus"]),

@@ -80,7 +80,14 @@ def journals(plait: Any, tmp_path: Path) -> Path:
     folder = tmp_path / "journals"
     for n in range(3):
         done = plait(
-            "run", f"Question {n}?", "--planner", "sample:n=3,temperature=1", *LETTERS, "--journal", folder, "--json"
+            "run",
+            f"Question {n}?",
+            "--planner",
+            "sample:n=3,answer.temperature=1",
+            *LETTERS,
+            "--journal",
+            folder,
+            "--json",
         )
         assert done.code == 0, done.err
     return folder
@@ -105,7 +112,7 @@ async def test_a_journal_of_many_runs_is_replayed_once(tmp_path: Path, monkeypat
     journal = tmp_path / "all.plait"
     async with AsyncOrchestrator(workers=[Letters()], journal=str(journal)) as orchestrator:
         for n in range(12):
-            await orchestrator.run(f"Question {n}?", planner="sample:n=2,temperature=1")
+            await orchestrator.run(f"Question {n}?", planner="sample:n=2,answer.temperature=1")
     read: list[int] = []
     load = Row.load
     monkeypatch.setattr(Row, "load", lambda row: (read.append(row.seq), load(row))[1])
@@ -133,7 +140,16 @@ def test_redacted_texts_are_not_in_the_file(plait: Any, tmp_path: Path, journals
 
 def test_filters_keep_the_cheapest_of_answers_that_mean_the_same(plait: Any, tmp_path: Path, journals: Path) -> None:
     for _ in range(2):
-        plait("run", "Question 0?", "--planner", "sample:n=5,temperature=1", *LETTERS, "--journal", journals, "--json")
+        plait(
+            "run",
+            "Question 0?",
+            "--planner",
+            "sample:n=5,answer.temperature=1",
+            *LETTERS,
+            "--journal",
+            journals,
+            "--json",
+        )
     done = plait(
         "runs", "export", "--from", journals, "--out", tmp_path / "d.jsonl", "--distinct", "--cheapest", 1, "--json"
     )

@@ -29,7 +29,7 @@ def prompts(folder: Path, count: int) -> Path:
 
 
 def words(folder: Path, count: int, out: str = "out.jsonl", *more: str) -> list[str]:
-    planner = "sample:n=3,temperature=1"
+    planner = "sample:n=3,answer.temperature=1"
     given = [str(prompts(folder, count)), "--out", str(folder / out), "--planner", planner, "--json"]
     return ["learn", "rollouts", *given, *WORKER, *more]
 

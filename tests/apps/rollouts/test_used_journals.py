@@ -20,7 +20,16 @@ LETTERS = ["--worker", "tests.apps.rollouts.letters:Letters", "--allow", "tests.
 
 
 def run(plait: Any, journal: Path, *more: str) -> None:
-    words = ("run", "Question 1?", "--planner", "sample:n=3,temperature=1", *LETTERS, "--journal", journal, *more)
+    words = (
+        "run",
+        "Question 1?",
+        "--planner",
+        "sample:n=3,answer.temperature=1",
+        *LETTERS,
+        "--journal",
+        journal,
+        *more,
+    )
     assert plait(*words, "--json").code == 0
 
 

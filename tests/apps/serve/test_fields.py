@@ -21,7 +21,7 @@ async def test_what_a_planner_has_no_option_for_is_said(serve: Any) -> None:
         raw = client.chat.completions.with_raw_response
         plain = await raw.create(model="plait/single", messages=ASK, temperature=0.3, max_tokens=5)
         assert "x-plait-ignored" not in plain.headers
-        overruled = await raw.create(model="plait/single:temperature=0.1", messages=ASK, temperature=0.3)
+        overruled = await raw.create(model="plait/single:answer.temperature=0.1", messages=ASK, temperature=0.3)
         assert overruled.headers["x-plait-ignored"] == "temperature"
         plan = {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "x"}}], "output": "a"}
         planned = await raw.create(
@@ -31,7 +31,7 @@ async def test_what_a_planner_has_no_option_for_is_said(serve: Any) -> None:
         async for _ in planned.parse():
             pass
         response = await client.responses.with_raw_response.create(
-            model="plait/single:temperature=0.1", input="x", temperature=0.3
+            model="plait/single:answer.temperature=0.1", input="x", temperature=0.3
         )
         assert response.headers["x-plait-ignored"] == "temperature"
 

@@ -59,7 +59,7 @@ async def test_a_run_is_seen_grows_is_filtered_and_cancelled(serve, browser, tmp
     async with serve(slow, journal=str(tmp_path / "j.plait"), tools=[book]) as served:
         plait = served.service.orchestrator
         await at(browser, served.url + "/")
-        body = {"model": "plait/sample:n=2,stream=true", "input": NASTY, "background": True}
+        body = {"model": "plait/sample:n=2,answer.stream=true", "input": NASTY, "background": True}
         async with httpx.AsyncClient() as http:
             made = (await http.post(f"{served.base}/responses", json=body)).json()
             name = made["id"].removeprefix("resp_")

@@ -150,8 +150,8 @@ async def test_news_tell_the_whole_story_and_end_in_the_answer(make: Make) -> No
 
 @pytest.mark.parametrize(
     "planner",
-    ["single:stream=false", "sample:n=3", "adaptive", "deepprune", "threads", "refine:rounds=2x1", "think_summarize",
-     "skeleton", "decompose", "auto"],
+    ["single:answer.stream=false", "sample:n=3", "adaptive", "deepprune", "threads", "refine:rounds=2x1",
+     "think_summarize", "skeleton", "decompose", "auto"],
 )  # fmt: skip
 async def test_whoever_follows_a_run_gets_the_text_of_every_branch(make: Make, planner: str) -> None:
     orchestrator = make(Reply(text="one two three answer: 4"))
@@ -249,7 +249,9 @@ async def test_a_late_loser_of_an_early_vote_stops_generating() -> None:
         ]
     )
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
-        answer = await orchestrator.run("two and two?", planner="sample:max_tokens=10000", n=5, policies=["consensus"])
+        answer = await orchestrator.run(
+            "two and two?", planner="sample:answer.max_tokens=10000", n=5, policies=["consensus"]
+        )
         assert (answer.status, answer.answer) == ("done", "4")
         generated = worker.counts["generated"]
         await asyncio.sleep(0.3)
@@ -288,7 +290,7 @@ async def test_a_policy_that_compares_what_streams_is_refused_where_nothing_does
         with pytest.raises(PlanError, match="'b' does not stream"):
             await orchestrator.run(plan=Plan(steps=(*branches, vote), output="v"), policies=["redundant"])
         assert worker.counts["generated"] == 0, "refused before anything ran"
-        streams = planner + (",stream=true" if ":" in planner else ":stream=true")
+        streams = planner + ("," if ":" in planner else ":") + "answer.stream=true"
         assert (await orchestrator.run("2 + 2?", planner=streams, policies=["redundant"])).answer == "4"
 
 

@@ -90,9 +90,9 @@ def test_paths_in_a_file_are_relative_to_it(clean: Path, monkeypatch: pytest.Mon
 
 
 def test_plugins_as_texts_lists_and_tables(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = Plugin(name="sample", options={"n": 8, "temperature": 0.5})
+    sample = Plugin(name="sample", options={"n": 8, "answer": {"temperature": 0.5}})
     (clean / "plait.toml").write_text(
-        'planner = "sample:n=8,temperature=0.5"\n'
+        'planner = "sample:n=8,answer.temperature=0.5"\n'
         'policies = ["fifo", "consensus:margin=2"]\n'
         'merge = {name = "majority"}\n'
     )

@@ -43,7 +43,7 @@ def test_shorter_samples_are_more_and_there_is_always_one(profile: Profile) -> N
     def number(planner: str, seconds: float) -> int:
         return len(client().plan("q", planner=planner, seconds=seconds).steps) - 1
 
-    assert number("sample:n=auto,max_tokens=30", 1.5) > number("sample:n=auto", 1.5)
+    assert number("sample:n=auto,answer.max_tokens=30", 1.5) > number("sample:n=auto", 1.5)
     assert number("sample:n=auto", 0.01) == 1
 
 

@@ -17,7 +17,7 @@ from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.workload import simulate_workload
 from plait.workers.scripted import Reply, Scripted
 
-HUNDRED = Request(text="q", planner=Plugin(name="single", options={"max_tokens": 100}))
+HUNDRED = Request(text="q", planner=Plugin(name="single", options={"answer": {"max_tokens": 100}}))
 ONE = Host("a", slots=1, decode_rate=100.0, prefill_rate=1e12)
 """A run takes a second, and one is served at a time."""
 

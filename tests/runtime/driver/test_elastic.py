@@ -55,7 +55,7 @@ def test_it_stays_within_its_bounds_and_remembers_little(looks: list[tuple[float
         assert len(scaler._wanted) <= 12
 
 
-ONE = Request(text="q", planner=Plugin(name="sample", options={"n": 4, "max_tokens": 200}))
+ONE = Request(text="q", planner=Plugin(name="sample", options={"n": 4, "answer": {"max_tokens": 200}}))
 WAVE = [i * 4.0 for i in range(15)] + [60 + i * 0.3 for i in range(100)] + [90 + i * 4.0 for i in range(20)]
 """Runs that come one in four seconds, then three a second for half a minute, then again seldom."""
 

@@ -18,6 +18,7 @@ from plait.core.task import Task
 from plait.core.tools.tool import tool
 from plait.runtime.plugins import loader as module
 from plait.runtime.plugins.loader import Plugins
+from plait.runtime.plugins.spec import typed
 
 
 @pytest.fixture
@@ -92,10 +93,10 @@ def test_names_lists_a_broken_plugin_with_its_reason(plugins: Plugins, ours: Pat
 
 
 def test_options_become_fields_and_equal_specs_one_object(plugins: Plugins) -> None:
-    one = plugins.planner(Plugin(name="sample", options={"n": 3, "temperature": 0.5}))
-    assert (one.n, one.temperature) == (3, 0.5)  # type: ignore[attr-defined]
-    assert plugins.planner(Plugin(name="sample", options={"temperature": 0.5, "n": 3})) is one
-    assert plugins.planner(Plugin(name="sample", options={"n": 4, "temperature": 0.5})) is not one
+    one = plugins.planner(Plugin(name="sample", options={"n": 3, "answer": {"temperature": 0.5}}))
+    assert (one.n, one.answer.temperature) == (3, 0.5)  # type: ignore[attr-defined]
+    assert plugins.planner(Plugin(name="sample", options={"answer": {"temperature": 0.5}, "n": 3})) is one
+    assert plugins.planner(Plugin(name="sample", options={"n": 4, "answer": {"temperature": 0.5}})) is not one
     assert plugins.planner(Plugin(name="sample")) is plugins.planner(Plugin(name="sample"))
 
 
@@ -185,8 +186,12 @@ def test_a_file_may_export_more_than_its_plugin(plugins: Plugins, ours: Path) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"m": 8}, ["no option 'm'", "it takes n, temperature"]),
-        ({"temprature": 1}, ["no option 'temprature'", "did you mean 'temperature'"]),
+        ({"m": 8}, ["no option 'm'", "it takes answer, n"]),
+        ({"wdth": 1}, ["no option 'wdth'", "did you mean 'width'"]),
+        ({"temperature": 1}, ["no option 'temperature'", "it is one of a call: answer.temperature"]),
+        ({"answer": {"max_tokns": 1}}, ["no option 'answer.max_tokns'", "did you mean 'max_tokens'"]),
+        ({"answer": {"max_tokens": 0}}, ["option 'answer.max_tokens' should be greater than or equal to 1"]),
+        ({"answer": {"template": "{what}"}}, ["answer.template names {what}", "there are: question"]),
         ({"n": "many"}, ["option 'n' should be a valid integer", "'many'"]),
         ({"n": 0}, ["option 'n' should be greater than or equal to 1", "0"]),
         ({"n": None}, ["option 'n'"]),
@@ -330,9 +335,10 @@ class Open:
     [
         ("sample", "sample", {}),
         (" critical-path ", "critical-path", {}),
-        ("sample:n=8,temperature=0.7", "sample", {"n": 8, "temperature": 0.7}),
+        ("sample:n=8,answer.temperature=0.7", "sample", {"n": 8, "answer": {"temperature": 0.7}}),
         ("sample: n = 8 , style = direct", "sample", {"n": 8, "style": "direct"}),
-        ("sample:max-tokens=5", "sample", {"max_tokens": 5}),
+        ("sample:answer.max-tokens=5", "sample", {"answer": {"max_tokens": 5}}),
+        ('x:a={"b":1},a.c=2,a.d.e=3', "x", {"a": {"b": 1, "c": 2, "d": {"e": 3}}}),
         ('x:a=true,b=null,c="1",d=1.5x,e=', "x", {"a": True, "b": None, "c": "1", "d": "1.5x", "e": ""}),
         ('x:stop=["a,b","c"],o={"k":[1,2]},z=1', "x", {"stop": ["a,b", "c"], "o": {"k": [1, 2]}, "z": 1}),
         ("x:path=a/b:c,q=NaN", "x", {"path": "a/b:c", "q": "NaN"}),
@@ -355,6 +361,10 @@ def test_parse_plugin(text: str, name: str, options: dict[str, Any]) -> None:
         ("sample:n=8,n=9", "'n' is given twice"),
         ("sample:n=8,temperature", "'temperature' is not an option"),
         ("sample:=8", "'' is not an option"),
+        ("sample:answer.=8", "'answer.' is not an option"),
+        ("sample:answer.top_p=1,answer.top_p=0.5", "'answer.top_p' is given twice"),
+        ("sample:answer=1,answer.top_p=0.5", "'answer' is given whole and in parts"),
+        ("sample:answer.template=@/etc/passwd", "is read only where a person types it"),
         ("sample:a b=8", "'a b' is not an option"),
         ("pkg.mod:Class:n", "'n' is not an option"),
     ],
@@ -363,6 +373,16 @@ def test_parse_plugin_refuses(text: str, said: str) -> None:
     with pytest.raises(PluginError) as caught:
         Plugin.of(text)
     assert said in str(caught.value) and repr(text) in str(caught.value)
+
+
+def test_a_template_is_read_from_a_file_where_a_person_typed_it(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text('Say, "yes" or no: {question}\n')
+    text = f"single:answer.template=@{tmp_path}/own.txt,style=direct"
+    given = Plugin(name="single", options={"answer": {"template": 'Say, "yes" or no: {question}\n'}, "style": "direct"})
+    assert Plugin.of(typed(text)) == given
+    assert Plugin.of('single:answer.template="@own.txt"').options == {"answer": {"template": "@own.txt"}}
+    with pytest.raises(PluginError, match=r"gone\.txt cannot be read"):
+        typed(f"single:answer.template=@{tmp_path}/gone.txt")
 
 
 _json = st.recursive(

@@ -270,7 +270,9 @@ def test_a_plan_is_checked_first() -> None:
 
 def test_a_request_brings_its_own_planner_and_policies() -> None:
     request = Request(
-        text="x", planner=Plugin(name="sample", options={"n": 4, "max_tokens": 100}), policies=(Plugin(name="fifo"),)
+        text="x",
+        planner=Plugin(name="sample", options={"n": 4, "answer": {"max_tokens": 100}}),
+        policies=(Plugin(name="fifo"),),
     )
     report = run(request, outcome=lambda job, rng: Result(value="the answer: 7", usage=Usage(completion=100)))
     assert (report.steps, report.makespan) == (5, pytest.approx(1.0))

@@ -18,7 +18,7 @@ from plait.runtime.simulation.workload import Spread, at_rate, read_arrivals, si
 
 ONE = Host("a", slots=1, decode_rate=100.0, prefill_rate=1e12)
 """100 tokens a second, one request at a time."""
-HUNDRED = Request(text="q", planner=Plugin(name="single", options={"max_tokens": 100}))
+HUNDRED = Request(text="q", planner=Plugin(name="single", options={"answer": {"max_tokens": 100}}))
 
 
 def test_runs_wait_for_one_another() -> None:
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_report() -> None:
 
 
 def test_several_requests_are_taken_in_turn_and_runs_are_apart() -> None:
-    short = Request(text="q", planner=Plugin(name="single", options={"max_tokens": 10}))
+    short = Request(text="q", planner=Plugin(name="single", options={"answer": {"max_tokens": 10}}))
     report = simulate_workload([HUNDRED, short], [0.0] * 10, hosts=[ONE])
     assert report.usage.completion == 5 * 110
 

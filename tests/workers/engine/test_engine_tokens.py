@@ -105,7 +105,10 @@ async def test_an_engine_tells_its_tokens_also_through_a_server(
     assert "".join(each.text for each in last.tokens) == last.text
     async with serve(workers=[Lent(engine)]) as served:
         client = served.client()
-        asked: Any = {"model": "plait/single:max_tokens=6", "messages": [{"role": "user", "content": words(0, 6)}]}
+        asked: Any = {
+            "model": "plait/single:answer.max_tokens=6",
+            "messages": [{"role": "user", "content": words(0, 6)}],
+        }
         whole = await client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
         content = whole.choices[0].logprobs.content
         assert len(content) == 6 and [len(each.top_logprobs) for each in content] == [2] * 6

@@ -238,7 +238,7 @@ async def test_a_budget_counts_streams_that_break() -> None:
         await plait.start()
         server.requests.clear()
         server.faults += [Fault(after=90)] * 20
-        answer = await plait.run("go on", planner="single:max_tokens=100", tokens=100)
+        answer = await plait.run("go on", planner="single:answer.max_tokens=100", tokens=100)
     assert answer.status != "done" and 90 <= answer.usage.completion <= 100
     assert len(server.asked()) == 2, "the second had the ten tokens that were left"
 
@@ -249,7 +249,7 @@ async def test_a_proxy_that_cuts_whole_answers_is_asked_a_few_times_and_all_is_c
         await plait.start()
         server.requests.clear()
         server.faults += [Fault(after=1)] * 30
-        answer = await plait.run("go on", planner="sample:n=1,max_tokens=100")
+        answer = await plait.run("go on", planner="sample:n=1,answer.max_tokens=100")
     assert answer.status == "failed"
     assert len(server.asked()) <= 6
     assert answer.usage.uncounted == len(server.asked()) and answer.usage.completion >= len(server.asked())
@@ -261,7 +261,7 @@ async def test_refusals_are_tried_again_by_the_worker_alone() -> None:
         await plait.start()
         server.requests.clear()
         server.faults += [Fault(503, {"retry-after": "0"})] * 30
-        answer = await plait.run("go on", planner="single:max_tokens=100")
+        answer = await plait.run("go on", planner="single:answer.max_tokens=100")
     assert answer.status == "failed" and answer.usage.completion == 0
     assert len(server.asked()) == 6
 

@@ -19,6 +19,7 @@ import pytest_asyncio
 from plait import AsyncOrchestrator
 from plait.core.events import Job
 from plait.core.ops import Function, Sampling, Structured, Text, Think
+from plait.core.prompt import Prompt
 from plait.core.result import Failure, Result
 from plait.planners.votes.single import Single
 from plait.runtime.client.config import BUNDLED_MODEL
@@ -107,7 +108,9 @@ async def test_a_typed_answer_is_kept_to_its_form_by_the_server(letters: Http) -
     kind = Literal["yes", "no"]
     async with AsyncOrchestrator(workers=[letters], journal="off") as orchestrator:
         answers = [
-            await orchestrator.run("go", planner=Single(temperature=1.0, max_tokens=200), output=kind, seed=seed)
+            await orchestrator.run(
+                "go", planner=Single(answer=Prompt(temperature=1.0, max_tokens=200)), output=kind, seed=seed
+            )
             for seed in range(3)
         ]
     for answer in answers:

@@ -121,7 +121,7 @@ async def test_a_run_says_that_its_tokens_are_not_all_counted() -> None:
     async with server:
         async with AsyncOrchestrator(config=Config(worker="http", base_url=server.url, journal="off")) as orchestrator:
             server.reply = reply
-            answer = await orchestrator.run("2 + 2", planner="sample:n=3,max_tokens=8,early=true")
+            answer = await orchestrator.run("2 + 2", planner="sample:n=3,answer.max_tokens=8,early=true")
     assert (answer.answer, answer.usage.uncounted) == ("4", 1)
     assert 2 * 3 < answer.total_tokens <= 2 * 3 + 8
     assert f"about {answer.total_tokens} tokens" in answer.explain()

@@ -49,7 +49,7 @@ class Way:
 
 def ways() -> list[Way]:
     """Return what is compared."""
-    vote = {"n": 8, "merge": {"name": "best-of"}, "early": True, "stream": True}
+    vote = {"n": 8, "merge": {"name": "best-of"}, "early": True, "answer": {"stream": True}}
     return [
         Way("single", "one line of reasoning", "single"),
         Way("sample", "a vote: the best of 8 samples, by a verifier", "sample", vote),

@@ -9,9 +9,9 @@ from ....core.errors import UsageError
 from ....core.messages import did_you_mean
 from ....core.ops import Plugin
 from ....runtime.client.config import BUNDLED_MODEL, Config
+from ....runtime.plugins.spec import spelled, typed
 from ..conversation import Repl
 from ..registry import command, cut_words
-from ..state import spelled
 
 __all__: list[str] = []
 
@@ -73,7 +73,7 @@ def _setter(name: str, kind: Literal["planner", "task", "merge"], about: str) ->
         if rest in ("none", "default"):
             manner.set(name, None)
         elif rest:
-            spec = Plugin.of(rest)
+            spec = Plugin.of(typed(rest))
             if kind == "task":
                 repl.session.plugins.class_of("task", spec.name)
             else:
@@ -100,7 +100,7 @@ async def _policy(repl: Repl, rest: str) -> None:
     if words and words != ["none"]:
         fresh = [] if words[0][0] not in "+-" else now
         for word in words:
-            spec = Plugin.of(word.lstrip("+-"))
+            spec = Plugin.of(typed(word.lstrip("+-")))
             known = [each for each in fresh if each.name == spec.name]
             if word.startswith("-"):
                 if not known:
