@@ -20,8 +20,8 @@ class Sample(Planner):
     """Self-consistency (Wang et al., arXiv 2203.11171) with `merge="majority"`, best-of-n with `merge="best-of"`.
 
     Samples that fail are left out of the vote; the run fails only if all of them do. Each is a model call of its own,
-    so that each can be stopped alone. `n=auto`: as many as end within the run's `seconds`, by what `plait simulate calibrate`
-    has found.
+    so that each can be stopped alone. `n=auto`: as many as end within the run's `seconds`, by what `plait simulate
+    calibrate` has found.
 
     Differs from the paper: answers are compared as the task canonicalises them, a tie has a rule, and the vote can end
     as soon as what is outstanding cannot change it. Defaults: 8 samples, temperature 1, 512 tokens each.
