@@ -10,7 +10,7 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line
 from plait.core.interfaces import Allocation, BranchSpec, Merge
 from plait.core.ops import Plugin, Text
-from plait.core.planning import LineOptions, derive
+from plait.core.planning import derive
 from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Allocate, Arithmetic, Early, MergeOption, Most, N, Rounds, Style, Width
 
@@ -77,20 +77,17 @@ class Adaptive(Flow):
 
     def _sample(self, ctx: Context, index: int, share: BranchSpec) -> Line:
         temperature = self.answer.temperature if share.temperature is None else share.temperature
-        question = ctx.brief.task.render(self.style, self.width)
-        pieces = [*self.answer.parts("{question}", question=question)]
+        said = {"temperature": temperature, "model": share.model or self.answer.model}
+        prompt = self.answer.model_copy(update=said)
+        pieces = [*prompt.parts("{question}", question=ctx.brief.task.render(self.style, self.width))]
         if share.strategy:
             pieces.append(Text(text=f"\n\n{share.strategy}"))
-        options: LineOptions = {"model": share.model} if share.model else {}
         seed = ctx.brief.request.seed
-        if temperature is not None:
-            options["temperature"] = temperature
         return ctx.think(
             pieces,
-            self.answer,
+            prompt,
             name=f"sample-{index}",
             label=f"sample {index}",
             seed=derive(seed, "sample", index) if temperature else None,
             arithmetic=line_code(seed, index, self.size()) if self.arithmetic and temperature else None,
-            **options,
         )
