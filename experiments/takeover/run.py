@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -26,7 +27,7 @@ from plait.core.interfaces import Planner
 from plait.core.search import Node, Scorer
 from plait.core.task import Style, Task
 from plait.planners.effort.ssr import SSR
-from plait.planners.effort.takeover import Takeover, scores_of
+from plait.planners.effort.takeover import Takeover
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
@@ -120,7 +121,8 @@ class Row:
     """Tokens that the draft wrote, rejected ones included."""
     target: int
     calls: int
-    why: str
+    data: dict[str, Any]
+    """What became of the draft's pieces: `Answer.data`."""
     load: float
     seconds: float = 0.0
     """Of the run; on the engine, where questions are asked one at a time."""
@@ -202,7 +204,7 @@ def _row(text: str, condition: str, answer: Answer) -> Row:
         tokens[row.label.startswith("draft") or condition == "draft"] += row.usage.completion
     return Row(
         text, condition, answer.verified is True, str(answer.answer or ""), tokens[True], tokens[False], len(lines),
-        answer.why, os.getloadavg()[0], round(answer.seconds, 4),
+        answer.data if isinstance(answer.data, dict) else {}, os.getloadavg()[0], round(answer.seconds, 4),
     )  # fmt: skip
 
 
@@ -211,7 +213,7 @@ def calibration_of(rows: Sequence[Row]) -> list[list[float]]:
     found: list[list[float]] = []
     for row in rows:
         if row.condition.startswith("calibrate"):
-            for turn, scores in enumerate(scores_of(row.why)):
+            for turn, scores in enumerate(row.data["scores"]):
                 while len(found) <= turn:
                     found.append([])
                 found[turn] += scores
@@ -308,14 +310,11 @@ def _same(first: str, second: str) -> bool:
 
 
 def _rate(rows: Sequence[Row]) -> str:
-    """Return the share of the draft's pieces that did not stand, as the answers' `why` tell it."""
+    """Return the share of the draft's pieces that did not stand, as the answers' `data` tell it."""
     bad = whole = 0
     for row in rows:
-        words = row.why.split()
-        if "drafted" in words and words[1:2] == ["of"]:
-            first, of = int(words[0]), int(words[2])
-            bad += first if "segments" in words else of - first
-            whole += of
+        bad += row.data.get("rejected", 0)
+        whole += row.data.get("drafted", 0)
     return f"{100 * bad / whole:.0f} % of {whole}" if whole else ""
 
 

@@ -296,6 +296,7 @@ def step_row(step: StepRecord) -> dict[str, Any]:
         "tokens": step.tokens,
         "tries": step.tries,
         "reason": step.reason,
+        "cause": step.cause,
         "needs": list(step.needs),
         "owner": step.owner,
     }

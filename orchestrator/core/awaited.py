@@ -26,6 +26,8 @@ T_co = TypeVar("T_co", covariant=True)
 class StepFailed(WorldError):
     """A step that a flow awaited has no value: it failed or was given up. `failure` says why."""
 
+    code = "step-failed"
+
     def __init__(self, step: str, failure: Failure) -> None:
         super().__init__(step, failure)
         self.step = step

@@ -226,13 +226,13 @@ def read_messages(given: object, what: str = "messages") -> tuple[Message, ...]:
     a conversation to which there is nothing to answer.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
-        raise FieldError(f'{what} is no list of messages: write [{{"role": "user", "content": "…"}}]')
+        raise FieldError(f'{what} is no list of messages: write [{{"role": "user", "content": "…"}}]', what)
     items = cast("Sequence[object]", given)
     found = tuple(_read(each, f"{what}[{place}]") for place, each in enumerate(items))
     if not found:
-        raise FieldError(f"{what} is empty: give at least one user's message")
+        raise FieldError(f"{what} is empty: give at least one user's message", what)
     if not any(each.role == "user" for each in found):
-        raise FieldError(f"{what} has no user's message: say what is asked")
+        raise FieldError(f"{what} has no user's message: say what is asked", what)
     _check_calls(found, what)
     return found
 
@@ -246,19 +246,19 @@ def _read(given: object, what: str) -> Message:
         fields = given
     if not isinstance(fields, Mapping):
         kind = type(given).__name__
-        raise FieldError(f'{what} is a {kind} and no message: write {{"role": "user", "content": "…"}}')
+        raise FieldError(f'{what} is a {kind} and no message: write {{"role": "user", "content": "…"}}', what)
     named = cast("Mapping[object, object]", fields)
     kept = {str(key): each for key, each in named.items() if key in ("role", "content") or each not in (None, [], "")}
     if "said" in kept:
-        raise FieldError(f"{what}: `said` is set by the machine alone: leave it out")
+        raise FieldError(f"{what}: `said` is set by the machine alone: leave it out", what)
     try:
         message = Message.model_validate(_clean(kept))
     except ValidationError as error:
-        raise FieldError(f"{what}: {_complaints(error)}") from None
+        raise FieldError(f"{what}: {_complaints(error)}", what) from None
     except RecursionError:
-        raise FieldError(f"{what} is nested too deep") from None
+        raise FieldError(f"{what} is nested too deep", what) from None
     if any(isinstance(part, ValuePart) for part in message.parts):
-        raise FieldError(f"{what}: only a plan may put the value of a step into a message")
+        raise FieldError(f"{what}: only a plan may put the value of a step into a message", what)
     return message
 
 
@@ -297,23 +297,26 @@ def _check_calls(messages: Sequence[Message], what: str) -> None:
             if each.tool_call_id not in waiting:
                 raise FieldError(
                     f"{what}[{place}] is the result of {each.tool_call_id!r}, and the assistant's message before it "
-                    f"has no such call that waits (waiting: {', '.join(waiting) or 'none'})"
+                    f"has no such call that waits (waiting: {', '.join(waiting) or 'none'})",
+                    f"{what}[{place}]",
                 )
             del waiting[each.tool_call_id]
             continue
         if waiting:
             raise FieldError(
                 f"{what}[{place}] comes before the result of {', '.join(waiting)}: a `tool` message for each call "
-                "stands between"
+                "stands between",
+                f"{what}[{place}]",
             )
         for call in each.tool_calls:
             if call.id in waiting:
-                raise FieldError(f"{what}[{place}]: two calls have the id {call.id!r}")
+                raise FieldError(f"{what}[{place}]: two calls have the id {call.id!r}", f"{what}[{place}]")
             waiting[call.id] = place
     if waiting:
-        raise FieldError(f"{what} ends before the result of {', '.join(waiting)}: give a `tool` message for each call")
+        missing = ", ".join(waiting)
+        raise FieldError(f"{what} ends before the result of {missing}: give a `tool` message for each call", what)
     if messages[-1].role == "assistant":
-        raise FieldError(f"{what} ends with the assistant's message: there is nothing to answer")
+        raise FieldError(f"{what} ends with the assistant's message: there is nothing to answer", what)
 
 
 def with_prompt(messages: Sequence[Message], prompt: str) -> tuple[Message, ...]:

@@ -7,6 +7,7 @@
     │   ├── PluginError          no such planner, policy, merge, task or worker; wrong options; a plugin that raised
     │   ├── ToolSchemaError      a function that cannot be a tool
     │   ├── ConfigError          a setting that cannot be read or makes no sense
+    │   │   └── RunTaken         another process has the run or its journal
     │   └── TaskError            a request that the task cannot read
     ├── WorldError               the world's side: it was run, and did not work
     │   ├── WorkerError          an engine or tool host that cannot start or broke
@@ -35,58 +36,92 @@ Inside a run a failed step is data (`plait.core.result.Failure`, whose `kind` is
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 class PlaitError(Exception):
     """Base of all errors raised by this package."""
 
+    code: ClassVar[str] = "error"
+    """Which error it is, for programs: one of docs/errors.md. It stays when a class or a message changes."""
+
     retryable = False
 
 
 class UsageError(PlaitError):
-    """The caller's mistake; nothing was run."""
+    """The caller's mistake; nothing was run. `param`: the field that it is about (`messages[2]`), if one is known."""
+
+    code = "usage-error"
+
+    def __init__(self, message: object = "", param: str = "") -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class FieldError(UsageError, ValueError):
     """Fields of a plan, an option or a budget that are not known, missing or of the wrong kind."""
 
+    code = "field-error"
+
 
 class PlanError(UsageError):
     """A plan that is not a DAG in which every step leads to the output."""
+
+    code = "plan-error"
 
 
 class PluginError(UsageError):
     """A plugin that cannot be found, configured, or that raised inside the machine."""
 
+    code = "plugin-error"
+
 
 class ToolSchemaError(UsageError):
     """A function whose signature cannot be put into a JSON schema."""
+
+    code = "tool-schema-error"
 
 
 class ConfigError(UsageError):
     """A setting that cannot be read or makes no sense."""
 
+    code = "config-error"
+
+
+class RunTaken(ConfigError):
+    """Another process has the run, or its journal: it is alive, or was faster."""
+
+    code = "run-taken"
+
 
 class TaskError(UsageError):
     """A request that the task cannot read."""
+
+    code = "task-error"
 
 
 class WorldError(PlaitError):
     """It was run, and did not work."""
 
+    code = "world-error"
+
 
 class WorkerError(WorldError):
     """A worker that cannot start, or that broke."""
+
+    code = "worker-error"
 
 
 class EngineError(WorkerError):
     """The model engine: no model, no memory, a rejected request."""
 
+    code = "engine-error"
+
 
 class WorkerLost(WorkerError):
     """The worker went away while it held work."""
 
+    code = "worker-lost"
     retryable = True
 
 
@@ -94,20 +129,27 @@ class Interrupted(WorkerLost):
     """The process that ran the step ended; the run was resumed. Says nothing of step or worker, so it is not counted
     among the losses that a step is allowed."""
 
+    code = "interrupted"
+
 
 class NeverMade(Interrupted):
     """The attempt had not reached its worker when the process ended, or may be made twice: even a call with side
     effects is made again."""
 
+    code = "never-made"
+
 
 class NoWorker(WorkerError):
     """No worker serves this kind of step, and none is coming back."""
+
+    code = "no-worker"
 
 
 class Overloaded(WorkerError):
     """Too many runs wait for a slot, so this one was not taken. `wait`: the seconds that it would have waited, about;
     `None` if that is not known."""
 
+    code = "overloaded"
     retryable = True
 
     def __init__(self, message: str, wait: float | None = None) -> None:
@@ -121,37 +163,55 @@ class Overloaded(WorkerError):
 class ToolError(WorldError):
     """A tool raised, hung, or returned something that is not JSON."""
 
+    code = "tool-error"
+
 
 class OutcomeUnknown(ToolError):
     """A call that changes the world had been started when the process ended, and nobody knows how it went."""
+
+    code = "outcome-unknown"
 
 
 class Unanswered(ToolError):
     """A tool asked a person, and got no answer that it can use."""
 
+    code = "unanswered"
+
 
 class Denied(ToolError):
     """A call that a person had to allow first, and did not."""
+
+    code = "denied"
 
 
 class PlannerError(WorldError):
     """A planner could not make a plan of what it was given."""
 
+    code = "planner-error"
+
 
 class FlowError(PlannerError):
     """A flow did what a flow cannot do: it awaited something that is no step, or changed since its run began."""
+
+    code = "flow-error"
 
 
 class BudgetExceeded(WorldError):
     """A hard limit of a budget is used up."""
 
+    code = "budget-exceeded"
+
 
 class DeadlineExceeded(WorldError):
     """A join's deadline passed with too few branches done."""
 
+    code = "deadline-exceeded"
+
 
 class DependencyFailed(WorldError):
     """A step that this one needs did not end in a value."""
+
+    code = "dependency-failed"
 
 
 class FailedRun(Protocol):
@@ -171,6 +231,8 @@ class FailedRun(Protocol):
 class RunFailed(WorldError):
     """The run ended without an answer. `failure` says why."""
 
+    code = "run-failed"
+
     def __init__(self, failure: FailedRun) -> None:
         super().__init__(failure)
         self.failure = failure
@@ -182,9 +244,13 @@ class RunFailed(WorldError):
 class InvariantError(PlaitError):
     """A bug in plait itself; please report it with the journal."""
 
+    code = "invariant-error"
+
 
 class InvalidTransition(InvariantError):
     """A step was moved against the table of legal moves. `story` is its causal log, oldest first."""
+
+    code = "invalid-transition"
 
     def __init__(self, step: str, start: str, finish: str, story: tuple[str, ...]) -> None:
         super().__init__(step, start, finish, story)
@@ -198,3 +264,23 @@ class InvalidTransition(InvariantError):
 RAISED = (Exception, SystemExit, GeneratorExit, BaseExceptionGroup)
 """What the code of a plugin may raise that ends its own run and no other. Ctrl-C and the cancellation of a task are not
 among them."""
+
+
+def code_of(kind: str) -> str:
+    """Return the code of an error by the name of its class: that of `Failure.kind`. `cancelled` for what was given up,
+    `other` for an error that is not plait's.
+
+    >>> code_of("WorkerLost"), code_of("Cancelled"), code_of("KeyError")
+    ('worker-lost', 'cancelled', 'other')
+    """
+    if kind == "Cancelled":
+        return "cancelled"
+    return next((error.code for error in error_classes() if error.__name__ == kind), "other")
+
+
+def error_classes() -> list[type[PlaitError]]:
+    """Return all errors of the tree, those of modules that were imported so far included."""
+    classes = [PlaitError]
+    for error in classes:  # it grows while it is walked
+        classes += error.__subclasses__()
+    return classes

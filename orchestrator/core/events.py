@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
 from .budget import Budget
+from .causes import Cause
 from .ops import Call, Kind, Think
 from .plan import Plan
 from .prices import Price
@@ -257,7 +258,9 @@ class Cancelled(_Written):
     kind: Literal["cancelled"] = field(default="cancelled", kw_only=True)
     at: float
     run: str
-    reason: str = "cancelled by the user"
+    reason: str = ""
+    """The words of whoever gave it up."""
+    cause: Cause = "user"
 
 
 @dataclass(slots=True)
@@ -267,7 +270,9 @@ class Pruned(_Written):
     kind: Literal["pruned"] = field(default="pruned", kw_only=True)
     at: float
     step: str
-    reason: str = "pruned by the user"
+    reason: str = ""
+    """The words of whoever gave it up."""
+    cause: Cause = "pruned"
 
 
 @dataclass(slots=True)
@@ -340,7 +345,9 @@ class Cancel(_Written):
     step: str
     attempt: int | None = None
     worker: str | None = None
-    reason: str = ""
+    cause: Cause = "unneeded"
+    about: str = ""
+    """Whom or what the cause names, as `core.causes.sentence` puts it into words."""
 
 
 @dataclass(slots=True)

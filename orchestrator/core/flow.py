@@ -187,12 +187,16 @@ class Context:
         op = Join(merge=spec, tolerate=tolerate, quorum=quorum, deadline=deadline, early=early)
         return self._joined("join", op, (each.name for each in needs), named)
 
-    def answer(self, value: Made[object] | JsonValue, why: str = "", **named: Unpack[Named]) -> Joined:
-        """Return a step that has a value, or passes a step's value on, with a note on how it came about."""
+    def answer(
+        self, value: Made[object] | JsonValue, why: str = "", *, data: JsonValue = None, **named: Unpack[Named]
+    ) -> Joined:
+        """Return a step that has a value, or passes a step's value on, with a note on how it came about, and `data` for
+        programs that want to know."""
+        told: dict[str, JsonValue] = {} if data is None else {"data": data}
         if isinstance(value, Made):
-            spec = Plugin(name="stitch", options={"note": why} if why else {})
+            spec = Plugin(name="stitch", options={**({"note": why} if why else {}), **told})
             return self._joined("answer", Join(merge=spec), (value.name,), named)
-        spec = Plugin(name="constant", options={"value": value, "why": why})
+        spec = Plugin(name="constant", options={"value": value, "why": why, **told})
         return self._joined("answer", Join(merge=spec, tolerate="any-end"), (), named)
 
     # -- waiting -----------------------------------------------------------------------------------------------------

@@ -212,7 +212,9 @@ class Verdict(Frozen):
 
     value: JsonValue
     why: str
-    """Counts, margin, who was left out: one line that a person can read."""
+    """Counts, margin, who was left out: one line that a person can read. No program reads it."""
+    data: JsonValue = None
+    """The same for programs, where some want it: scores, counts, settings. The answer has it as `data`."""
     winner: str | None = None
     """Name of the branch whose value this is, if it is one branch's."""
     extracted: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue, TypeAdapter
 
+from .causes import Cause
 from .ops import Kind
 from .plan import Step
 from .result import NO_USAGE, Failure, Signals, Usage
@@ -61,6 +62,12 @@ class StepRecord:
     """What it ended in as text, or had generated so far, where that was listened to."""
     why: str = ""
     """For a join: why it chose what it chose."""
+    data: JsonValue = None
+    """For a join: what its merge measured, for programs (`Verdict.data`)."""
+    cause: Cause | None = None
+    """Why it was given up, if it was."""
+    error: str = ""
+    """Code of the error that it failed with (docs/errors.md), if it did."""
     failure: Failure | None = None
     logprob: float | None = None
     """Mean log-probability (nats) of its tokens, if asked for."""
@@ -148,7 +155,8 @@ class StepRecord:
 _DERIVED = ("reason", "worker", "ready_at", "started_at", "ended_at")
 _ROW = (
     *("step", "name", "kind", "label", "owner", "needs", "state", "reason", "worker", "tries"),
-    *("ready_at", "started_at", "ended_at", "usage", "path_tokens", "spent", "tokens", "moves", "why"),
+    *("ready_at", "started_at", "ended_at", "usage", "path_tokens", "spent", "tokens", "moves"),
+    *("why", "data", "cause", "error"),
 )
 _MORE = ("after", "after_own", "value", "output", "source", "text", "failure", "logprob", "signals")
 _adapter = TypeAdapter(StepRecord)

@@ -215,7 +215,7 @@ class Request(Frozen):
                 base = whole.model_dump(exclude_unset=True) if isinstance(whole, Budget) else whole
                 fields["budget"] = cast("Callable[..., Budget]", Budget)(**{**base, **limits})
         except FieldError as error:  # words of their own, which name the message or the limit
-            raise UsageError(str(error)) from None
+            raise UsageError(str(error), error.param) from None
         return fields
 
 
@@ -232,9 +232,9 @@ def _conversation(text: str, messages: object) -> tuple[str, tuple[Message, ...]
     if last.role == "tool":
         return next(each.text for each in reversed(found) if each.role == "user"), found
     if last.role != "user":
-        raise FieldError(f"messages ends with the {last.role}'s message: there is nothing to answer")
+        raise FieldError(f"messages ends with the {last.role}'s message: there is nothing to answer", "messages")
     if not last.text.strip():
-        raise FieldError("the last message has no text: say what is asked")
+        raise FieldError("the last message has no text: say what is asked", "messages")
     if not last.images:
         return last.text, found[:-1]
     images = tuple(part for part in last.parts if part.type == "image_url")

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from .errors import WorkerLost
+from .causes import Cause
+from .errors import WorkerLost, code_of
 from .plan import Plan
 from .values import Frozen, as_text, writable
 
@@ -60,9 +61,16 @@ class Failure(Frozen):
     """The worker went away: this says nothing about the step itself."""
     usage: Usage = NO_USAGE
     """What the attempt had used by then, as far as its worker knows. The driver moves it into `Failed.usage`."""
+    cause: Cause | None = Field(default=None, exclude_if=lambda cause: cause is None)
+    """Of what was given up: why."""
     frames: str = Field(default="", exclude_if=lambda frames: not frames)
     """Where code of the user's raised: `file:line in function`, a line for each frame, the innermost last. Told of the
     attempt or step that raised alone: what fails because of it does not repeat it."""
+
+    @property
+    def code(self) -> str:
+        """The code of its kind (docs/errors.md); `other` for a kind that is not plait's."""
+        return code_of(self.kind)
 
     @property
     def bare(self) -> Failure:
@@ -142,6 +150,8 @@ class Result(Frozen):
     """The text's tokens, if `Sampling.top_logprobs` asked for them; empty where they are not known of all."""
     why: str = ""
     """For a join: why the merge chose this value."""
+    data: JsonValue = Field(default=None, exclude_if=lambda data: data is None)
+    """For a join: what the merge measured, for programs (`Verdict.data`)."""
     reasoning: str = Field(default="", exclude_if=lambda reasoning: not reasoning)
     """What the model thought before it answered, from a server that keeps that apart; else it stands in the text."""
     anew: str = Field(default="", exclude_if=lambda anew: not anew)
@@ -175,6 +185,11 @@ class Result(Frozen):
 
 NOTHING = Result()
 """Of what has no value to tell. One for all: they are frozen, and a plan may have a million."""
+
+
+def given_up(cause: Cause | None, words: str) -> Failure:
+    """Return the failure of what was given up."""
+    return Failure(kind="Cancelled", message=words, cause=cause)
 
 
 def as_failure(error: BaseException) -> Failure:

@@ -360,7 +360,7 @@ class Reviews:
                     self.hedges.append((run, wish))
                 elif not node.ended:
                     node.merged_into = wish.merged_into
-                    self._steps.cancel(node, writable(str(wish.reason)))
+                    self._steps.cancel(node, "pruned", writable(str(wish.reason)))
             if times:
                 self._wake(run, min(times))
             self._steps.spread()

@@ -54,6 +54,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import assert_never
 
+from ..core.causes import sentence
 from ..core.errors import PlaitError, WorkerLost
 from ..core.events import (
     Action,
@@ -497,15 +498,15 @@ class Machine:
             self.late += 1
             return
         if run.cancelled is None and not is_over(run):
-            run.cancelled = event.reason
-            self._steps.cancel_all(run, event.reason)
+            run.cancelled = event.cause, sentence(event.cause, event.reason)
+            self._steps.cancel_all(run, event.cause, event.reason)
 
     def _on_pruned(self, event: Pruned) -> None:
         node = self.nodes.get(event.step)
         if node is None or node.ended:
             self.late += 1
             return
-        self._steps.cancel(node, event.reason)
+        self._steps.cancel(node, event.cause, event.reason)
 
     def _on_paused(self, event: Paused) -> None:
         run = self.runs.get(event.run)
@@ -569,7 +570,7 @@ class Machine:
             self._slots.timers.add(attempt.heartbeat + lease, "lease", attempt)
             return
         message = f"worker {attempt.worker.name} has been silent about this step for {lease:g} s"
-        self._slots.stop(attempt, message)
+        self._slots.stop(attempt, "silent", message)
         self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     # -- ends ----------------------------------------------------------------------------------------------------------

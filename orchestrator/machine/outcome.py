@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from ..core.events import Finish, Status
-from ..core.result import Failure
+from ..core.result import Failure, given_up
 from .records import Node, Run
 
 
@@ -44,8 +44,8 @@ def _status(run: Run, output: Node) -> tuple[Status, Failure | None]:
             return "partial", output.limited
         return ("partial" if output.result.partial else "done"), None
     if run.cancelled is not None:
-        return "cancelled", Failure(kind="Cancelled", message=run.cancelled)
+        return "cancelled", given_up(*run.cancelled)
     if output.failure is None:
-        return "failed", Failure(kind="Cancelled", message=output.last_move[4])
+        return "failed", given_up(output.cause, output.last_move[4])
     some = any(node.own is not None and node.merge is None for node in run.nodes)
     return ("partial" if output.limited and some else "failed"), output.failure

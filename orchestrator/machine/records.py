@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from ..core.budget import Budget
+from ..core.causes import Cause
 from ..core.chat import Message
 from ..core.errors import InvalidTransition
 from ..core.events import Action
@@ -136,6 +137,8 @@ class Node:
     """`path_before` and its own tokens."""
     path: int
     """Most generated tokens along any chain that its value was made from."""
+    cause: Cause | None
+    """Why it was given up, if it was."""
     _moves: tuple[float | str, ...]
     """Its moves so far, three entries each: when, into which state, why. One flat tuple of atoms, which the garbage
     collector need not follow: a plan of 100,000 steps has 300,000 moves."""
@@ -164,7 +167,7 @@ class Node:
         self.deps = self.dependants = self.prompt = self.rank = self._moves = ()
         self.after = self.own_waiters = self.inner = self.seen = self.attempt = self.hedge = self.checkpoint = None
         self.ran_on = self.prefix_group = self.blocked = self.own = self.result = self.failure = self.spent = None
-        self.merged_into = self.limited = None
+        self.merged_into = self.limited = self.cause = None
         self.pending = self.consumers = self.branches_done = self.branches_failed = self.branches_going = 0
         self.generation = self.tries = self.lost = self.interrupted = self.ticket = self.turn = self.path_before = 0
         self.path_own = self.path = 0
@@ -175,7 +178,7 @@ class Node:
     def __repr__(self) -> str:
         return f"<{self.id} {self.state.value}>"  # the records refer to one another: a field by field repr has no end
 
-    def move(self, finish: State, records: Records, reason: str = "") -> None:
+    def move(self, finish: State, records: Records, reason: str = "", cause: Cause | None = None) -> None:
         """Move to a state, noted in the story and for watchers, or raise `InvalidTransition`."""
         start = self.state
         if finish not in MOVES[start]:
@@ -192,6 +195,7 @@ class Node:
             if not run.paused:
                 records.ready += change
         name, at = NAMES[finish], records.now
+        self.cause = cause
         self._moves += (at, name, reason)
         records.moves.append((at, self.id, NAMES[start], name, reason))
 
@@ -382,7 +386,7 @@ class Run:
     wake: float | None = None
     """When a policy wants to review it."""
     meter: Meter = field(default_factory=Meter)
-    cancelled: str | None = None
+    cancelled: tuple[Cause, str] | None = None
     """Why the user gave it up."""
     broken: Failure | None = None
     """A policy raised."""

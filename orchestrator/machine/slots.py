@@ -6,6 +6,7 @@ makes no choice.
 
 from __future__ import annotations
 
+from ..core.causes import Cause
 from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
 from ..core.ops import Call, Text, Think
 from ..core.result import Result, Usage
@@ -76,28 +77,28 @@ class Slots:
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt
 
-    def stop(self, attempt: Attempt, reason: str) -> None:
+    def stop(self, attempt: Attempt, cause: Cause, about: str = "") -> None:
         """Ask a worker to stop an attempt, which is no longer its step's from now on."""
         attempt.state = "stopping"
         attempt.leave()
         self.timers.add(self._records.now + self.cancel_timeout, "cancel", attempt)
-        self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, reason))
+        self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, cause, about))
 
     def cut(self, attempt: Attempt, reason: str) -> None:
         """Ask a worker to stop an attempt whose budget is used up. It stays its step's: what it has generated until
         then is the step's result, as at the end of `max_tokens`."""
         attempt.cut = reason
         self.timers.add(self._records.now + self.cancel_timeout, "cancel", attempt)
-        self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, reason))
+        self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, "budget", reason))
 
-    def stop_all(self, node: Node, reason: str) -> bool:
+    def stop_all(self, node: Node, cause: Cause, about: str = "") -> bool:
         """Ask the workers to stop a step's live attempts; return whether it had any."""
         first, second = node.attempt, node.hedge
         if first is None:
             return False
-        self.stop(first, reason)
+        self.stop(first, cause, about)
         if second is not None:
-            self.stop(second, reason)
+            self.stop(second, cause, about)
         return True
 
     def over(self, attempt: Attempt, usage: Usage | None, read: bool = False, dead: bool = False) -> None:
@@ -159,7 +160,7 @@ class Slots:
         """
         node = attempt.node
         if node.attempt is not None:
-            self.stop(node.attempt, "the other attempt at this step was first")
+            self.stop(node.attempt, "superseded")
         node.ran_on = attempt.worker.name
         reused = attempt.reused(result) if attempt.resumed_from is not None else 0
         if reused:

@@ -17,7 +17,10 @@ def step_record(node: Node, began: float) -> StepRecord:
     record.plan = step
     record.state = NAMES[node.state]
     record.moves = node.changes(began)
-    record.tries, record.path_tokens, record.failure = node.tries, node.path or node.path_own, node.failure
+    record.tries, record.path_tokens = node.tries, node.path or node.path_own
+    record.cause = node.cause
+    if node.failure is not None:
+        record.failure, record.error = node.failure, node.failure.code
     if spent is not None:
         record.spent = spent
         record.tokens = spent.completion
@@ -30,7 +33,7 @@ def step_record(node: Node, began: float) -> StepRecord:
         if node.after_own:
             record.needs = (*record.needs, node.after.id)
     if own is not None:
-        record.usage, record.value, record.why = own.usage, own.value, own.why
+        record.usage, record.value, record.why, record.data = own.usage, own.value, own.why, own.data
         record.logprob, record.signals = own.logprob, own.signals
     if node.result is not None:
         record.output = node.result.value

@@ -14,7 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.errors import RAISED, DeadlineExceeded, DependencyFailed, Interrupted, NeverMade, PluginError
+from ..core.causes import Cause, sentence
+from ..core.errors import (
+    RAISED,
+    BudgetExceeded,
+    DeadlineExceeded,
+    DependencyFailed,
+    Interrupted,
+    NeverMade,
+    PluginError,
+)
 from ..core.events import Cancel, Expand
 from ..core.interfaces import Merge, Policy, Verdict
 from ..core.result import Failure, Result, frames_of
@@ -25,6 +34,8 @@ from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, Scope
 from .slots import Slots
 from .views import StepView, View, branches_of, decided
+
+_LIMITS: dict[str, Cause] = {BudgetExceeded.__name__: "budget", DeadlineExceeded.__name__: "deadline"}
 
 
 class Steps:
@@ -89,17 +100,17 @@ class Steps:
             return
         node.failure = failure
         node.limited = node.limited or (failure if is_limit(failure) else None)
-        self._slots.stop_all(node, failure.message)
+        self._slots.stop_all(node, _cause_of(failure), failure.message)
         self.move(node, FAILED, f"{failure.kind}: {failure.message}")
         self.ended.append(node)
 
-    def cancel(self, node: Node, reason: str) -> None:
-        """Give a step up, unless it has ended already."""
+    def cancel(self, node: Node, cause: Cause, about: str = "") -> None:
+        """Give a step up, unless it has ended already. `about`: see `core.causes.sentence`."""
         if node.ended:
             return
-        if not self._slots.stop_all(node, reason):
-            self._records.actions.append(Cancel(node.id, reason=reason))
-        self.move(node, CANCELLED, reason)
+        if not self._slots.stop_all(node, cause, about):
+            self._records.actions.append(Cancel(node.id, cause=cause, about=about))
+        node.move(CANCELLED, self._records, sentence(cause, about), cause)
         self.ended.append(node)
 
     def end_like(self, node: Node, dep: Node) -> None:
@@ -108,7 +119,7 @@ class Steps:
         if dep.failure is not None:
             self.fail(node, dependency_failed(dep))
         else:
-            self.cancel(node, f"{dep.id}, which it needs, was stopped")
+            self.cancel(node, "failed-need", dep.id)
 
     def retry_or_fail(self, attempt: Attempt, failure: Failure) -> None:
         """Go on after an attempt without a value: with the other attempt if there is one; else try the step again if
@@ -123,7 +134,7 @@ class Steps:
             return
         if node.inner is not None:  # patches to the failed attempt are void
             for each in node.inner.names.values():
-                self.cancel(each, f"{node.id}, which expanded into it, is tried again")
+                self.cancel(each, "retried", node.id)
             node.inner, node.own_waiters = None, None
         match retry_delay(node, failure):
             case Failure() as final:
@@ -177,7 +188,7 @@ class Steps:
             self._slots.stirred[run.id] = run
         if node.inner is not None:
             for each in node.inner.names.values():
-                self.cancel(each, f"{node.id}, which expanded into it, has ended")
+                self.cancel(each, "owner-ended", node.id)
         if scope.output is node and not scope.open:
             self.output_ended(scope, node)
 
@@ -185,7 +196,7 @@ class Steps:
         """A consumer of a step has gone; the step is cancelled when it was the last."""
         node.consumers -= 1
         if node.consumers == 0:
-            self.cancel(node, "nobody reads it any more")
+            self.cancel(node, "unneeded")
 
     def expand(self, node: Node, result: Result) -> None:
         """Ask the planner how a step goes on that has its own result."""
@@ -212,7 +223,7 @@ class Steps:
         elif output.failure is not None:
             self.fail(owner, output.failure.bare)
         else:
-            self.cancel(owner, f"{output.id}, its output, was stopped")
+            self.cancel(owner, "failed-output", output.id)
 
     # -- joins ---------------------------------------------------------------------------------------------------------
 
@@ -234,7 +245,7 @@ class Steps:
             case "close":
                 self._close_join(node)
             case "stop":
-                self.cancel(node, ruling.reason)
+                self.cancel(node, "too-few", ruling.about)
             case "fail":
                 assert ruling.failure is not None
                 node.limited = limit_of(node)
@@ -268,12 +279,17 @@ class Steps:
         """End a run with the failure of a policy, unless one has ended it already."""
         if run.broken is None:
             run.broken = failure
-            self.cancel_all(run, failure.message)
+            self.cancel_all(run, "broken", failure.message)
 
-    def cancel_all(self, run: Run, reason: str) -> None:
+    def cancel_all(self, run: Run, cause: Cause, about: str) -> None:
         """Give up all steps of a run."""
         for node in run.nodes:
-            self.cancel(node, reason)
+            self.cancel(node, cause, about)
+
+
+def _cause_of(failure: Failure) -> Cause:
+    """Return why the attempts of a step that fails are stopped."""
+    return _LIMITS.get(failure.kind, "failed")
 
 
 def raised(plugin: Policy | Merge | None, error: BaseException) -> Failure:
@@ -293,7 +309,8 @@ class Ruling:
 
     verdict: Literal["wait", "close", "fail", "stop"]
     failure: Failure | None = None
-    reason: str = ""
+    about: str = ""
+    """What a join that stops lacked."""
 
 
 WAIT, CLOSE = Ruling("wait"), Ruling("close")
@@ -359,6 +376,7 @@ def conclude(node: Node) -> Result:
     return Result(
         value=json_value(verdict.value),
         why=writable(verdict.why),
+        data=json_value(verdict.data),
         partial=limit_of(node) is not None,
         extracted=verdict.extracted,
         patch=verdict.patch,
@@ -390,7 +408,7 @@ def _fail_like(dep: Node) -> Ruling:
 def _short(node: Node, what: str) -> Ruling:
     failed = next((dep for dep in node.deps if dep.failure is not None), None)
     if failed is None or failed.failure is None:
-        return Ruling("stop", reason=f"{node.id} {what}: they were stopped")
+        return Ruling("stop", about=what)
     cause = failed.failure
     message = f"{node.id} {what}; first failure: {failed.id}: {cause.kind}: {cause.message}"
     return Ruling("fail", Failure(kind=DependencyFailed.__name__, message=message))

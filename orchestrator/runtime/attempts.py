@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..core.causes import Cause, sentence
 from ..core.events import (
     Action,
     Cancel,
@@ -49,7 +50,9 @@ class Attempt:
     """Why on that worker, if a policy said so."""
     stopping: float | None = None
     """When the worker was told to stop it."""
+    stop_cause: Cause | None = None
     stop_reason: str = ""
+    """The cause in words."""
     first: float | None = None
     """When the first of its text arrived, if it streamed."""
     progress: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
@@ -157,7 +160,8 @@ class AttemptLog:
                 happened.began.append(attempt)
             case Cancel() if action.attempt is not None and action.attempt in self.open:
                 attempt = self.open[action.attempt]
-                attempt.stopping, attempt.stop_reason = happened.at, action.reason
+                attempt.stopping, attempt.stop_cause = happened.at, action.cause
+                attempt.stop_reason = sentence(action.cause, action.about)
                 happened.stopping.append(attempt)
             case Finish() if self.only in (None, action.run):
                 self._seen.pop(action.run, None)

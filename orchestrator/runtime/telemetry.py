@@ -241,7 +241,7 @@ class Spans:
         for attempt in happened.began:
             self._attempts[attempt.id] = self._attempt_span(attempt)
         for attempt in happened.stopping:
-            told = {"plait.reason": attempt.stop_reason}
+            told = {"plait.cause": attempt.stop_cause or "", "plait.reason": attempt.stop_reason}
             self._attempts[attempt.id].add_event("plait.stop", told, self._ns(at))
         for step in happened.moved:
             self._moved(step)
@@ -307,6 +307,7 @@ class Spans:
         span.set_attribute("plait.step.state", state)
         span.set_attribute("plait.step.tries", step.tries)
         if state == "cancelled":
+            span.set_attribute("plait.cause", step.cause or "")
             span.set_attribute("plait.reason", reason)
         if step.failure is not None:
             self._fails(span, step.failure)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from plait.core.awaited import Line, StepFailed
 from plait.core.flow import Answerable, Context
@@ -69,7 +69,8 @@ class Speculate(ToolTurns):
             done += await self._round(ctx, talk, pace, done, windows[-1])
         text = "".join(each.text for each in done) if not talk.functions else done[-1].text
         why = f"{len(done)} steps in {len(windows)} rounds of {', '.join(map(str, windows))}; {pace}"
-        return ctx.answer(text, why, name="answer")
+        counts: dict[str, JsonValue] = {"drafted": pace.compared, "rejected": pace.compared - pace.agreed}
+        return ctx.answer(text, why, data=counts, name="answer")
 
     async def _round(self, ctx: Context, talk: Talk, pace: Pace, done: Sequence[Turn], window: int) -> list[Turn]:
         """Return the target's next steps after `done`: up to the first that the draft did not foresee, or `window`. The

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, JsonValue
 
 from plait.core.awaited import Made
 from plait.core.errors import PlannerError
@@ -17,12 +16,10 @@ from plait.core.vocabulary import OnePlugin
 
 from .._shared.relay import Piece, Relay
 
-__all__ = ["Takeover", "p_value", "scores_of"]
+__all__ = ["Takeover", "p_value"]
 
 Scores = tuple[tuple[float, ...], ...]
 """Of calibration: for each round the scores of segments that the draft wrote in it."""
-_SAID = "; scores by round: "
-_scores = TypeAdapter(Scores)
 
 
 class Takeover(Flow):
@@ -35,8 +32,8 @@ class Takeover(Flow):
     A segment does badly where its p-value, `(1 + #{calibration scores <= its score}) / (m + 1)` over the m calibration
     scores of its round, is at most `alpha`. Where the calibration comes from the same distribution that is a share of
     `alpha` of all segments; later rounds differ, so calibration is kept by round, and `why` says what share it was.
-    Calibration scores come from runs on other requests with `alpha=0`, whose `why` lists them (`scores_of`). Without
-    any, a segment does badly where it scores less than `floor`.
+    Calibration scores come from runs on other requests with `alpha=0`: `answer.data["scores"]`. Without any, a segment
+    does badly where it scores less than `floor`.
 
     With `alpha=1` the target writes all, and the answer is the target's; with `alpha=0` the draft does.
 
@@ -73,7 +70,7 @@ class Takeover(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write the chains side by side, and vote."""
-        relay, tally = Relay(ctx, question, self.scorer, self.target), Tally(told=not self.alpha)
+        relay, tally = Relay(ctx, question, self.scorer, self.target), Tally()
         texts = await ctx.gather(
             *(self._chain(ctx, relay, tally, number) for number in range(1, self.n + 1)), return_exceptions=True
         )
@@ -81,9 +78,9 @@ class Takeover(Flow):
         if not chains:
             raise next((each for each in texts if isinstance(each, BaseException)), PlannerError("no chain ended"))
         if len(chains) == 1:
-            return ctx.answer(chains[0], str(tally), name="answer")
+            return ctx.answer(chains[0], str(tally), data=tally.data(), name="answer")
         vote = ctx.join(chains, self.merge, name="vote", label=f"{self.merge.name} of {len(chains)}")
-        return ctx.answer(vote, str(tally), name="answer")
+        return ctx.answer(vote, str(tally), data=tally.data(), name="answer")
 
     async def _chain(self, ctx: Context, relay: Relay, tally: Tally, number: int) -> Made[object]:
         """Write one chain, and return a step whose value is its text."""
@@ -124,8 +121,6 @@ class Takeover(Flow):
 class Tally:
     """What became of drafted segments, by round."""
 
-    told: bool
-    """Whether the scores are listed."""
     scores: list[list[float]] = field(default_factory=list[list[float]])
     taken: list[int] = field(default_factory=list[int])
     unknown: int = 0
@@ -141,13 +136,21 @@ class Tally:
         else:
             self.scores[turn].append(round(score, 6))
 
+    @property
+    def drafted(self) -> int:
+        """Segments that the draft wrote."""
+        return sum(map(len, self.scores)) + self.unknown
+
+    def data(self) -> dict[str, JsonValue]:
+        """Return the counts, and the scores by round: what `calibration` takes."""
+        scores: list[JsonValue] = [[*of_round] for of_round in self.scores]
+        return {"drafted": self.drafted, "rejected": sum(self.taken), "unknown": self.unknown, "scores": scores}
+
     def __str__(self) -> str:
-        drafted = sum(map(len, self.scores)) + self.unknown
-        if not drafted:
+        if not self.drafted:
             return "the target wrote all"
-        said = f"{sum(self.taken)} of {drafted} drafted segments taken over ({sum(self.taken) / drafted:.0%})"
-        said += f", {self.unknown} of unknown score" if self.unknown else ""
-        return said + (_SAID + json.dumps(self.scores) if self.told else "")
+        said = f"{sum(self.taken)} of {self.drafted} drafted segments taken over ({sum(self.taken) / self.drafted:.0%})"
+        return said + (f", {self.unknown} of unknown score" if self.unknown else "")
 
 
 def p_value(score: float, calibration: Sequence[float]) -> float:
@@ -159,16 +162,3 @@ def p_value(score: float, calibration: Sequence[float]) -> float:
     0.5
     """
     return (1 + sum(each <= score for each in calibration)) / (len(calibration) + 1)
-
-
-def scores_of(why: str) -> Scores:
-    """Return the scores by round that the `why` of an answer lists; empty if it lists none.
-
-    >>> scores_of("0 of 3 drafted segments taken over (0%); scores by round: [[0.5, 0.25], [1.0]]")
-    ((0.5, 0.25), (1.0,))
-    """
-    try:
-        found, _ = json.JSONDecoder().raw_decode(why.partition(_SAID)[2])
-        return _scores.validate_python(found)
-    except ValueError:
-        return ()

@@ -20,10 +20,12 @@ class Constant(Merge):
     """The value."""
     why: str = ""
     """How it came about, for people."""
+    data: JsonValue = None
+    """The same for programs."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the value."""
-        return Verdict(value=self.value, why=self.why)
+        return Verdict(value=self.value, why=self.why, data=self.data)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
         """Return `True`: no branch can change it."""

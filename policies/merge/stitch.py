@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pydantic import JsonValue
+
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen
@@ -54,6 +56,8 @@ class Stitch(Merge):
     """After the last part."""
     note: str = ""
     """Start of `why`: a planner's words for people."""
+    data: JsonValue = None
+    """What a planner tells programs beside them."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` has the note, how many parts there are, and who is missing."""
@@ -78,14 +82,15 @@ class Stitch(Merge):
             shown = "; ".join(missing[:3]) + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
             why += f"; missing: {shown}"
         value = self.head + self.separator.join(parts) + self.tail if parts else None
-        return Verdict(value=value, why=f"{self.note}; {why}" if self.note else why)
+        return Verdict(value=value, why=f"{self.note}; {why}" if self.note else why, data=self.data)
 
     def _alone(self, branch: Branch | None) -> Verdict:
         if branch is None or branch.result is None:
             said = f"missing: {branch.name if branch else 'the only branch'} {_reason(branch)}"
-            return Verdict(value=None, why=f"{self.note}; {said}" if self.note else said)
+            return Verdict(value=None, why=f"{self.note}; {said}" if self.note else said, data=self.data)
         why = "; ".join(each for each in (self.note, branch.result.why) if each)
-        return Verdict(value=branch.result.value, why=why, winner=branch.name)
+        data = branch.result.data if self.data is None else self.data
+        return Verdict(value=branch.result.value, why=why, data=data, winner=branch.name)
 
 
 def _headed(entry: Entry, text: str) -> str:

@@ -10,7 +10,7 @@ from plait.planners.effort.takeover import Takeover
 from plait.tasks.tables.asking import held_out
 from training.tables.generate import Case, plan_text
 
-ROW = Row("q", "target", True, "1. x\n2. join()", 0, 20, 1, "", 1.0)
+ROW = Row("q", "target", True, "1. x\n2. join()", 0, 20, 1, {}, 1.0)
 
 
 def test_an_answer_is_a_plan_and_judged_on_tables() -> None:
@@ -25,8 +25,7 @@ def test_an_answer_is_a_plan_and_judged_on_tables() -> None:
 
 def test_each_condition_has_its_planner_and_calibration_is_by_round() -> None:
     rows = [
-        dataclasses.replace(ROW, condition="calibrate 0", why=f"0 of 2 drafted segments taken over (0%); scores by "
-                            f"round: [[0.{n}], [0.5]]") for n in range(10, 40)
+        dataclasses.replace(ROW, condition="calibrate 0", data={"scores": [[n / 100], [0.5]]}) for n in range(10, 40)
     ]  # fmt: skip
     scores = calibration_of([*rows, ROW])
     assert [len(each) for each in scores] == [30, 30]
@@ -41,8 +40,8 @@ def test_the_page_says_what_is_the_targets_own_and_compares_with_a_mix() -> None
         for key in CONDITIONS:
             draft = key == "draft"
             plan = "other" if draft and text == "p" else "same"
-            why = "1 of 4 drafted segments taken over (25%)" if key.startswith("takeover") else ""
-            rows.append(Row(text, key, plan == "same", plan, 20 * draft, 20 * (not draft), 1, why, 2.0))
+            data = {"drafted": 4, "rejected": 1} if key.startswith("takeover") else {}
+            rows.append(Row(text, key, plan == "same", plan, 20 * draft, 20 * (not draft), 1, data, 2.0))
     page = page_of(rows, "command", 0.25)
     assert "4 held-out questions" in page and "| `draft` | 75.0 %" in page and "| 25 % of 16 |" in page
     assert page.count("100.0 %") > 20 and "| `ssr 10` | 100 % | +0.0 points" in page

@@ -109,7 +109,7 @@ def test_the_first_result_wins_and_the_other_attempt_is_stopped_for_real() -> No
     succeed(world, quick, [1, 2, 7, 8], new=2)
     (cancel,) = world.said(Cancel)
     assert isinstance(cancel, Cancel)
-    assert (cancel.attempt, cancel.reason) == (slow, "the other attempt at this step was first")
+    assert (cancel.attempt, cancel.cause) == (slow, "superseded")
     assert world.state("a") == "done"
     assert "r" not in world.finishes, "a slot is held until its worker has answered"
     stopped(world, slow, tokens=4)

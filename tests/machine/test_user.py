@@ -11,8 +11,8 @@ def test_a_pruned_branch_is_left_out_and_stopped() -> None:
     world = World()
     world.submit(think("a"), think("b"), join("j", "a", "b", best_effort=True))
     actions = world.prune("a")
-    assert [(each.step, each.attempt, each.reason) for each in actions if isinstance(each, Cancel)] == [
-        ("r:a", 1, "pruned by the user")
+    assert [(each.step, each.attempt, each.cause, each.about) for each in actions if isinstance(each, Cancel)] == [
+        ("r:a", 1, "pruned", "")
     ]
     assert world.states("a", "b", "j") == ["cancelled", "running", "waiting"]
     world.succeed("b", value="x")

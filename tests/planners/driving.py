@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from plait.core.causes import sentence
 from plait.core.events import (
     Action,
     Cancel,
@@ -92,7 +93,7 @@ def drive(
                 running.append(job)
                 outcome.prompts[job.step] = _words(job, words)
             case Cancel(step=step, attempt=attempt):
-                outcome.cancelled[step] = action.reason
+                outcome.cancelled[step] = sentence(action.cause, action.about)
                 if attempt is not None:
                     running[:] = [job for job in running if job.attempt != attempt]
                     events.append(Stopped(at=0, attempt=attempt))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
-from plait.planners.effort.takeover import Takeover, p_value, scores_of
+from plait.planners.effort.takeover import Takeover, p_value
 from plait.tasks.plain import Plain
 from tests.planners.two_models import Models, goes_on, ran
 
@@ -39,8 +39,7 @@ async def test_at_alpha_0_it_is_the_draft_and_the_scores_are_listed() -> None:
     worker = models(lambda text: 0.25)
     answer = await ran(worker, "takeover", {**BOTH, "n": 2, "alpha": 0.0})
     assert answer.answer == "9" and worker.tokens["large"] == 0
-    assert scores_of(answer.why) == ((0.25, 0.25),) * 4
-    assert scores_of("no scores") == scores_of("; scores by round: [[[1]]]") == ()
+    assert answer.data == {"drafted": 8, "rejected": 0, "unknown": 0, "scores": [[0.25, 0.25]] * 4}
 
 
 async def test_a_segment_that_does_badly_is_replaced_and_the_draft_goes_on_behind_it() -> None:

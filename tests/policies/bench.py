@@ -59,7 +59,7 @@ class Bench:
                 case Dispatch(job=job):
                     self.live[_number(job.step)] = job.attempt
                 case Cancel(step=step, attempt=attempt):
-                    self.given_up[_number(step)] = action.reason
+                    self.given_up[_number(step)] = action.about
                     self.live.pop(_number(step), None)
                     if attempt is not None:
                         follow.append(Stopped(at=0, attempt=attempt))

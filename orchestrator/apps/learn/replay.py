@@ -51,6 +51,8 @@ Key = tuple[str, float, float, int]
 class NotDrawn(PlaitError):
     """A candidate wants a line that the journals do not hold."""
 
+    code = "not-drawn"
+
 
 @dataclass(slots=True)
 class Drawn:

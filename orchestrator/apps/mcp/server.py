@@ -124,7 +124,7 @@ async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | In
                     return InputRequiredResult(input_requests={asked.id: request_of(asked)}, request_state=handle.run)
                 handle.answer(asked.id, await _elicited(ctx, asked))
         except BaseException:
-            handle.cancel("nobody waits for it any more")
+            handle.cancel(cause="client-gone")
             raise
         return (await handle).summary()
 

@@ -190,9 +190,10 @@ def story(step: StepRecord, full: bool = False) -> RenderableType:
         cost.append(f"{step.usage.cached} of {step.usage.prompt} prompt tokens cached")
     fact("cost", ", ".join(cost))
     fact("sure", step.sure)
-    for at, state, reason in step.moves:
+    below = len(step.moves) - 1 if step.ended and (step.state != "done" or not step.why) else None
+    for place, (at, state, reason) in enumerate(step.moves):
         on = "on " if state == "running" and reason else ""
-        said = "" if step.ended and reason == step.reason else f"{on}{reason}"  # it is said below
+        said = "" if place == below else f"{on}{reason}"  # the last one's reason stands below
         lines.append(Text.assemble((f"  {at:>8.3f} s  ", "dim"), (f"{state:<10}", _STYLES.get(state, "")), safe(said)))
     if step.ended:
         names = {"failed": ("failure", "red"), "cancelled": ("given up", "yellow")}

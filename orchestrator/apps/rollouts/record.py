@@ -24,6 +24,8 @@ __all__ = ["BadRecord", "Record", "Segment", "whole"]
 class BadRecord(PlaitError):
     """A line that is no record, or a record that contradicts itself."""
 
+    code = "bad-record"
+
 
 class Segment(Frozen):
     """Generated tokens that one version of the weights sampled: places `start` to `end` (exclusive) of the sequence."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -36,8 +37,6 @@ from .tenants import ServedRun, User
 
 __all__ = ["ChatCompletions"]
 
-_GONE = "the client went away"
-
 
 class ChatCompletions:
     """The endpoint."""
@@ -54,9 +53,10 @@ class ChatCompletions:
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
         if len(lives) > 1:
             return await _several(request, lives)
+        gone = partial(live.handle.cancel, cause="client-gone")
         if body.stream:
-            return EventStream(_chunks(live, body), lambda: live.handle.cancel(_GONE))
-        answer = await unless_gone(request.receive, live.handle.finished, lambda: live.handle.cancel(_GONE))
+            return EventStream(_chunks(live, body), gone)
+        answer = await unless_gone(request.receive, live.handle.finished, gone)
         if answer is None:
             return Response(status_code=499)
         gave_nothing(answer, live.must_call)
@@ -89,7 +89,7 @@ async def _several(request: Request, lives: list[ServedRun]) -> Response:
 
     def give_up() -> None:
         for live in lives:
-            live.handle.cancel(_GONE)
+            live.handle.cancel(cause="client-gone")
 
     together = asyncio.gather(*(live.handle.finished for live in lives))
     answers = await unless_gone(request.receive, together, give_up)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,9 +25,6 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _BUSY = (NoWorker.__name__, WorkerLost.__name__)
-
-
-_PLACE = re.compile(r"(messages\[\d+\])|messages|the last message")
 
 
 class ApiError(Exception):
@@ -92,11 +88,10 @@ def of_error(error: Exception) -> ApiError:
         message = f"unknown parameter: {subject!r}" if known else explain(subject, detail)
         return invalid(message, param=subject, code=code)
     if isinstance(error, UsageError):
-        place = _PLACE.match(str(error))
-        return invalid(str(error), (place[1] or "messages") if place is not None else None)
+        return invalid(str(error), error.param or None, error.code)
     if isinstance(error, Overloaded):
         headers = {} if error.wait is None else {"retry-after": str(max(1, math.ceil(error.wait)))}
-        return ApiError(503, str(error), code="overloaded", retry=True, headers=headers)
+        return ApiError(503, str(error), code=error.code, retry=True, headers=headers)
     if isinstance(error, PlaitError):
         return of_failure(Failure(kind=type(error).__name__, message=str(error), retryable=error.retryable))
     return ApiError(500, "the server made a mistake; its log says which", code="internal_error", retry=False)
@@ -106,8 +101,4 @@ def of_failure(failure: Failure) -> ApiError:
     """Return the answer for a run that ended without a value."""
     again = failure.retryable or failure.lost or failure.kind in _BUSY
     status = 503 if again else 500
-    return ApiError(status, f"{failure.message} ({failure.kind})", code=_snake(failure.kind), retry=again)
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{each.lower()}" if each.isupper() else each for each in name).lstrip("_")
+    return ApiError(status, f"{failure.message} ({failure.kind})", code=failure.code, retry=again)

@@ -22,7 +22,6 @@ from .tenants import ServedRun, User
 
 __all__ = ["ResponsesApi"]
 
-_GONE = "the client went away"
 _PATIENCE = 20.0
 """Seconds for which a cancelled run of another process may go on before it is told as it is."""
 
@@ -56,7 +55,9 @@ class ResponsesApi:
             return await self._whole(request, kept, live)
         self._begin(kept, live)
         if body.stream:
-            return EventStream(_followed(kept, 0), lambda: None if kept.background else live.handle.cancel(_GONE))
+            return EventStream(
+                _followed(kept, 0), lambda: None if kept.background else live.handle.cancel(cause="client-gone")
+            )
         return JSONResponse(kept.response)
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
@@ -163,7 +164,7 @@ class ResponsesApi:
     async def _whole(self, request: Request, kept: Kept, live: ServedRun) -> Response:
         handle = live.handle
         try:
-            answer = await unless_gone(request.receive, handle.finished, lambda: handle.cancel(_GONE))
+            answer = await unless_gone(request.receive, handle.finished, lambda: handle.cancel(cause="client-gone"))
             if answer is None:
                 kept.response["status"] = "cancelled"
                 return Response(status_code=499)

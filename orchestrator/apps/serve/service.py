@@ -231,7 +231,7 @@ class Service:
         if waiting:
             await asyncio.wait(waiting, timeout=self.settings.drain_seconds)
         for live in list(self.live.values()):
-            live.handle.cancel("the server was stopped")
+            live.handle.cancel("the server was stopped", cause="closed")
 
 
 async def _logged(work: Awaitable[None], what: str) -> None:

@@ -220,6 +220,7 @@ def step_of(step: StepRecord) -> dict[str, Any]:
         "worker": step.worker,
         "tokens": step.tokens,
         "reason": step.reason if step.state in ("failed", "cancelled") else "",
+        "cause": step.cause,
     }
 
 

@@ -17,9 +17,6 @@ from .model import Ballot, Vote
 
 __all__ = ["votes_of"]
 
-_UNREAD = "nobody reads it any more"
-"""The machine's reason for giving up a step whose readers have all ended."""
-
 
 def votes_of(steps: Sequence[StepRecord], task: Task) -> list[Vote]:
     """Return the verdicts of all joins with more than one branch, in the order in which they were reached."""
@@ -49,7 +46,7 @@ def _still_out(branch: StepRecord, at: float) -> bool:
     """Whether a branch had not ended when the join closed, so that at most the join's closing ended it."""
     if not branch.ended or branch.moves[-1][0] > at:
         return True
-    return branch.moves[-1] == (at, "cancelled", _UNREAD)
+    return branch.cause == "unneeded" and branch.ended_at == at
 
 
 def _done_by(branch: StepRecord, at: float) -> bool:

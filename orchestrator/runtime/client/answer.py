@@ -39,6 +39,8 @@ class Answer(Frozen):
     """The output step's value, as it is."""
     why: str = ""
     """How the answer was chosen, if it was chosen among several."""
+    data: JsonValue = None
+    """What was measured when it was chosen, for programs: a merge's or a planner's `Verdict.data`."""
     finish: Finish | None = None
     """How the output's text ended: `stop`, or `length` where it was cut at its most tokens; `None` without an
     output."""
@@ -67,7 +69,7 @@ class Answer(Frozen):
     @property
     def unknown(self) -> tuple[str, ...]:
         """Ids of the steps whose tool may or may not have changed the world when the process ended."""
-        return tuple(row.step for row in self.trace if row.reason.startswith(OutcomeUnknown.__name__))
+        return tuple(row.step for row in self.trace if row.error == OutcomeUnknown.code)
 
     def explain(self) -> str:
         """Return in a few lines how the answer came about: what was chosen and why, what every step ended in, what that

@@ -255,7 +255,8 @@ def _check_tools(request: Request, tools: Sequence[ToolSpec]) -> None:
     known = ["all", "side-effects", *(each.name for each in tools)]
     for name in request.approve:
         if name not in known:
-            raise UsageError(f"approve: there is no tool {name!r:.80}; there are: {', '.join(known)}")
+            message = f"approve: there is no tool {name!r:.80}; there are: {', '.join(known)}"
+            raise UsageError(message, "approve")
     chosen, offered = request.tool_choice, [each.name for each in request.tools]
     if chosen not in ("auto", "none", *offered) and not (chosen == "required" and offered):
         there = ", ".join(offered) or "none were given in `tools`"

@@ -174,7 +174,7 @@ class LiveFlow:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            self._handle.cancel(f"the program that drove it raised {type(error).__name__}")
+            self._handle.cancel(f"the program that drove it raised {type(error).__name__}", cause="broken")
         else:
             self._program.ended(self._context.value)
             self._host.flush()

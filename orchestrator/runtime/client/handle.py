@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from pydantic import JsonValue
 
 from ...core.budget import Budget
+from ...core.causes import Cause
 from ...core.chat import split_reasoning
 from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
@@ -119,11 +120,11 @@ class Handle:
         """Return the time on the run's clock, in seconds."""
         return self._driver.now()
 
-    def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Give the run up; awaiting it then returns what was done."""
-        self._driver.cancel(self.run, reason)
+    def cancel(self, reason: str = "", *, cause: Cause = "user") -> None:
+        """Give the run up; awaiting it then returns what was done. `reason`: words for whoever reads of it."""
+        self._driver.cancel(self.run, reason, cause)
 
-    def prune(self, step: str, reason: str = "pruned by the user") -> None:
+    def prune(self, step: str, reason: str = "") -> None:
         """Give one step up, by its id; the run goes on without it, as when a policy stops a branch."""
         self._driver.prune(step, reason)
 
@@ -375,6 +376,7 @@ def read_answer(
         verified=verified,
         value=result.value if result is not None else None,
         why=result.why if result is not None else "",
+        data=result.data if result is not None else None,
         finish=result.finish if result is not None else None,
         reasoning=_reasoning(result),
         tokens=_tokens(result, run),

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from ...core.errors import PlaitError
+from ...core.errors import PlaitError, RunTaken
 from ..journal.location import Database
 from ..journal.members import Member, Order, acquire, release
 from .config import Config
@@ -115,8 +115,9 @@ class Pool:
                 if told is not None:
                     told(handle)
                 log.info("run %s was taken over: its process had died", run)
-            except PlaitError as error:  # another process was faster, or it cannot be gone on with
+            except PlaitError as error:
                 log.info("run %s was not taken over: %s", run, error)
-                if "another process" not in str(error):
+                # One that another process took may be orphaned again; one that cannot be gone on with stays so.
+                if not isinstance(error, RunTaken):
                     continue
             self._known.discard(run)

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Literal, NamedTuple, assert_never
 
 from ...core.budget import Budget
+from ...core.causes import Cause
 from ...core.errors import RAISED, ConfigError, UsageError, WorkerError
 from ...core.events import (
     Action,
@@ -227,11 +228,11 @@ class Driver:
         """Tell a watcher nothing more of a run."""
         self._audience.remove(run, watcher)
 
-    def cancel(self, run: str, reason: str = "cancelled by the user") -> None:
+    def cancel(self, run: str, reason: str = "", cause: Cause = "user") -> None:
         """Give a run up. Its future still resolves, with what was done."""
-        self._post(Cancelled(at=self.now(), run=run, reason=reason))
+        self._post(Cancelled(at=self.now(), run=run, reason=reason, cause=cause))
 
-    def prune(self, step: str, reason: str = "pruned by the user") -> None:
+    def prune(self, step: str, reason: str = "") -> None:
         """Give one step up; its run goes on without it."""
         self._post(Pruned(at=self.now(), step=step, reason=reason))
 
@@ -266,7 +267,7 @@ class Driver:
         """Give up what still runs, then free workers and journals. May be called twice."""
         self._closed = True
         for run in list(self._waiting):
-            self.cancel(run, "the orchestrator was closed")
+            self.cancel(run, cause="closed")
         if self._waiting:
             await asyncio.wait(list(self._waiting.values()), timeout=15)
         for timer in (self._wake, self._flush):
@@ -425,7 +426,7 @@ class Driver:
                 if not each.done():
                     each.set_exception(error)
             self._audience.forget(run)
-            self.cancel(run, f"{type(error).__name__}: {error}")
+            self.cancel(run, f"{type(error).__name__}: {error}", "broken")
 
     def _runs_of(self, event: Event | _Adoption) -> tuple[str, ...]:
         match event:

@@ -14,7 +14,7 @@ from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
 from ...core.flow import Flow, flow_within, is_root, may_change
 from ...core.interfaces import Brief, Planner, Reader
 from ...core.plan import Plan, Step
-from ...core.result import Failure, as_failure, frames_of
+from ...core.result import as_failure, frames_of, given_up
 from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
@@ -238,7 +238,7 @@ def end_of(machine: Machine, step: str) -> End:
     node = machine.nodes[step]
     if node.result is not None:
         return End(step, node.result, None)
-    return End(step, None, node.failure or Failure(kind="Cancelled", message=node.last_move[4]))
+    return End(step, None, node.failure or given_up(node.cause, node.last_move[4]))
 
 
 def _as_it_is(plan: Plan, brief: Brief) -> Plan:

@@ -97,7 +97,7 @@ class Reading:
         assert isinstance(state, dict)
         value, wrong = self._value(form, result)
         if not wrong:
-            merge = Plugin(name="constant", options={"value": value, "why": result.why})
+            merge = Plugin(name="constant", options={"value": value, "why": result.why, "data": result.data})
             return Plan(steps=(Step(name="value", op=Join(merge=merge, tolerate="any-end")),), output="value")
         if state[_STATE]:
             raise PlannerError(f"the answer does not have the form that was asked for, and its repair neither: {wrong}")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, RunTaken
 from .location import Database
 from .migrations import MIGRATIONS
 
@@ -27,7 +27,7 @@ def explained(where: Database) -> Generator[None]:
     try:
         yield
     except psycopg.errors.RaiseException:
-        raise ConfigError(
+        raise RunTaken(
             f"{where}: this process had said nothing for too long, so its runs were given to another process"
         ) from None
     except psycopg.OperationalError as error:

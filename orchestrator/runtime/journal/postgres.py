@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, RunTaken
 from .connection import connected, explained, open_connection
 from .location import Database, Location
 from .members import Member, acquire, release
@@ -98,7 +98,7 @@ class PostgresPart:
                 elif self._where.journal is None:
                     self._make(db, None, None, member.pool)
                 else:
-                    raise ConfigError(f"{self._where} has been written by another process: name the store without #")
+                    raise RunTaken(f"{self._where} has been written by another process: name the store without #")
         except BaseException:
             release(member)
             raise
@@ -133,10 +133,10 @@ class PostgresPart:
                 (process,),
             ).fetchone()
             if over is None:
-                raise ConfigError(f"run {run} is being run by another process, which is alive")
+                raise RunTaken(f"run {run} is being run by another process, which is alive")
         locked = db.execute("SELECT journal, status FROM plait.runs WHERE run = %s FOR UPDATE", (run,)).fetchone()
         if locked != (number, None):
-            raise ConfigError(f"run {run} was just taken over by another process, or has ended")
+            raise RunTaken(f"run {run} was just taken over by another process, or has ended")
         last = db.execute("SELECT max(seq) FROM plait.events WHERE journal = %s", (number,)).fetchone()
         if last is not None and last[0] is not None:
             parent, base = number, last[0]

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, RunTaken
 from .tables import FORMAT, Batch, demand_format
 
 APPLICATION = 0x706C6974  # "plit", in SQLite's own header: says whose file this is
@@ -41,9 +41,9 @@ def explained(path: Path) -> Generator[None]:
     try:
         yield
     except sqlite3.IntegrityError as error:
-        raise ConfigError(f"{path} was written by another process at the same time: {error}") from None
+        raise RunTaken(f"{path} was written by another process at the same time: {error}") from None
     except sqlite3.OperationalError as error:
-        if "locked" in str(error) or "busy" in str(error):
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # the rest of it says how
             raise ConfigError(f"{path} is locked by another program; close it, or write to another file") from None
         raise ConfigError(f"{path} cannot be used: {error}; check space and permissions there") from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

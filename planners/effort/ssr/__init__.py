@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from plait.core.awaited import Awaited, Joined, StepFailed
 from plait.core.errors import PlannerError
@@ -94,9 +94,9 @@ class SSR(Flow):
         ways = ", ".join(each.id for each in chosen if each is not None)
         said = f"{counts}{f'; strategies: {ways}' if ways else ''}"
         if len(ended) == 1:
-            return ctx.answer(ended[0], said, name="answer")
+            return ctx.answer(ended[0], said, data=counts.data(), name="answer")
         vote = ctx.join(ended, self.merge, name="vote", label=f"{self.merge.name} of {len(ended)}")
-        return ctx.answer(vote, said, name="answer")
+        return ctx.answer(vote, said, data=counts.data(), name="answer")
 
     async def _chosen(self, ctx: Context, question: str) -> Sequence[Strategy | None]:
         """Return the strategies of the paths; `None` where a path has none."""
@@ -176,6 +176,10 @@ class Kept:
     drafted: int = 0
     kept: int = 0
     rewritten: int = 0
+
+    def data(self) -> dict[str, JsonValue]:
+        """Return the counts for programs."""
+        return {"drafted": self.drafted, "rejected": self.drafted - self.kept, "rewritten": self.rewritten}
 
     def __str__(self) -> str:
         share = f" ({self.kept / self.drafted:.0%})" if self.drafted else ""

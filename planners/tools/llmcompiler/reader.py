@@ -57,6 +57,8 @@ class PlanReader:
         self._last = max(numbers, default=0)
         self._native = NativeCalls(self._last)
         self._said: set[tuple[int, str]] = set()
+        self._full = False
+        """Whether it has been noted that there are more tasks than may be run."""
 
     @classmethod
     def of_text(cls, planner: LLMCompilerOptions, tools: Sequence[ToolSpec]) -> PlanReader:
@@ -158,7 +160,8 @@ class PlanReader:
             self.repairs.append(f"task {task.id}: written twice, run once")
             return None
         if len(self._entries) >= self.planner.most:
-            if len(self._entries) == self.planner.most and "more tasks" not in "".join(self.repairs[-1:]):
+            if not self._full:  # said once, however many there are
+                self._full = True
                 self.repairs.append(f"more tasks than {self.planner.most}: the others are not run")
             return None
         self._said.add(said)

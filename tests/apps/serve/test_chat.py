@@ -91,16 +91,16 @@ _ASK = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
         ({"messages": []}, "missing_required_parameter", "model"),
         ({"model": "q"}, "missing_required_parameter", "messages"),
         ({**_ASK, "nonsense": 1}, "unknown_parameter", "nonsense"),
-        ({"model": "q", "messages": [{"role": "king", "content": "x"}]}, None, "messages[0]"),
-        ({"model": "q", "messages": [{"role": "user", "content": ""}]}, None, "messages"),
+        ({"model": "q", "messages": [{"role": "king", "content": "x"}]}, "usage-error", "messages[0]"),
+        ({"model": "q", "messages": [{"role": "user", "content": ""}]}, "usage-error", "messages"),
         ({**_ASK, "n": 3, "stream": True}, "unsupported_parameter", "n"),
         ({**_ASK, "temperature": 9}, None, "temperature"),
         ({**_ASK, "model": "plait/nobody"}, None, "model"),
-        ({**_ASK, "model": "plait/sample:n=x"}, None, None),
+        ({**_ASK, "model": "plait/sample:n=x"}, "plugin-error", None),
         ({**_ASK, "model": "plait/fixed:path=/etc/passwd"}, None, "model"),
         ({**_ASK, "model": "plait/os:system"}, None, "model"),
         ({**_ASK, "plait": {"planer": "x"}}, "unknown_parameter", "plait.planer"),
-        ({**_ASK, "plait": {"task": "plain:answer=function,function=os:getcwd"}}, None, None),
+        ({**_ASK, "plait": {"task": "plain:answer=function,function=os:getcwd"}}, "task-error", None),
     ],
 )
 async def test_bodies_are_refused_in_openais_form(serve, body, code, param):
@@ -121,7 +121,7 @@ async def test_errors_are_the_clients_exceptions(serve):
             await client.chat.completions.create(model="plait/nobody", messages=[{"role": "user", "content": "x"}])
         with pytest.raises(openai.InternalServerError) as failed:
             await client.chat.completions.create(model="q", messages=[{"role": "user", "content": "broken"}])
-        assert "no memory" in str(failed.value) and failed.value.code == "engine_error"
+        assert "no memory" in str(failed.value) and failed.value.code == "engine-error"
         stream = await client.chat.completions.create(
             model="q", messages=[{"role": "user", "content": "broken"}], stream=True
         )

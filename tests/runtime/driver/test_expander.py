@@ -235,10 +235,3 @@ async def test_a_join_takes_a_merge_as_an_object() -> None:
             answer = await orchestrator.run(plan=Plan(steps=(*steps, join), output="end"))
         assert (answer.value, answer.why) == ("longer", f"at least {merge.least}")
     assert Join(merge=Majority(weights={"a": 2})).merge == Plugin(name="majority", options={"weights": {"a": 2}})
-
-
-def test_a_step_of_an_older_journal_has_its_memo_as_its_state() -> None:
-    old = '{"name": "a", "op": {"kind": "think", "prompt": "p"}, "memo": "[1]"}'
-    assert Step.model_validate_json(old).state == "[1]"
-    assert Step.model_validate_json(old.replace("[1]", "")) == Step(name="a", op=Think(prompt="p"))
-    assert Step(name="a", op=Think(prompt="p"), state={"left": 3}).model_dump()["state"] == {"left": 3}

@@ -150,7 +150,7 @@ async def main() -> None:
         said = {
             "status": answer.status,
             "value": answer.value,
-            "unknown": [row.step for row in answer.report.steps if row.reason.startswith("OutcomeUnknown")],
+            "unknown": [row.step for row in answer.report.steps if row.error == "outcome-unknown"],
             "steps": [[row.step.partition(":")[2], row.state] for row in answer.report.steps],
         }
         sys.stdout.write(json.dumps(said) + "\n")

@@ -113,7 +113,7 @@ class Played:
                 self.jobs[action.job.attempt] = action.worker
             elif action.kind == "cancel":
                 for what in ("decided", "below", "surest", "like", "pruned"):
-                    self.happened[what] += what in action.reason
+                    self.happened[what] += what in action.about
             elif isinstance(action, Finish):
                 assert not self.jobs, "a slot has leaked: workers still have jobs of a run that is over"
                 self.happened[action.status] += 1

@@ -95,10 +95,12 @@ async def _approve(repl: Repl, rest: str) -> None:
         manner.set("approve", cut_words(rest.replace(",", " ")))
         try:
             repl.session.plan("?")
-        except PlaitError as error:
-            if str(error).startswith("approve"):  # of other trouble the next question will tell
+        except UsageError as error:
+            if error.param == "approve":
                 manner.set("approve", before)
                 raise
+        except PlaitError:
+            pass  # of other trouble the next question will tell
     repl.screen.print(
         f"approve: {', '.join(manner.request.approve) or 'none, except tools that ask for it themselves'}"
     )

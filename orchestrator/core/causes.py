@@ -1,0 +1,78 @@
+"""Why work was given up, as a program reads it, and the sentences that people read of it.
+
+A cause travels alone, with whom or what it is about; a sentence is made where somebody reads it. No program compares
+sentences.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Cause = Literal[
+    "unneeded",
+    "pruned",
+    "superseded",
+    "retried",
+    "owner-ended",
+    "failed-need",
+    "failed-output",
+    "too-few",
+    "budget",
+    "deadline",
+    "failed",
+    "silent",
+    "user",
+    "client-gone",
+    "closed",
+    "broken",
+]
+"""Why a run, a step or an attempt was given up:
+
+- `unneeded`: every step that reads it has ended
+- `pruned`: a policy, a planner or a person left this one step out
+- `superseded`: another attempt at the same step was first
+- `retried`: the step that expanded into it is tried again
+- `owner-ended`: the step that expanded into it has ended
+- `failed-need`: a step that it needs was given up
+- `failed-output`: the output of its expansion was given up
+- `too-few`: a join whose branches were given up until too few were left
+- `budget`, `deadline`: a limit was reached
+- `failed`: its step has failed
+- `silent`: its worker said nothing for the time of a lease
+- `user`: a person gave the run up
+- `client-gone`: whoever waited for the run has left
+- `closed`: the orchestrator or the server was closed
+- `broken`: a policy of the run, or the program that drives it, raised
+"""
+
+_WORDS: dict[Cause, str] = {
+    "unneeded": "nobody reads it any more",
+    "pruned": "pruned by the user",
+    "superseded": "the other attempt at this step was first",
+    "user": "cancelled by the user",
+    "client-gone": "the client went away",
+    "closed": "the orchestrator was closed",
+}
+"""What people read where nothing more is known."""
+
+_ABOUT: dict[Cause, str] = {
+    "retried": "{}, which expanded into it, is tried again",
+    "owner-ended": "{}, which expanded into it, has ended",
+    "failed-need": "{}, which it needs, was stopped",
+    "failed-output": "{}, its output, was stopped",
+    "too-few": "it {}: they were stopped",
+}
+"""What people read where `about` is part of a sentence; of the other causes `about` is the sentence."""
+
+
+def sentence(cause: Cause | None, about: str) -> str:
+    """Return what people read of a cause. `about`: the id of a step, or the words of whoever gave it up.
+
+    >>> sentence("failed-need", "r:plan")
+    'r:plan, which it needs, was stopped'
+    >>> sentence("user", ""), sentence("user", "wrong question")
+    ('cancelled by the user', 'wrong question')
+    """
+    if cause in _ABOUT:
+        return _ABOUT[cause].format(about)
+    return about or ("" if cause is None else _WORDS.get(cause, cause))

@@ -1,0 +1,120 @@
+"""No program reads prose: causes, codes and data say it to programs; the page of errors lists them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import typing
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from plait.core import errors
+from plait.core.causes import Cause
+from plait.core.errors import PlaitError
+from tests.test_architecture import ROOT, SHIPPED, module_name, over, sources, tree
+
+PROSE = ("reason", "why", "message")
+"""Fields that hold sentences for people."""
+LOOKS_IN = ("startswith", "endswith", "find", "rfind", "index", "count", "partition", "rpartition", "removeprefix")
+EXEMPT = {
+    "orchestrator/apps/job.py": "Ray's Jobs API raises RuntimeError for everything",
+    "orchestrator/runtime/client/answer.py": "our own: `explain` shows no sentence twice",
+    "orchestrator/core/tools/tool.py": "pydantic names the type that it cannot read in the message alone",
+    "orchestrator/runtime/driver/flows.py": "Python raises RuntimeError for an await outside its own loop",
+    "workers/engine/process.py": "vLLM raises whatever its parts raise",
+    "workers/http/probe.py": "servers name a field that they refuse in the message alone",
+    "workers/http/sender.py": "servers name a missing chat template in the message alone",
+    "workers/http/tools.py": "servers name a field about functions that they refuse in the message alone",
+    "workers/ray/cluster.py": "Ray's errors about tokens have no class of their own",
+    "workers/tools/jsonable.py": "json raises ValueError for everything",
+}
+"""Files that look into messages, nearly all of other people's code, and why there is nothing else to look at."""
+
+
+def _texts(node: ast.AST, prose: set[str]) -> bool:
+    """Whether an expression is a sentence for people: a field of that name, `str(error)`, or a name bound to one."""
+    match node:
+        case ast.Attribute(attr=attr):
+            return attr in PROSE
+        case ast.Name(id=name):
+            return name in prose
+        case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name)]):
+            return f"except {name}" in prose
+        case ast.Call(func=ast.Attribute(value=value, attr="lower" | "upper" | "strip" | "casefold" | "split")):
+            return _texts(value, prose)
+        case ast.BinOp(left=left, right=right):
+            return _texts(left, prose) or _texts(right, prose)
+        case ast.Subscript(value=value):
+            return _texts(value, prose)
+        case _:
+            return False
+
+
+def _reads_prose(function: ast.AST) -> Iterator[ast.expr]:
+    """Places of a function that compare or search sentences."""
+    prose = {f"except {node.name}" for node in ast.walk(function) if isinstance(node, ast.ExceptHandler) and node.name}
+    arguments = function.args.args if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) else []
+    for argument in arguments:
+        if argument.annotation is not None and re.search("Error|Exception", ast.unparse(argument.annotation)):
+            prose.add(f"except {argument.arg}")
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and _texts(node.value, prose):
+            prose |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(function):
+        match node:
+            case ast.Compare(left=left, comparators=others) if not _is_empty([left, *others]):
+                if any(_texts(each, prose) for each in [left, *others]):
+                    yield node
+            case ast.Call(func=ast.Attribute(value=value, attr=attr), args=[wanted, *_]) if attr in LOOKS_IN:
+                # A message may be cut at its first line, to be shown.
+                if _texts(value, prose) and ast.unparse(wanted) != repr("\n"):
+                    yield node
+            case ast.Call(func=ast.Attribute(attr="search" | "match" | "fullmatch"), args=args):
+                if any(_texts(each, prose) for each in args):
+                    yield node
+            case _:
+                pass
+
+
+def _is_empty(sides: Iterable[ast.expr]) -> bool:
+    """Whether a comparison only asks if there is a text at all."""
+    return any(isinstance(side, ast.Constant) and side.value in (None, "") for side in sides)
+
+
+@over(sources(*SHIPPED))
+def test_no_program_reads_prose(path: str) -> None:
+    functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = sorted(
+        {f"{path}:{place.lineno}: {ast.unparse(place)}" for each in functions for place in _reads_prose(each)}
+    )
+    if path in EXEMPT:
+        assert lines, f"{path} looks into no message any more: take it off the list"
+    else:
+        assert not lines, f"a cause, a code or data says it to programs: {lines}"
+
+
+def test_the_page_of_errors_and_the_classes_agree() -> None:
+    for path in sources(*SHIPPED):
+        if re.search(r"^    code = ", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE):
+            importlib.import_module(module_name(path))
+    ours = [error for error in errors.error_classes() if error.__module__.startswith("plait.")]
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \| `(\w+)` \|", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert sorted(rows) == sorted((error.code, error.__name__) for error in ours)
+    assert len({code for code, _ in rows}) == len(rows), "a code of its own for each"
+
+
+def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause() -> None:
+    pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'plait[serve]'")
+    from plait.apps.serve.errors import of_error
+
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    for error in errors.error_classes():
+        status = re.search(rf"^\| `{error.code}` \| `{error.__name__}` \| (\d+)", page, re.MULTILINE)
+        if status is not None and error.__init__ in (PlaitError.__init__, errors.UsageError.__init__):
+            assert of_error(error("x")).status == int(status[1]), error.code
+    causes = page.partition("## Causes")[2]
+    assert set(re.findall(r"`([a-z-]+)`", causes.partition("|---|---|")[2])) == set(typing.get_args(Cause))
