@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_openai import ChatOpenAI
 
-from ..serve.strategy import PREFIX
+from ..serve.bodies import PREFIX
 
 __all__ = ["PlaitModel"]
 

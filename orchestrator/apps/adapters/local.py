@@ -14,8 +14,7 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ..serve.server import Server
 from ..serve.service import Service
-from ..serve.settings import Settings
-from ..serve.upstreams import workers_of
+from ..serve.settings import Settings, workers_of
 
 __all__ = ["local_server"]
 

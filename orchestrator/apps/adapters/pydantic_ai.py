@@ -10,7 +10,7 @@ from __future__ import annotations
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from ..serve.strategy import PREFIX
+from ..serve.bodies import PREFIX
 
 __all__ = ["PlaitModel"]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +17,7 @@ from ...runtime.journal.location import Database
 from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
 from .settings import Settings
 
-__all__ = ["serve"]
+__all__ = ["JsonLines", "serve"]
 
 _WHERE = "Server"
 
@@ -65,8 +67,6 @@ def serve(
         upstreams=[{"base_url": each} for each in upstream] if upstream else None,
     )
     if settings.log_json:
-        from .audit import JsonLines
-
         for handler in logging.getLogger("plait").handlers:
             handler.setFormatter(JsonLines())
     settings = settings.model_copy(update={"aliases": {**settings.aliases, **_aliases(alias or [])}})
@@ -81,3 +81,22 @@ def _aliases(given: list[str]) -> dict[str, str]:
         if not (name and equals and model):
             raise ConfigError(f"--alias {name!r} is not NAME=MODEL: write fast=plait/sample:n=4")
     return {name: model for name, _, model in pairs}
+
+
+class JsonLines(logging.Formatter):
+    """Log lines as JSON. `run` and `step` of a record (`extra={"run": …}`) are fields of their own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        said: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name in ("run", "step", "tenant", "status", "seconds", "endpoint"):
+            if hasattr(record, name):
+                said[name] = getattr(record, name)
+        if record.exc_info:
+            said["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(said, ensure_ascii=True, default=str)

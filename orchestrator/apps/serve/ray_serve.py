@@ -15,8 +15,7 @@ from ...runtime.client.config import Config
 from ...runtime.journal.location import Database
 from .app import build
 from .service import Service
-from .settings import Settings
-from .upstreams import workers_of
+from .settings import Settings, workers_of
 
 __all__ = ["Deployed", "app"]
 

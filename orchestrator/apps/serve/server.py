@@ -17,8 +17,7 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from .app import build
 from .service import Service
-from .settings import Settings
-from .upstreams import workers_of
+from .settings import Settings, workers_of
 
 __all__ = ["Server", "run"]
 

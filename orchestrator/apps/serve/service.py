@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 from starlette.requests import Request as HttpRequest
 
+from ...core.addresses import untrusted
 from ...core.budget import Budget
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Worker, offer
@@ -23,14 +29,11 @@ from ...runtime.journal.directory import find
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
 from ...runtime.journal.sessions import place
-from ...runtime.plugins.trust import untrusted
-from .audit import Audit
-from .bodies import Body
+from .bodies import Body, Strategy, resolve
 from .errors import ApiError, invalid
 from .kept import Responses
 from .metrics import Metrics
 from .settings import Settings
-from .strategy import Strategy, resolve
 from .tenants import ServedRun, Tenants, User
 
 __all__ = ["Service"]
@@ -40,6 +43,30 @@ log = logging.getLogger("plait.serve")
 _OWNERS = 10_000
 """Runs of which is remembered whose they are."""
 _AUDITED = ("chat", "responses", "runs")
+
+
+class Audit:
+    """The file of requests. Lines are added whole, so several processes may share it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: int | None = None
+        if path is not None:
+            try:
+                self._file = os.open(path.expanduser(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            except OSError as error:
+                raise ConfigError(f"the audit file {path} cannot be written: {error.strerror}") from None
+
+    def write(self, **said: Any) -> None:
+        """Add a line."""
+        if self._file is not None:
+            line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **said}
+            os.write(self._file, (json.dumps(line, ensure_ascii=True) + "\n").encode())
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 class Service:

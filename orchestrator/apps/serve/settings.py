@@ -12,8 +12,10 @@ from ...core.errors import ConfigError
 from ...core.messages import explain, first_of_each, json_path
 from ...core.values import Frozen
 from ...runtime.client.config import Config, table
+from ...runtime.client.worker_factory import workers
+from ...runtime.plugins.loader import Plugins
 
-__all__ = ["Settings", "Tenant", "Upstream"]
+__all__ = ["Settings", "Tenant", "Upstream", "workers_of"]
 
 _HASH = r"^sha256:[0-9a-f]{64}$"
 
@@ -149,3 +151,15 @@ class Settings(Frozen):
             detail = first_of_each(error)[0]
             place = json_path(detail["loc"]) or "the table"
             raise ConfigError(explain(f"{path or 'an option'}, [serve], {place}", detail)) from None
+
+
+def workers_of(config: Config, settings: Settings) -> list[Any]:
+    """Return the workers of all upstreams, not started."""
+    made: list[Any] = []
+    for place, each in enumerate(settings.upstreams or (Upstream(),), 1):
+        found = workers(each.config(config), Plugins())
+        for worker in found:
+            if len(found) == 1 and (each.name or any(worker.name == other.name for other in made)):
+                worker.name = each.name or f"{worker.name}-{place}"
+        made += found
+    return made

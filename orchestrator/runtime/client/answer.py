@@ -193,9 +193,9 @@ class Answer(Frozen):
         }
 
 
-def typed(answer: Answer, form: Form | None) -> Answer:
+def typed(answer: Answer, form: Form) -> Answer:
     """Return an answer with its value as the type that was asked for: as plain JSON if the type is not known here."""
-    if form is None or answer.failure is not None or answer.value is None:
+    if answer.failure is not None or answer.value is None:
         return answer
     adapter = ADAPTERS.get(form.key)
     if adapter is None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
+from ...core.addresses import trust
 from ...core.budget import Budget
 from ...core.errors import PlanError, PluginError, UsageError
 from ...core.graph import validate
@@ -21,7 +22,6 @@ from ...core.tools.tool import Tool, ToolSpec
 from ..driver.forms import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
-from ..plugins.trust import trust
 from .config import Config
 from .pricing import demand
 from .widths import AUTO, settled
@@ -94,12 +94,14 @@ class Briefs:
     def __init__(self, config: Config, plugins: Plugins, tools: Any, workers: Sequence[Worker] | None) -> None:
         self._config, self._plugins, self._tools, self._workers = config, plugins, tools, workers
         self._judged: dict[tuple[str, Own], type[Task]] = {}
+        self._standing = config.policies_with(sum("think" in each.serves for each in workers or ()) or 1)
 
     def brief(self, request: Request, live: Live, *, planned: bool = False) -> Brief:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
         request = self._completed(request, live)
         trust(request.planner, request.merge, *request.policies)
-        demand(request.budget, None, self._workers or None, self._config, request.planner)
+        if request.budget.cost is not None or request.planner.options:  # those of an agent may limit its cost
+            demand(request.budget, None, self._workers or None, self._config, request.planner)
         for spec in request.policies:
             self._plugins.policy(spec)  # said now rather than when the run has begun
         if not planned:
@@ -121,7 +123,8 @@ class Briefs:
     def check(self, plan: Plan, brief: Brief, opened: bool = True) -> None:
         """Raise what is wrong with a plan. `opened`: MCP servers are open, so that it is known what they offer."""
         unasked = self._config.mcp and not opened
-        demand(Budget(), plan, self._workers or None, self._config)
+        if plan.budget is not None or any(step.budget is not None for step in plan.steps):
+            demand(Budget(), plan, self._workers or None, self._config)
         validate(plan, tools=None if unasked else [spec.name for spec in brief.tools])
         for step in plan.steps:
             if isinstance(step.op, Join):
@@ -132,7 +135,6 @@ class Briefs:
     def _completed(self, request: Request, live: Live) -> Request:
         """Return a request with what it leaves out as the settings have it."""
         config, said = self._config, request.model_fields_set
-        standing = config.policies_with(sum("think" in each.serves for each in self._workers or ()) or 1)
         limits: dict[str, Any] = {}
         for budget in (config.budget, Budget(tokens=config.tokens, seconds=config.seconds), request.budget):
             limits |= {name: value for name, value in budget if value is not None and value is not False}
@@ -140,7 +142,7 @@ class Briefs:
             update={
                 "task": self._task(request, live.verify),
                 "planner": request.planner if "planner" in said else config.planner,
-                "policies": request.policies if "policies" in said else standing,
+                "policies": request.policies if "policies" in said else self._standing,
                 "merge": request.merge or config.merge,
                 "n": request.n or config.n,
                 "budget": Budget(**limits),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
+import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +19,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import JsonValue
 
-from ...core.addresses import allow
+from ...core.addresses import allow, trust
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
@@ -40,13 +42,11 @@ from ..journal.resume import OnUnknown
 from ..journal.sessions import Records, Resumer, RunEntry
 from ..journal.writer import Recorder
 from ..plugins.loader import Plugins
-from ..plugins.trust import trust
 from .answer import Answer, Mode, News
 from .briefing import Briefs, Live, ToolLike, of_kind, taken
 from .config import Config
 from .flow import LiveFlow, Program
 from .handle import Handle, Questions, read_answer
-from .place import Place, employ
 from .pool import Pool
 from .pricing import priced
 from .questions import Asker, OnAsk
@@ -136,7 +136,7 @@ class AsyncOrchestrator:
         self._start_up: asyncio.Task[None] | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._place = Place()
+        self._home = Home()
         self._watchers: list[Watcher] = []
         self._handles: dict[str, Handle] = {}
         self._pool: Pool | None = None
@@ -169,7 +169,7 @@ class AsyncOrchestrator:
         await self._started()
 
     async def _started(self) -> Driver:
-        self._place.enter()
+        self._home.enter()
         async with self._starting:
             if self._closed:
                 raise UsageError("this orchestrator was closed; make a new one")
@@ -194,7 +194,7 @@ class AsyncOrchestrator:
                 for each in model_workers
             ]
         for worker in self._given or ():
-            employ(worker, self._place)
+            _employ(worker, self._home)
         given = {worker.name for worker in model_workers}
         workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
         machine = Machine(self.plugins, lease=self.config.lease)
@@ -213,7 +213,7 @@ class AsyncOrchestrator:
 
     async def close(self) -> None:
         """Give up what still runs and free workers and journal. May be called twice, and by a tool of its own."""
-        if self._place.elsewhere:  # its loop has ended, or it was made before a fork
+        if self._home.elsewhere:  # its loop has ended, or it was made before a fork
             await self._abandon()
             return
         self._closing = self._closing or asyncio.ensure_future(self._close())
@@ -222,12 +222,12 @@ class AsyncOrchestrator:
     async def _abandon(self) -> None:
         """Free what can be freed from another event loop than the one that it was started on."""
         self._closed, driver, self._driver = True, self._driver, None
-        if driver is not None and self._place.same_process:
+        if driver is not None and self._home.same_process:
             driver.recorder.close()
             for worker in driver.workers:
                 with contextlib.suppress(Exception):
                     await worker.close()
-        self._place.leave()
+        self._home.leave()
 
     async def _close(self) -> None:
         self._closed = True
@@ -239,7 +239,7 @@ class AsyncOrchestrator:
             await driver.close()
         if self._pool is not None:
             await self._pool.close()
-        self._place.leave()
+        self._home.leave()
         if self._cache is not None:
             self._cache.close()
 
@@ -311,7 +311,7 @@ class AsyncOrchestrator:
         answerable: bool,
         live: Live | None = None,
     ) -> Handle:
-        self._place.enter()
+        self._home.enter()
         request, own = self._taken(given, fields)
         live = own if live is None else live
         if plan is not None:
@@ -508,3 +508,56 @@ class AsyncOrchestrator:
         request would raise.
         """
         return self._briefs.brief(*self._taken(request, fields), planned=planned)
+
+
+class Home:
+    """The process and the event loop of one orchestrator: where it may be used, with workers that no other one has."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def same_process(self) -> bool:
+        """Whether this is the process that it was made in."""
+        return os.getpid() == self._process
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether this is another process, or another event loop than the one that it was started on."""
+        return not self.same_process or self._loop not in (None, asyncio.get_running_loop())
+
+    def enter(self) -> None:
+        """Demand to be where it was started; the first time decides. Raises `UsageError`."""
+        if not self.same_process:
+            raise UsageError(
+                "this orchestrator was made before this process was forked, and its event loop runs in the other one: "
+                "make one in this process, or start processes with multiprocessing's `spawn`"
+            )
+        if self.elsewhere:
+            raise UsageError(
+                "this orchestrator was started on another event loop (each `asyncio.run` makes a new one): make one "
+                "inside each, or use `Orchestrator`, which has a loop of its own"
+            )
+        self._loop = asyncio.get_running_loop()
+
+    def leave(self) -> None:
+        """Give its workers free for others."""
+        for worker in [each for each, home in _EMPLOYED.items() if home() is self]:
+            del _EMPLOYED[worker]
+
+
+_EMPLOYED: dict[int, weakref.ref[Home]] = {}
+"""By the identity of a worker: who has it. An orchestrator that is forgotten unclosed takes its workers with it."""
+
+
+def _employ(worker: Worker, home: Home) -> None:
+    """Note that an orchestrator has a worker. Raises `UsageError` if another one has: the numbers of attempts of two
+    would be taken for one another's."""
+    known = _EMPLOYED.get(id(worker))
+    other = known() if known is not None else None
+    if other is not None and other is not home:
+        raise UsageError(
+            f"the worker {worker.name!r} works for another orchestrator, which is not closed: give each its own"
+        )
+    _EMPLOYED[id(worker)] = weakref.ref(home)

@@ -258,7 +258,8 @@ class Handle:
             answer = await asyncio.to_thread(self._read, *given) if large else self._read(*given)
         finally:
             self._driver.ended(self.run)
-        answer = typed(answer, self._form)
+        if self._form is not None:
+            answer = typed(answer, self._form)
         if self._news is not None:
             self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
         return answer

@@ -180,7 +180,8 @@ class Driver:
     def admit(self) -> None:
         """Raise `Overloaded` if so many runs wait that no other is taken."""
         coming = max(0, len(self._waiting) - len(self.machine.runs))
-        self.admission.check(self.machine, self.now(), coming)
+        if self.admission.most is not None:
+            self.admission.check(self.machine, self.now(), coming)
 
     def submit(self, event: Submitted) -> asyncio.Future[Ended]:
         """Hand in a run and return the future of its end."""
@@ -471,7 +472,8 @@ class Driver:
                     self._wake.cancel()
                 self._wake = self._loop.call_at(action.at, self._tick)
             case Finish():
-                self.admission.ended(self.now())
+                if self.admission.most is not None:
+                    self.admission.ended(self.now())
                 self.expander.forget(action.run)
                 self._contexts.pop(action.run, None)
                 self._audience.forget(action.run)

@@ -89,7 +89,9 @@ class Expander:
         except RAISED as error:
             raise _of_planner(planner, "start", error) from error
         self._runs[run] = _Open(planner, brief)
-        return Submitted(at=at, run=run, request=brief.request, plan=self._revise(forms.with_form(plan, brief), brief))
+        if brief.request.output is not None:
+            plan = forms.with_form(plan, brief.request.output)
+        return Submitted(at=at, run=run, request=brief.request, plan=self._revise(plan, brief))
 
     def heard(self, machine: Machine, at: float) -> list[Event]:
         """Tell flows which of their steps ended in the last `Machine.handle`, and return what they want."""

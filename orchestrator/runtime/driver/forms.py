@@ -38,10 +38,9 @@ def check_schema(form: Form) -> None:
         raise FieldError(f"output is no JSON schema: {error.message[:200]}") from None
 
 
-def with_form(plan: Plan, brief: Brief) -> Plan:
-    """Return a planner's first plan with the step that reads its output, where the request has a form."""
-    form = brief.request.output
-    if form is None or plan.output is None:
+def with_form(plan: Plan, form: Form) -> Plan:
+    """Return a planner's first plan with the step that reads its output by a form."""
+    if plan.output is None:
         return plan
     steps = {step.name: step for step in plan.steps}
     output = steps.get(plan.output)

@@ -8,7 +8,7 @@ import logging
 import httpx
 import pytest
 
-from plait.apps.serve.audit import JsonLines
+from plait.apps.serve.command import JsonLines
 from plait.apps.serve.settings import Settings, Tenant
 from plait.apps.serve.tenants import Tenants, hashed, new_key
 from plait.core.errors import FieldError

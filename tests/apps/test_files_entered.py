@@ -1,0 +1,79 @@
+"""How many files of ours one request enters: a reader who follows it has to open so many. Lower the limits with each
+file that goes; raise none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import httpx
+import pytest
+
+import plait
+from plait import AsyncOrchestrator
+from plait.workers.scripted import Reply, Scripted
+
+OURS = Path(plait.__file__).parent
+BY_SDK = 51
+BY_SERVER = 61
+
+
+async def entered(work: Callable[[], Awaitable[object]]) -> list[str]:
+    """Return the files of ours in which a function is called while something is done."""
+    files: set[str] = set()
+
+    def look(frame: FrameType, event: str, arg: object) -> None:
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
+    sys.setprofile(look)
+    try:
+        await work()
+    finally:
+        sys.setprofile(None)
+    return sorted(str(Path(each).relative_to(OURS)) for each in files if Path(each).is_relative_to(OURS))
+
+
+def worker() -> Scripted:
+    return Scripted([Reply(text="answer: 4")])
+
+
+def within(files: list[str], limit: int) -> None:
+    if len(files) > limit:
+        pytest.fail(f"a request enters {len(files)} files, and {limit} are the most:\n" + "\n".join(files))
+    assert len(files) == limit, f"it enters {len(files)} files now: lower the limit to that"
+
+
+async def test_by_the_sdk() -> None:
+    async with AsyncOrchestrator(workers=[worker()], journal="off") as orchestrator:
+
+        async def ask() -> None:
+            assert (await orchestrator.run("What is 2 + 2?", planner="single")).answer == "4"
+
+        await ask()  # what is imported and made once is no part of a request
+        within(await entered(ask), BY_SDK)
+
+
+async def test_by_the_server() -> None:
+    pytest.importorskip("starlette")
+    from plait.apps.serve.app import build
+    from plait.apps.serve.service import Service
+    from plait.apps.serve.settings import Settings
+    from plait.runtime.client.config import Config
+
+    workers = [worker()]
+    service = Service(AsyncOrchestrator(config=Config(journal="off"), workers=workers), Settings(), workers)
+    app: Any = build(service)
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://plait") as client:
+
+            async def ask() -> None:
+                body = {"model": "plait/single", "messages": [{"role": "user", "content": "What is 2 + 2?"}]}
+                answer = await client.post("/v1/chat/completions", json=body)
+                assert answer.json()["choices"][0]["message"]["content"] == "answer: 4"
+
+            await ask()
+            within(await entered(ask), BY_SERVER)
