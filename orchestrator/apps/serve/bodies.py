@@ -1,5 +1,8 @@
-"""The bodies of requests: what OpenAI's clients send, checked, and the `Request` that each makes. The planner, policies and
-model stand in the name of its model, or in its field `plait`. What cannot be honoured is refused by its name."""
+"""The bodies of requests: what OpenAI's clients send, checked, and the `Request` that each makes.
+
+Planner, policies and model stand in the name of a body's model, or in its field `plait`. What cannot be honoured is
+refused by its name.
+"""
 
 from __future__ import annotations
 
