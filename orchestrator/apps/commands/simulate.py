@@ -125,8 +125,7 @@ def simulate(
     times = _times(runs, rate, burstiness, arrivals, brief.request.seed)
     if die is not None and engines == 1:
         raise UsageError("the only engine would die and nothing would be left: give `--engines 2` or more with `--die`")
-    variants = list(policies or _DEFAULT)
-    _refuse_doubles(variants)
+    _refuse_doubles(variants := list(policies or _DEFAULT))
     known = _profile(profile, config.model) if decode_rate is None else None
     rates: dict[str, Any] = {} if decode_rate is None else {"decode_rate": decode_rate}
     # news of tokens serves nothing but going on after a loss; of many runs it would cost the most
