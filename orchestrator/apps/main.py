@@ -172,7 +172,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raise what the words of a command get wrong (its name, an option, a number), and run nothing."""
+    """Parse a command line without running it; raise the first usage error."""
     if not {"-h", "--help", "--version"} & set(words):
         group = build()
         context = typer.Context(group, info_name="plait")

@@ -222,7 +222,7 @@ def _limit(run: Steerable, name: str, value: str) -> None:
 
 
 def limit_of(name: str, value: str) -> float | None:
-    """Return the limit of a run's budget that a word means, `None` for `none`. Raises `UsageError`, `FieldError`."""
+    """Parse the value of one limit of a budget; `none` removes the limit. Raises `UsageError`, `FieldError`."""
     known = [each for each in Budget.model_fields if each != "strict"]
     if name not in known:
         raise UsageError(

@@ -124,7 +124,7 @@ class Host(Protocol):
         ...
 
     def read(self, awaited: Awaited[object]) -> None:
-        """Take note that what came of something is read."""
+        """Mark a result as observed, so that its failure is not reported again."""
         ...
 
     def now(self) -> float:

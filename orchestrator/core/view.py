@@ -396,9 +396,9 @@ class View(Protocol):
         ...
 
     def peers(self, step: StepView) -> Sequence[Ended]:
-        """Return seconds, tokens and workers of the latest steps like one that ended in a value, of all runs, the
-        oldest first: those of its template (`core.lengths`), model, limit of tokens and place (at the beginning of a
-        context or not), or where there are few, of any template; for a call those of the same tool."""
+        """Return seconds, tokens and worker of recent steps like this one, of all runs, the oldest first: of the same
+        template (`core.lengths`), model, limit of tokens and place in a context (at its beginning or not); where those
+        are few, of any template. For a call: of the same tool."""
         ...
 
     def expected_tokens(self, step: StepView, share: float = QUANTILE) -> float:

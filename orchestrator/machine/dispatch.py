@@ -64,12 +64,12 @@ class Dispatcher:
     def _fill(self) -> None:
         """Send out ready steps until no slot is free or no step may start."""
         slots, take = self._slots, self._queue.take
-        if slots.stirred:
+        if slots.stirred:  # the first behind each name only: the next is asked when that one has started
             for run in slots.stirred.values():
                 for behind in list(run.held.heaps):
                     slots.ask_next(run.held, behind)
             slots.stirred.clear()
-        if self.orders is not None:
+        if self.orders is not None:  # a replay: what was decided then, and not what would be now
             self.follow(hedges=False)
             return
         while True:
@@ -90,7 +90,7 @@ class Dispatcher:
         account = node.account
         answer: budgets.Grant | budgets.Wait | budgets.Refusal | None
         if account is None and node.lane == "call":
-            answer = budgets.CALL
+            answer = budgets.CALL  # a call without a budget asks for nothing: thousands of them need not be weighed
         else:
             answer = self._admit(node, worker)
             if answer is None:
@@ -100,17 +100,20 @@ class Dispatcher:
             if run.placers:
                 place = self._place(node, worker)
                 if isinstance(place, Hold):
+                    # Behind a worker that runs something it is asked again when that ends; a worker that runs nothing
+                    # gives no such occasion, so it waits for news of its run.
                     busy = self._records.workers.get(place.worker)
                     if busy is not None and busy.up and busy.running:
                         self._block(node, "policy", busy.held, "", place.reason)
                         return
                     self._block(node, "policy", run.held, place.behind, place.reason)
-                    self.holding[run.id] = run
+                    self.holding[run.id] = run  # so that one starts regardless when nothing else of it moves
                     return
                 chosen, reason = place
                 if node.ended:  # a policy that raised while it was asked has ended the run
                     return
                 if chosen is not worker and account is not None:
+                    # Another worker may cost more, or not report tokens: then the step stays where it has been granted.
                     there = self._admit(node, chosen)
                     if isinstance(there, budgets.Grant):
                         worker, answer = chosen, there
@@ -133,7 +136,7 @@ class Dispatcher:
             return budgets.admit(account, self.asks(node, worker, node.checkpoint), self._records.now)
         late = budgets.too_late(node)
         if late is not None:
-            return budgets.Refusal(late)
+            return budgets.Refusal(late)  # before its prompt is counted, which would cost a round for nothing
         known = len(node.checkpoint.ids) if node.checkpoint is not None else 0
         if account.prompts and node.id not in node.run.uncounted:
             size = budgets.prompt_size(node, worker, known, ask=True)
@@ -214,7 +217,7 @@ class Dispatcher:
                 answer = policy.place(subject, View(self._records, self._queue, subject, run.id))
                 if isinstance(answer, Hold):
                     if node is run.forced:
-                        continue
+                        continue  # policies may slow a run down and never stop it
                     return answer
                 name, reason = (answer.worker, answer.reason) if isinstance(answer, Place) else (answer, "")
                 worker = workers.get(name) if name is not None else None
@@ -255,6 +258,8 @@ class Dispatcher:
         if node is None or node.run is not run or node.attempt is None or node.hedged or run.paused:
             return
         step, first = node.step, node.attempt
+        # Twice is once too often for a call with side effects; and a reader that follows the text of one attempt cannot
+        # take back what it has made of it.
         if step.side_effects or (step.expands and step.op.kind == "think" and step.op.stream):
             return
         lane = node.lane
@@ -266,7 +271,7 @@ class Dispatcher:
             return
         checkpoint = first.checkpoint()
         grant = budgets.admit(node.account, self.asks(node, worker, checkpoint), self._records.now)
-        if isinstance(grant, budgets.Grant) and not grant.short:
+        if isinstance(grant, budgets.Grant) and not grant.short:  # cut short it could only end in less than the first
             node.hedged = True
             node.hedge = self._slots.begin(node, worker, grant, checkpoint, first.priority, wish.reason)
 

@@ -106,7 +106,7 @@ class Figures:
         return len(ids) if self.continues or fewer else 0
 
     def length(self, result: Result) -> int:
-        """Return how many tokens its result has, those that it went on from included."""
+        """Return the tokens of the result, those of an earlier attempt that this one continued included."""
         before = len(self.resumed_from.ids) if self.resumed_from is not None else 0
         return before + max(result.usage.completion + result.usage.reused, self.tokens)
 
@@ -281,7 +281,7 @@ class ServiceCounter:
         return due - used
 
     def end(self, usage: Usage, told: int, due: int) -> None:
-        """Count the end of an attempt, of which `told` tokens have been counted and `due` units were still expected."""
+        """Record an ended attempt. `told`: tokens already charged. `due`: units still reserved for it."""
         self.due -= due
         self.served += GENERATED * max(0, usage.completion - told) + max(0, usage.prompt - usage.cached)
         self.units += GENERATED * max(told, usage.completion) + max(0, usage.prompt - usage.cached)

@@ -79,6 +79,8 @@ class Slots:
 
     def stop(self, attempt: Attempt, cause: Cause, about: str = "") -> None:
         """Ask a worker to stop an attempt, which is no longer its step's from now on."""
+        # The slot is not free yet: the worker may generate on until it has heard. But one that never answers must not
+        # keep it for ever, hence the timer.
         attempt.state = "stopping"
         attempt.leave()
         self.timers.add(self._records.now + self.cancel_timeout, "cancel", attempt)
@@ -123,7 +125,7 @@ class Slots:
             usage = usage.model_copy(update={"completion": attempt.tokens})
         attempt.state = "gone"
         del self._records.attempts[attempt.id]
-        if node.attempt is attempt:
+        if node.attempt is attempt:  # with two, the other one takes its place
             node.attempt, node.hedge = node.hedge, None
         elif node.hedge is attempt:
             node.hedge = None
@@ -150,7 +152,7 @@ class Slots:
         if run.held.heaps:
             self.stirred[run.id] = run
         if run.live == 0:
-            self.closing.append(run)
+            self.closing.append(run)  # a run finishes only when nothing of it generates any more: its usage is whole
 
     def won(self, attempt: Attempt, result: Result) -> Result:
         """Take note of the attempt that gave its step a value, and stop the other one.

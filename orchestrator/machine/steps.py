@@ -79,7 +79,7 @@ class Steps:
             try:
                 subject = StepView(node)
                 rank = policy.rank(subject, View(self._records, self._queue, subject, run.id))
-                node.rank += tuple(map(float, rank))
+                node.rank += tuple(map(float, rank))  # one after the other: a later policy only breaks ties
             except RAISED as error:
                 self.break_run(run, policy, error)
                 return False
@@ -109,6 +109,7 @@ class Steps:
         if node.ended:
             return
         if not self._slots.stop_all(node, cause, about):
+            # No worker has it, so nobody else would tell those who watch that it is over.
             self._records.actions.append(Cancel(node.id, cause=cause, about=about))
         node.move(CANCELLED, self._records, sentence(cause, about), cause)
         self.ended.append(node)
@@ -131,7 +132,7 @@ class Steps:
         elif checkpoint is not None and (node.checkpoint is None or len(checkpoint.ids) > len(node.checkpoint.ids)):
             node.checkpoint = checkpoint
         if node.attempt is not None:
-            return
+            return  # its other attempt goes on: the failure of one of two is no event for the step
         if node.inner is not None:  # patches to the failed attempt are void
             for each in node.inner.names.values():
                 self.cancel(each, "retried", node.id)
@@ -142,6 +143,8 @@ class Steps:
             case delay:
                 self.move(node, WAITING, f"try {node.tries}: {failure.kind}: {failure.message}")
                 if failure.lost:
+                    # A loss says nothing about the step, so it goes again at once; after a failure it waits, for the
+                    # cause may pass.
                     node.lost += 1
                     node.interrupted += failure.kind == Interrupted.__name__
                     self.ready(node)
@@ -161,7 +164,7 @@ class Steps:
         run, scope, done = node.run, node.scope, node.state is DONE
         for each in node.dependants:
             if each.ended or each.released:
-                continue
+                continue  # a released join has its verdict, and what its branches do is of no account
             each.pending -= 1
             if each.merge is not None:
                 if each.untallied is not None:
@@ -169,7 +172,7 @@ class Steps:
                 if done:
                     each.branches_done += 1
                     if each.waits_for_all and each.pending:
-                        continue
+                        continue  # nothing can come of it before the last branch, unless one fails
                 elif node.state is FAILED:
                     each.branches_failed += 1
                 self.judge(each, arrived=done)
@@ -177,11 +180,12 @@ class Steps:
                 self.end_like(each, node)
             elif each.pending == 0:
                 self.ready(each)
-        if not node.released:
+        if not node.released:  # else it let go of them when it had its verdict
             for dep in node.deps:
                 if not dep.ended:
                     self.release(dep)
         if node.account is not None and node.last_move[2] == "ready":
+            # It never began, so no attempt of it will be over and free what it had kept others from.
             self._slots.ask_others(node)
         node.blocked = None
         if run.held.heaps:
@@ -189,7 +193,7 @@ class Steps:
         if node.inner is not None:
             for each in node.inner.names.values():
                 self.cancel(each, "owner-ended", node.id)
-        if scope.output is node and not scope.open:
+        if scope.output is node and not scope.open:  # a patch to come may name another output
             self.output_ended(scope, node)
 
     def release(self, node: Node) -> None:
@@ -203,7 +207,7 @@ class Steps:
         self.move(node, EXPANDING)
         self._records.actions.append(Expand(node.id, node.generation, result=result))
         waiters, node.own_waiters = node.own_waiters or (), None
-        for waiter in waiters:
+        for waiter in waiters:  # they read the text that it generated itself, which is whole now
             waiter.pending -= 1
             if waiter.pending == 0 and not waiter.ended:
                 self.ready(waiter)
@@ -215,7 +219,7 @@ class Steps:
             self._slots.closing.append(scope.run)
             return
         if owner.state is not EXPANDED:
-            return
+            return  # its reader has not closed yet; when it does, this is asked again
         owner.limited = owner.limited or output.limited
         if output.result is not None:
             path = output.path if _is_flow(owner) else max(output.path, owner.path_own)
@@ -263,7 +267,7 @@ class Steps:
         if not node.step.expands and result.patch is None:
             self.done(node, result, node.path_own)
             return
-        node.released = True
+        node.released = True  # before its branches end by this: they would be counted
         self.expand(node, result)
         for dep in node.deps:
             if not dep.ended:
@@ -277,7 +281,7 @@ class Steps:
 
     def break_with(self, run: Run, failure: Failure) -> None:
         """End a run with the failure of a policy, unless one has ended it already."""
-        if run.broken is None:
+        if run.broken is None:  # the first cause is the one to tell: later ones may follow from it
             run.broken = failure
             self.cancel_all(run, "broken", failure.message)
 

@@ -85,8 +85,7 @@ class Reading:
         return tuple(self.ids) if self.prompt_ids and len(self.ids) == self.count + self._past else ()
 
     def take_up(self, prompt_ids: Sequence[int], past: Sequence[int], text: str, shown: int) -> None:
-        """Begin after the ids that another attempt had generated, with their text. The reader of the deltas has seen
-        `shown` characters of it."""
+        """Resume a lost attempt: start behind its token ids; `shown` characters of their text were streamed already."""
         self.prompt_ids, self.ids, self._past, self._tells = list(prompt_ids), list(past), len(past), True
         self.go_on(text, shown)
 

@@ -40,8 +40,7 @@ class Jobs:
         self._handles: dict[str, Handle] = {}
 
     async def solve(self, question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> Handle:
-        """Start a run of a question. What is left out is as the server was started. Raises `PlaitError` for what cannot
-        be."""
+        """Start a run; options that are not given are the server's. Raises `PlaitError` for an invalid request."""
         if not question.strip():
             raise UsageError("the question is empty: say what is asked")
         return await self._submit(question, planner=planner or None, n=n or None, tokens=self._least(max_tokens))

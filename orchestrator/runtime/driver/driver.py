@@ -326,7 +326,7 @@ class Driver:
                 event = inbox.popleft()
                 runs = self._runs_of(event) if self._audience else ()
                 if self._is_large(event):
-                    self._write_urgent()
+                    self._write_urgent()  # who waits for a run that has ended is told before this, which takes long
                     handled = self._loop.run_in_executor(None, self._handle_large, event)
                     yield handled
                     actions = handled.result()
@@ -336,6 +336,7 @@ class Driver:
                 if isinstance(event, Succeeded | Failed | Stopped):
                     self._runs.pop(event.attempt, None)
                 if self._audience:
+                    # What has happened to an adopted run stands in the other journal; here its steps only begin.
                     seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
                     self._audience.tell(seen, runs, actions)
                 for action in actions:
@@ -350,6 +351,7 @@ class Driver:
                     yield "turn"
                     until = perf_counter() + SLICE
             self._write_urgent()
+            # The rest is not waited for by anybody, so it is written together a little later.
             if self._flush is None and self.recorder.active:
                 self._flush = self._loop.call_later(KEEP, self._write)
             yield None
@@ -365,7 +367,7 @@ class Driver:
             return self._take_over(event)
         if self.recorder.idle:
             return self.machine.handle(event)
-        entry = self.recorder.take_one(event)
+        entry = self.recorder.take_one(event)  # first: whatever the machine makes of it, a replay has it
         actions = self.machine.handle(event)
         self.recorder.acted(entry, actions, self.machine.refused)
         return actions

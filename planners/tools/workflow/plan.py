@@ -290,7 +290,7 @@ def _short(value: JsonValue) -> str:
 
 def repaired(plan: Workflow, said: JsonValue, faults: Sequence[Fault]) -> Workflow | None:
     """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only nodes that have a fault
-    are replaced; one that could not be read is added. `None` if nothing was said that could be done."""
+    are replaced; nodes that could not be read are added. `None` if the reply holds no repair that applies."""
     if not isinstance(said, dict):
         return None
     if isinstance(said.get("steps"), list):  # all anew

@@ -59,7 +59,7 @@ class Container(Local):
         return "/work"
 
     def started_as(self) -> dict[str, Any]:
-        """Return nothing: the program that makes containers needs its own user and environment."""
+        """Return no wrapper: what makes containers has to run as the calling user, in that user's environment."""
         return {}
 
     def limited(self, limits: Limits) -> dict[str, int]:
