@@ -44,8 +44,7 @@ def simulate(
         typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to compare; `+` puts several into one run."),
     ] = None,
     runs: Annotated[
-        int | None,
-        typer.Option(min=1, help="So many runs of it share the engines.", rich_help_panel=_WORKLOAD),
+        int | None, typer.Option(min=1, help="So many runs of it share the engines.", rich_help_panel=_WORKLOAD)
     ] = None,
     rate: Annotated[
         float | None,
@@ -88,10 +87,7 @@ def simulate(
     vary: Annotated[
         float | None,
         typer.Option(
-            min=0.01,
-            max=1.0,
-            metavar="SHARE",
-            rich_help_panel=_CLUSTER,
+            min=0.01, max=1.0, metavar="SHARE", rich_help_panel=_CLUSTER,
             help="Draw lengths around this share of what a step may generate; left out, all of it.",
         ),
     ] = None,

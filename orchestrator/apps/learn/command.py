@@ -27,9 +27,8 @@ from ..common.output import Output, opened
 from ..common.session import Session, opened_session
 from ..rollouts.capture import Capture
 from ..rollouts.export import Left, export
-from .declared import Declared, versions_of
 from .improve import Round, Tried, improve
-from .learnable import Values, Versions, applied
+from .learnable import Declared, Values, Versions, applied, versions_of
 from .reflect import lesson
 from .strategies import count, portfolio
 

@@ -7,9 +7,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, ValidationError, model_validator
+import typer
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
 from ...core.errors import ConfigError, UsageError
 from ...core.messages import explain, json_path
@@ -18,9 +19,13 @@ from ...core.values import Frozen
 from ...runtime.plugins.spec import with_option
 from ..common.files import write_private
 
-__all__ = ["Learnable", "Values", "Version", "Versions", "applied"]
+__all__ = ["Declared", "Learnable", "Values", "Version", "Versions", "applied", "versions_of"]
 
 Values = dict[str, JsonValue]
+Declared = Annotated[
+    Path,
+    typer.Argument(metavar="LEARN.json", help="What may be learned: a list of declared values; versions beside it."),
+]
 
 
 class Learnable(Frozen):
@@ -166,3 +171,15 @@ class Versions:
 
 def _text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def versions_of(declared: Path) -> Versions:
+    """Return the versions of declared values. Raises `ConfigError` for a file that declares none."""
+    try:
+        learnables = TypeAdapter(list[Learnable]).validate_json(declared.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{declared} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        raise ConfigError(f"{declared}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
+    return Versions(declared.with_name(f"{declared.stem}.versions.json"), learnables)

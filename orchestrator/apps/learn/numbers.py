@@ -19,7 +19,7 @@ from ..common.options import Json
 from ..common.output import opened
 from ..rollouts.capture import captured
 from ..rollouts.export import Left
-from .declared import Declared, versions_of
+from .learnable import Declared, versions_of
 from .replay import Drawn, Ran, Replay, drawn, learn
 
 __all__ = ["numbers"]

@@ -74,7 +74,7 @@ def test_every_command_is_listed_and_explained(talk):
     from plait.apps.repl.commands import COMMANDS
 
     done = talk("/help", *(f"/help {name}" for name in COMMANDS))
-    for name in "plan run branches why prune pause resume budget model planner policy trace replay save load".split():
+    for name in "plan run branches why prune pause resume budget model planner policy view replay save load".split():
         assert name in COMMANDS
     for command in COMMANDS.values():
         assert f"/{command.name}" in done.out
@@ -179,7 +179,7 @@ def test_settings_are_shown_and_changed(talk):
         ("/pause", "nothing runs"),
         ("/resume", "nothing runs"),
         ("/why", "nothing has been asked yet"),
-        ("/trace", "nothing has been asked yet"),
+        ("/view", "nothing has been asked yet"),
         ("/replay nowhere", "no journal nowhere"),
         ("/save", "needs a file"),
         ("/save talk.exe", ".md or .json"),
@@ -295,12 +295,12 @@ def test_clear_forgets(talk):
 
 
 def test_a_run_is_traced_and_replayed(talk, tmp_path, monkeypatch):
-    done = talk("q", "/replay", f"/trace --out {tmp_path / 'run.html'}")
+    done = talk("q", "/replay", f"/view --out {tmp_path / 'run.html'}")
     assert done.err == ""
     assert "identical: " in done.out
     assert "<html" in (tmp_path / "run.html").read_text()[:2000]
     monkeypatch.setenv("PLAIT_JOURNAL", "off")
-    off = talk("q", "/replay", "/trace")
+    off = talk("q", "/replay", "/view")
     assert off.err.count("nothing of this session is written down") == 2
 
 

@@ -1,4 +1,4 @@
-"""Commands of the REPL: trace, replay, history, save, load, clear, help, quit."""
+"""Commands of the REPL: view, replay, history, save, load, clear, help, quit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__: list[str] = []
 # -- what was recorded -----------------------------------------------------------------------------------------------
 
 
-@command("trace", "[RUN] [--out FILE.html] [--open]", "Write a run's picture as one HTML file.", "turn")
-async def _trace(repl: Repl, rest: str) -> None:
+@command("view", "[RUN] [--out FILE.html] [--open]", "Write a run's picture as one HTML file.", "turn")
+async def _view(repl: Repl, rest: str) -> None:
     flags, words = take_flags(rest, ("--open",))
     out: Path | None = None
     if "--out" in words:
@@ -39,7 +39,7 @@ async def _trace(repl: Repl, rest: str) -> None:
         out = path_of(name.strip("= "))
     turn = repl.turn_of(words.strip())
     if turn.answer is None:
-        raise UsageError("that run is not over: /trace it when it is")
+        raise UsageError("that run is not over: /view it when it is")
     journal, run = _recorded(repl, turn)
     trace = await asyncio.to_thread(read_trace, journal, Plugins(), run)
     out = out or Path(default_name(trace, ".html"))
