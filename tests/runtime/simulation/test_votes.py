@@ -69,8 +69,10 @@ class Played:
         rng.shuffle(names)
         self.merge = rng.choice(MERGES)
         options = {
-            "n": rng.randint(1, 9), "temperature": 1.0, "stream": True, "max_tokens": 64, "logprobs": 20,
-            "window": rng.choice([4, 8, 16]), "merge": Plugin.of(self.merge).model_dump(),
+            "n": rng.randint(1, 9),
+            "answer": {"temperature": 1.0, "stream": True, "max_tokens": 64, "logprobs": 20,
+                       "window": rng.choice([4, 8, 16])},
+            "merge": Plugin.of(self.merge).model_dump(),
             "early": self.merge == "majority" and rng.random() < 0.2,
         }  # fmt: skip
         self.early = bool(options["early"])
