@@ -96,7 +96,7 @@ def layers() -> list[Row]:
     """Return a row for each p: layers against a vote with as many tokens."""
     rows: list[Row] = []
     for p in (0.4, 0.55, 0.7, 0.85):
-        ours, spent = right(Layers(layers=3, n=3), p)
+        ours, spent = right(Layers(rounds=3, n=3), p)
         n = round(spent / ANSWER)
         n += n % 2 == 0
         voted, baseline = right(Sample(n=n, early=False, answer=Prompt(temperature=0.8)), p)
@@ -150,7 +150,7 @@ def board(count: int, claims: bool, lag: int, uneven: bool = False) -> tuple[flo
     seconds = tokens = twice = 0.0
     for seed in range(BOARDS):
         done: list[int] = []
-        planner = Blackboard(n=count, rounds=3 * ITEMS, step_tokens=2 * STEP, lag=lag)
+        planner = Blackboard(n=count, rounds=3 * ITEMS, step=Prompt(max_tokens=2 * STEP), lag=lag)
         hosts = [Host("host", decode_rate=STEP / 1.0, prefill_rate=1e9)]
         outcome = workers(claims, uneven, Random(seed), done)
         report = simulate(Request(text="Do all items.", seed=seed), planner=planner, hosts=hosts, outcome=outcome)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
 from plait.core.awaited import Line
 from plait.core.flow import Answerable, Context, Flow
+from plait.core.ops import Part
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import N, Rounds
 
 __all__ = ["Blackboard"]
 
 _CLAIM = re.compile(r"^[ \t>*-]*I take:(.*)$", re.IGNORECASE | re.MULTILINE)
 _ENDS = re.compile(r"\\boxed\{[^{}]+\}|\banswer\b[ \t]*:[ \t]*\S", re.IGNORECASE)
-_RULES = """
+_RULES = """{question}
 
 {count} workers solve this together. Each writes a step at a time to a common log that all read. Before you begin a \
 part, write a line `I take: …` with its name; never do a part that another worker has taken. When the whole is solved, \
@@ -27,7 +31,7 @@ write a line `answer: …`.
 class Blackboard(Flow):
     """Workers that see one another's steps, after Hogwild! inference (arXiv 2504.06261), over a normal engine.
 
-    In each round every worker writes at most `step_tokens` or one paragraph. Its prompt is the question, the log of all
+    In each round every worker writes a `step`, at most one paragraph. Its prompt is the question, the log of all
     workers, and its own steps that the log does not have yet. The log only grows, in the order of rounds and workers
     and not of arrival, so it is one cached prefix for all; a worker's own text moves into it. With `lag` 1 a worker
     goes on while the others' last step is still being written, and does more of what another is doing. Claims (`I take:
@@ -37,19 +41,15 @@ class Blackboard(Flow):
     each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 0.
     """
 
-    n: int = Field(default=2, ge=1)
-    """How many."""
-    rounds: int = Field(default=8, ge=1)
-    """Most steps of each."""
-    step_tokens: int = Field(default=128, ge=1)
-    """Most tokens of a step."""
+    step: Annotated[Prompt, Uses("question", "count")] = Prompt(max_tokens=128, temperature=0.7, stop=("\n\n",))
+    """A step. Its template, before the log, has `{question}` and `{count}`, the number of workers."""
+    answer: Annotated[Prompt, Uses()] = Prompt(max_tokens=64)
+    """The answer after the log, where no step has given it."""
+    n: N = 2
+    rounds: Rounds = 8
     lag: int = Field(default=0, ge=0)
     """Rounds by which the log that a worker reads is behind. 0: all wait for one another after each round. More spares
     the wait where steps differ much in length, and lets workers do the same thing twice."""
-    temperature: float = Field(default=0.7, ge=0.0)
-    """Of the steps."""
-    max_tokens: int = Field(default=64, ge=1)
-    """Most tokens of the answer, where no step has given it."""
 
     def size(self) -> int:
         """Return how many steps are under way at once: `lag` rounds are written before the first is read."""
@@ -58,7 +58,7 @@ class Blackboard(Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the workers write until one of them has the answer."""
         rows: list[list[Line]] = []
-        start = [question, _RULES.format(count=self.n)]
+        start = self.step.parts(_RULES, question=question, count=str(self.n))
         lag = min(self.lag, self.rounds)
         for number in range(self.rounds + lag):
             if number < self.rounds:
@@ -70,10 +70,10 @@ class Blackboard(Flow):
             found = next((step for step in rows[ended] if _ENDS.search(step.text)), None)
             if found is not None:
                 return ctx.answer(found, f"found by {found.step.label}", name="answer")
-        prompt = [*start, *_log(rows), "Write the line `answer: …` now."]
-        return ctx.think(prompt, name="finish", label="finish", max_tokens=self.max_tokens)
+        pieces = [*start, *_log(rows), *self.answer.parts("Write the line `answer: …` now.")]
+        return ctx.think(pieces, self.answer, name="finish", label="finish")
 
-    def _step(self, ctx: Context, start: Sequence[str], rows: Sequence[Sequence[Line]], worker: int) -> Line:
+    def _step(self, ctx: Context, start: Sequence[Part], rows: Sequence[Sequence[Line]], worker: int) -> Line:
         """Make a worker's next step: after the log, and its own steps that are not in it yet."""
         number, me = len(rows) + 1, f"worker-{worker + 1}"
         known = rows[: max(0, len(rows) - self.lag)]
@@ -82,11 +82,9 @@ class Blackboard(Flow):
         refused = "".join(f"(Refused: {each})\n\n" for each in _refused(known, worker))
         return ctx.think(
             [*start, *_log(known), *said, f"{refused}**{me} [{number}]:**"],
+            self.step,
             name=f"{me}-{number}",
             label=f"{me}, step {number}",
-            max_tokens=self.step_tokens,
-            temperature=self.temperature,
-            stop=("\n\n",),
             keep_stop=False,
         )
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.ops import Plugin
-from plait.core.vocabulary import OnePlugin
+from plait.core.ops import Part, Plugin
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import MergeOption, N, Rounds
 
 from .._shared.flips import Flips, agreed, table
 from .._shared.steps import visible
 
 __all__ = ["Debate"]
 
-_SEEN = "These are the answers of other agents:\n\n{answers}\n\nUse them as advice. {question}"
-_AGAIN = "Give your answer to the question again."
+_SEEN = """
+
+These are the answers of other agents:
+
+{answers}
+
+Use them as advice. Give your answer to the question again.
+"""
 
 
 class Debate(Flow):
@@ -33,27 +41,25 @@ class Debate(Flow):
     answer does not vote; it ends early. Defaults: 3 agents, 2 rounds, temperature 0.8.
     """
 
-    n: int = Field(default=3, ge=2)
-    """How many."""
-    rounds: int = Field(default=2, ge=1)
-    """Most rounds, the first answers included."""
+    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=0.8)
+    """The first answers. Their template has `{question}`. At temperature 0 all agents say the same."""
+    turn: Annotated[Prompt, Uses("answers")] = Prompt()
+    """An answer after reading those of the others, `{answers}`; what it leaves open is as `answer` has it."""
+    n: N = Field(default=3, ge=2)
+    rounds: Rounds = 2
     sparse: int | None = Field(default=None, ge=1)
     """How many of the others each one reads: its next neighbours in a ring. All by default."""
     hide_answers: bool = False
     """Show the others' arguments without the line that claims their answer, against conformity."""
     keep_first: bool = False
     """Let the first answers vote beside the last: they were given in private."""
-    merge: OnePlugin = Plugin(name="majority")
-    """How the answers become one."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Most tokens of one answer."""
-    temperature: float = Field(default=0.8, ge=0.0)
-    """0 makes all agents say the same."""
+    merge: MergeOption = Plugin(name="majority")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the agents answer, read and answer again, and vote."""
         task, flips = ctx.brief.task, list[Flips]()
-        first = await self._round(ctx, [self._ask(ctx, None, question, i, 1) for i in range(self.n)], [])
+        asks = self.answer.parts("{question}", question=question)
+        first = await self._round(ctx, [self._ask(ctx, None, asks, i, 1) for i in range(self.n)], [])
         lines = first
         for number in range(2, self.rounds + 1):
             before = [task.extract(each.line) if each is not None else None for each in lines]
@@ -72,15 +78,14 @@ class Debate(Flow):
         vote = ctx.join(voting, self.merge, tolerate="best-effort", name="vote")
         return ctx.answer(vote, table(flips), name="answer")
 
-    def _ask(self, ctx: Context, before: Line | None, prompt: str, agent: int, number: int) -> Line:
+    def _ask(self, ctx: Context, before: Line | None, pieces: Sequence[Part], agent: int, number: int) -> Line:
         think = ctx.think if before is None else before.think
         return think(
-            prompt,
+            pieces,
+            self.answer if before is None else self.turn.over(self.answer),
             name=f"agent-{agent + 1}-round-{number}",
             label=f"agent {agent + 1}, round {number}",
             chat=ctx.brief.task.chat(),
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
         )
 
     @staticmethod
@@ -96,14 +101,14 @@ class Debate(Flow):
             raise error if isinstance(error, StepFailed) else PlannerError("no agent has answered")
         return lines
 
-    def _seen(self, lines: Sequence[Line | None], agent: int) -> str:
+    def _seen(self, lines: Sequence[Line | None], agent: int) -> tuple[Part, ...]:
         """Return the message that shows an agent what the others said."""
         others = [lines[(agent + step) % len(lines)] for step in range(1, len(lines))]
         shown = [visible(each.text).strip() for each in others[: self.sparse] if each is not None]
         if self.hide_answers:
             shown = [_without_claim(each) for each in shown]
         answers = "\n\n".join(f"One agent: {each}" for each in shown)
-        return f"\n\n{_SEEN.format(answers=answers, question=_AGAIN)}\n"
+        return self.turn.parts(_SEEN, answers=answers)
 
 
 def _without_claim(text: str) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
 from plait.core.awaited import Line
 from plait.core.chat import Message
 from plait.core.flow import Answerable, Context, Flow
+from plait.core.ops import Text
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import N, Rounds
 
 from .._shared.flips import Flips, agreed, table
 from .._shared.steps import visible
@@ -31,28 +35,27 @@ class Layers(Flow):
     better than a mixture; compare with `sample` at the same number of calls before you choose it.
 
     Differs from the original: the answers of a layer run side by side and stand in a shuffled order, by the request's
-    seed; an answer that fails is left out; it ends early. Defaults: 3 layers with the aggregating one, 6 answers in a
+    seed; an answer that fails is left out; it ends early. Defaults: 3 rounds with the aggregating call, 6 answers in a
     layer, temperature 0.7, 512 tokens.
     """
 
-    layers: int = Field(default=3, ge=2)
-    """How many, the aggregating call included."""
-    n: int = Field(default=6, ge=1)
-    """Answers in a layer."""
+    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=0.7)
+    """The answers. Their template has `{question}`."""
+    turn: Annotated[Prompt, Uses("answers")] = Prompt()
+    """The message of the system with which the answers of a later layer read those before, `{answers}`; what it leaves
+    open is as `answer` has it."""
+    summary: Annotated[Prompt, Uses("answers")] = Prompt(temperature=0.0)
+    """The call that aggregates the last layer, in the same way."""
+    n: N = 6
+    rounds: Rounds = Field(default=3, ge=2)
     models: tuple[str, ...] = ()
-    """Names of the models, in turn; the worker's own by default."""
-    aggregator: str | None = None
-    """The model that aggregates."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Most tokens of one answer."""
-    temperature: float = Field(default=0.7, ge=0.0)
-    """Of the answers; the aggregating call is greedy."""
+    """Names of the models of a layer, in turn; that of the prompt by default."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have each layer read the one before, and aggregate."""
         task, flips = ctx.brief.task, list[Flips]()
         lines: list[Line] = []
-        for layer in range(1, self.layers):
+        for layer in range(1, self.rounds):
             before = [task.extract(each.line) for each in lines]
             asked = [self._ask(ctx, question, lines, layer, i) for i in range(self.n)]
             ended = await ctx.gather(*asked, return_exceptions=True)
@@ -64,7 +67,7 @@ class Layers(Flow):
             lines = done
             if agreed([task.extract(each.line) for each in lines], task):
                 return ctx.answer(lines[0], f"all {len(lines)} of layer {layer} agree; {table(flips)}", name="answer")
-        last = await self._ask(ctx, question, lines, self.layers, 0, last=True)
+        last = await self._ask(ctx, question, lines, self.rounds, 0, last=True)
         return ctx.answer(last, f"aggregated of {len(lines)}; {table(flips)}", name="answer")
 
     def _ask(
@@ -74,18 +77,22 @@ class Layers(Flow):
         shown = [visible(each.text).strip() for each in read]
         ctx.random.shuffle(shown)
         answers = "\n".join(f"{number}. {text}" for number, text in enumerate(shown, 1))
-        if read:
-            history.insert(0, Message(role="system", content=_REFERENCES.format(answers=answers)))
-        model = self.aggregator if last else self.models[place % len(self.models)] if self.models else None
         chat = ctx.brief.task.chat()
-        prompt = question if chat or not read else f"{_REFERENCES.format(answers=answers)}\n\n{question}"
+        own = self.summary if last else self.turn if read else self.answer
+        references = f"{own.text(_REFERENCES, answers=answers)}" if read else ""
+        if read:
+            history.insert(0, Message(role="system", content=references))
+        pieces = self.answer.parts("{question}", question=question)
+        if read and not chat:
+            pieces = (Text(text=f"{references}\n\n"), *pieces)
+        prompt = own.over(self.answer)
+        if self.models and not last:
+            prompt = prompt.model_copy(update={"model": self.models[place % len(self.models)]})
         return ctx.think(
+            pieces,
             prompt,
             name="aggregate" if last else f"layer-{layer}-{place + 1}",
             label="aggregate" if last else f"layer {layer}, answer {place + 1}",
             chat=chat,
             messages=history if chat else (),
-            model=model,
-            max_tokens=self.max_tokens,
-            temperature=0.0 if last else self.temperature,
         )

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Annotated, ClassVar
+
 from pydantic import Field
 
 from plait.core.flow import Answerable, Flow
-from plait.core.ops import Part, Plugin, Text
+from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
+from plait.core.planning import CallOptions
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Deadline, N, Reads, Settle
 
 from .._shared.drafts import Draft, block, drafts_of, histogram, shown, verified
 from .._shared.steps import Asker
 
 __all__ = ["ThinkSummarize"]
 
-_HEAD = """\
+_SUMMARY = """\
 {question}
 
 Several attempts at this were made independently of one another. Some may be wrong, some were stopped before their end.
 
-"""
-_TAIL = """\
-
+{drafts}
 {histogram}Compare the attempts, keep what holds, correct what does not, and write one complete and final answer to \
 the question. Do not mention the attempts.
 """
@@ -37,43 +40,31 @@ class ThinkSummarize(Flow):
     Differs from the paper, whose model is trained to think in tagged paths and whose engine lets the summary attend to
     their caches: here any model is asked in words for a synthesis of the paths' text (or, with `tags`, writes as that
     model was trained to). Do not expect the paper's figures. Tokens of stopped paths count as cancelled in the run's
-    usage. Defaults: 4 paths, temperature 0.8, at most `read_tokens` of paths read.
+    usage. Defaults: 4 paths, temperature 0.8, at most 4,096 tokens of paths read.
     """
 
-    n: int = Field(default=4, ge=1)
-    """Lines of thought; the paper has up to 8."""
+    answer_prompts: ClassVar[tuple[str, ...]] = ("summary",)
+
+    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=0.8, stream=True)
+    """The paths. Their template has `{question}`. With `stream` the text of stopped ones is read too."""
+    summary: Annotated[Prompt, Uses("question", "drafts", "histogram")] = Prompt(max_tokens=1024, temperature=0.0)
+    """The synthesis. Its template has `{question}`, `{drafts}`, and `{histogram}`, a count of their answers."""
+    n: N = 4
     quorum: int | None = Field(default=1, ge=1)
     """Finished paths after which the others are stopped; `null` waits for all. If too many fail, the synthesis reads
     the rest."""
-    keep_partial: bool = True
-    """Read the text of stopped paths too. Needs a worker that streams."""
-    deadline: float | None = Field(default=None, gt=0)
-    """Seconds after which the synthesis reads the paths as they are."""
-    path_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of a path."""
-    summary_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of the answer."""
-    read_tokens: int = Field(default=4096, ge=1)
-    """Most tokens of paths that the synthesis reads, shared evenly; longer paths lose their beginning."""
-    temperature: float = Field(default=0.8, ge=0.0)
-    """Of the paths; 0 is greedy and makes them all the same."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Sample from the most likely tokens that together have this probability."""
-    summary_temperature: float = Field(default=0.0, ge=0.0)
-    """Of the synthesis."""
+    deadline: Deadline = None
+    reads: Reads = Field(default=4096)
     tags: bool = False
     """Write for a model that was trained as ParaThinker: path i begins with `<think i>` and ends at `</think i>`, and
     the answer is the `<summary>` that follows all paths in the model's own turn. Its engine lets the summary attend to
     the paths' caches; here it reads their text again."""
-    settle: bool = True
-    """A path that the task's verifier finds right ends the run. No difference where the task has no verifier."""
-    stream: bool = False
-    """Send the synthesis's text while it is being written; the paths' always is if partial text is kept."""
+    settle: Settle = True
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the synthesis of the paths, or the path that makes it needless."""
         asker = Asker("think_summarize", ctx.brief)
-        partial = self.keep_partial and (self.quorum is not None or self.deadline is not None or self.settle)
+        partial = self.draft.stream and (self.quorum is not None or self.deadline is not None or self.settle)
         paths = {f"path-{i}": ctx.step(self._path(asker, i, partial)) for i in range(1, self.n + 1)}
         enough = None if self.quorum is None else min(self.quorum, self.n)
         read = await ctx.join(
@@ -97,40 +88,37 @@ class ThinkSummarize(Flow):
         return ctx.join([summary, *votes], merge, tolerate="best-effort", early=True, name="answer")
 
     def _path(self, asker: Asker, number: int, partial: bool) -> Step:
+        tagged: CallOptions = {"begin": f"<think {number}>", "stop": (f"</think {number}>",)} if self.tags else {}
         return asker.step(
             f"path-{number}",
-            asker.question,
-            max_tokens=self.path_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            begin=f"<think {number}>" if self.tags else "",
-            stop=(f"</think {number}>",) if self.tags else (),
+            self.draft.parts("{question}", question=asker.question),
+            self.draft,
             stream=partial,
             label=f"path {number} of {self.n}",
+            **tagged,
         )
 
     def _summary(self, asker: Asker, drafts: list[Draft]) -> Step:
         """Return the synthesis: a call that reads all paths, or (`tags`) the end of the turn in which they stand."""
-        prompt: str | tuple[Part, ...] = asker.question
-        begin = ""
+        tagged: CallOptions = {}
         if self.tags:
+            pieces = (Text(text=asker.question),)
             numbers = [draft.name.rpartition("-")[2] for draft in drafts]
-            texts = zip(numbers, shown(drafts, self.read_tokens), strict=True)
+            texts = zip(numbers, shown(drafts, self.reads), strict=True)
             begin = "".join(f"<think {i}>{text}</think {i}>\n" for i, text in texts) + "<summary>"
+            tagged = {"begin": begin, "stop": ("</summary>",)}
         else:
             counted = histogram([draft for draft in drafts if draft.done])
-            prompt = (
-                Text(text=_HEAD.format(question=asker.question)),
-                Text(text=block(drafts, self.read_tokens, "Attempt")),
-                Text(text=_TAIL.format(histogram=f"{counted}\n\n" if counted else "")),
+            pieces = self.summary.parts(
+                _SUMMARY,
+                question=asker.question,
+                drafts=block(drafts, self.reads, "Attempt"),
+                histogram=f"{counted}\n\n" if counted else "",
             )
         return asker.step(
             "summary",
-            prompt,
-            max_tokens=self.summary_tokens,
-            temperature=self.summary_temperature,
-            begin=begin,
-            stop=("</summary>",) if self.tags else (),
-            stream=self.stream,
+            pieces,
+            self.summary,
             label=f"{'summary' if self.tags else 'synthesis'} of {len(drafts)} paths",
+            **tagged,
         )

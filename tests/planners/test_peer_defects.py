@@ -169,7 +169,7 @@ async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
     [
         ("sample", {"n": 16}, 16),  # optillm and dspy: n calls one after another
         ("refine", {"rounds": "8x1"}, 8),  # its_hub's planning: approaches one after another
-        ("think_summarize", {"paths": 6, "quorum": None}, 6),
+        ("think_summarize", {"n": 6, "quorum": None}, 6),
         ("auto", {"split": "off"}, 4),
     ],
 )
@@ -194,7 +194,7 @@ async def test_tries_at_the_same_question_are_made_at_the_same_time(
 
 
 @pytest.mark.parametrize(
-    ("planner", "options"), [("sample", {"n": 5}), ("refine", {"rounds": "5x1"}), ("auto", {"probes": 5})]
+    ("planner", "options"), [("sample", {"n": 5}), ("refine", {"rounds": "5x1"}), ("auto", {"n": 5})]
 )
 async def test_one_failed_try_takes_no_other_with_it(planner: str, options: dict[str, Any]) -> None:
     """its_hub: a failed sample raises out of the whole batch and leaves the rest running."""

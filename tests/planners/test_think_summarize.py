@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.ops import Join, Think
 from plait.core.plan import Plan
+from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners._shared.drafts import Draft, block, drafts_of, histogram, ranked
 from plait.planners.votes.think_summarize import ThinkSummarize
@@ -35,7 +36,7 @@ def patch(records: list[dict[str, object]], **options: object) -> Plan:
 
 
 def test_the_first_plan_is_paths_and_a_first_to_finish_join() -> None:
-    plan = checked(made(ThinkSummarize(n=3, path_tokens=55), brief()))
+    plan = checked(made(ThinkSummarize(n=3, draft=Prompt(max_tokens=55)), brief()))
     assert [step.name for step in plan.steps] == ["path-1", "path-2", "path-3", "paths"]
     ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
     assert len({op.sampling.seed for op in ops}) == 3 and all(op.stream for op in ops)
@@ -52,9 +53,9 @@ def test_options_of_the_join() -> None:
         return op
 
     assert join(quorum=None, settle=False).merge.options == {"enough": None, "partial": False, "settle": False}
-    assert join(quorum=9, paths=4).merge.options["enough"] == 4
+    assert join(quorum=9, n=4).merge.options["enough"] == 4
     assert join(deadline=2.5).deadline == 2.5
-    assert join(keep_partial=False).merge.options["partial"] is False
+    assert join(draft={"stream": False}).merge.options["partial"] is False
 
 
 def test_the_synthesis_reads_finished_and_stopped_paths() -> None:
@@ -89,7 +90,7 @@ def test_whatever_paths_say_there_is_a_plan(paths: list[tuple[str, bool, bool | 
     records = [
         counted(f"path-{i}", text, done=done, verified=verified) for i, (text, done, verified) in enumerate(paths, 1)
     ]
-    plan = patch(records, read_tokens=20, paths=8)
+    plan = patch(records, reads=20, n=8)
     assert named(plan, "answer") is plan.steps[-1] and plan.output == "answer"
 
 
@@ -162,7 +163,7 @@ async def test_the_first_to_finish_stops_the_others_and_their_text_is_kept() -> 
         Reply(when=SYNTHESIS, text="Because. Answer: 42"),
         Reply(text="one two three four five Answer: 42", times=1, delay=0.1),
         Reply(text=slow, tokens_per_second=200),
-        options={"paths": 3},
+        options={"n": 3},
     )
     assert (answer.answer, answer.status) == ("42", "done")
     assert answer.why == "1 of 3 drafts and what 2 others had written; a synthesis"
