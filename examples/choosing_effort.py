@@ -4,6 +4,7 @@ a dearer planner. All models are scripted."""
 from __future__ import annotations
 
 from plait import Orchestrator
+from plait.core.prompt import Prompt
 from plait.planners.effort.by_complexity import ByComplexity
 from plait.planners.effort.scale import Scale
 from plait.planners.effort.ssr import SSR
@@ -42,8 +43,8 @@ def named(worker: Scripted) -> Scripted:
 
 
 def main() -> None:
-    step = SSR(draft="small", target="large", n=1, temperature=0, strategies=())
-    segment = Takeover(draft="small", target="large", n=1, temperature=0, tokens=7)
+    step = SSR(draft=Prompt(model="small", temperature=0), target=Prompt(model="large"), n=1, strategies=())
+    segment = Takeover(draft=Prompt(model="small", temperature=0, max_tokens=7), target=Prompt(model="large"), n=1)
     for planner in (step, segment):
         with Orchestrator(workers=[small(), large()]) as plait:
             answer = plait.run(QUESTION, planner=planner)
@@ -60,7 +61,7 @@ def main() -> None:
     )
     known = [(0.4, 1.0)] * 60 + [(0.6, 1.0)] * 40  # steps as difficult as that were done right at once
     with Orchestrator(workers=[planned]) as plait:
-        answer = plait.run(QUESTION, planner=Scale(outlines=1, records=tuple(known)))
+        answer = plait.run(QUESTION, planner=Scale(n=1, records=tuple(known)))
     print(f"Scale: {answer.answer} ({answer.why})")
 
     puzzle = Scripted(

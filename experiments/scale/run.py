@@ -41,14 +41,19 @@ __all__ = ["Row", "ask_all", "page_of", "records_of", "rows_of"]
 MODEL = Path(BUNDLED_MODEL).with_name("outline")
 SEED, CALIBRATION = 4711, 60
 FLOORS = (0.5, 0.7, 0.8, 0.9, 0.95)
-SCALE = {"outlines": 1, "temperature": 0.0, "easy_tokens": 16, "hard_tokens": 160, "outline_tokens": 256}
+SCALE = {
+    "n": 1,
+    "outline": {"temperature": 0.0, "max_tokens": 256},
+    "easy": {"temperature": 0.0, "max_tokens": 16},
+    "hard": {"temperature": 0.0, "max_tokens": 160},
+}
 _CALLS = re.compile(r"([a-h]) = (.*) \((easy|hard), (\d\.\d\d)\)")
 WAYS = ("at once", "in full", "vote of 4", "steps easy", *(f"scale {each:g}" for each in FLOORS), "steps hard")
 """Of the whole, and of its steps; `scale F` does a step the easy way where its chance to be right is at least F."""
 TIERS = {
     "at once": Plugin(name="single", options={"answer": {"begin": "no-thinking"}}),
     "in full": Plugin(name="single"),
-    "scale 0.9": Plugin(name="scale", options={"floor": 0.9}),
+    "scale 0.9": Plugin(name="scale", options={"threshold": 0.9}),
     "steps hard": Plugin(name="scale"),
 }
 """Those that a question may be given to, as the tables name them."""
@@ -85,13 +90,13 @@ def plugin_of(way: str, records: Sequence[tuple[float, float]]) -> Plugin:
             return Plugin(name="sample", options={"n": 4, "answer": {"temperature": 0.6, "max_tokens": 256}})
         case "steps easy" | "calibrate easy":  # a floor of 0 needs records only to be heeded
             told = [[each / 10, 1.0] for each in range(10)] * 10
-            return Plugin(name="scale", options={**SCALE, "records": told, "floor": 0.0})
+            return Plugin(name="scale", options={**SCALE, "records": told, "threshold": 0.0})
         case "steps hard":
             return Plugin(name="scale", options=SCALE)
         case _:
             assert kind == "scale"
             return Plugin(
-                name="scale", options={**SCALE, "records": [list(each) for each in records], "floor": float(level)}
+                name="scale", options={**SCALE, "records": [list(each) for each in records], "threshold": float(level)}
             )
 
 

@@ -131,20 +131,31 @@ class Row:
 def planner_of(condition: str, calibration: Sequence[Sequence[float]]) -> Planner:
     """Return the planner of a condition."""
     way, _, level = condition.partition(" ")
-    both = {"draft": DRAFT, "target": TARGET, "n": 1, "temperature": 0.0}
+    draft = {"model": DRAFT, "temperature": 0.0}
+    both = {"target": {"model": TARGET}, "n": 1}
     match way:
         case "draft" | "target":
             return Alone(model={"draft": DRAFT, "target": TARGET}[way])
         case "takeover" | "calibrate":
-            told = {"calibration": tuple(map(tuple, calibration))} if calibration else {}
-            scorer = {"scorer": "logprob", "tokens": TOKENS, "rounds": 40}
+            told = {"records": tuple(map(tuple, calibration))} if calibration else {}
+            scorer = {"scorer": "logprob", "draft": {**draft, "max_tokens": TOKENS}, "rounds": 40}
             return Takeover.model_validate({**both, **told, **scorer, "alpha": float(level)})
         case "random":
-            options = {"scorer": {"name": "experiments.takeover.run:Chance"}, "tokens": TOKENS, "rounds": 40}
-            return Takeover.model_validate({**both, **options, "alpha": 0.5, "floor": float(level)})
+            options = {
+                "scorer": {"name": "experiments.takeover.run:Chance"},
+                "draft": {**draft, "max_tokens": TOKENS},
+                "rounds": 40,
+            }
+            return Takeover.model_validate({**both, **options, "alpha": 0.5, "threshold": float(level)})
         case _:
-            options = {"scorer": "logprob", "stop": "\n", "max_tokens": 32, "steps": 40, "window": 4, "strategies": ()}
-            return SSR.model_validate({**both, **options, "tau": float(level)})
+            options = {
+                "scorer": "logprob",
+                "draft": {**draft, "stop": "\n", "max_tokens": 32},
+                "rounds": 40,
+                "window": 4,
+            }
+            options["strategies"] = ()
+            return SSR.model_validate({**both, **options, "threshold": float(level)})
 
 
 @asynccontextmanager

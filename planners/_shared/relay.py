@@ -9,6 +9,7 @@ from plait.core.awaited import Line, StepFailed
 from plait.core.flow import Context
 from plait.core.ops import Plugin
 from plait.core.planning import LineOptions
+from plait.core.prompt import Prompt
 from plait.core.search import Node, Scorer
 
 __all__ = ["Piece", "Relay"]
@@ -41,18 +42,20 @@ class Relay:
     target: str | None
     """A scorer that asks a model asks this one, unless its options name another."""
 
-    async def write(self, before: Piece | None, model: str | None, asked: LineOptions) -> Piece:
-        """Return the piece behind another by a model. It goes on token for token where the same model wrote the other;
-        else it reads the text so far. The text ends where the model ends it, where the task finds it complete, or
-        with a second blank piece in a row."""
-        asked = {**asked, "model": model}
+    async def write(self, before: Piece | None, prompt: Prompt, label: str) -> Piece:
+        """Return the piece behind another by the prompt's model. It goes on token for token where the same model wrote
+        the other; else it reads the text so far. The text ends where the model ends it, where the task finds it
+        complete, or with a second blank piece in a row."""
+        model, logprobs = prompt.model, max(self.logprobs, prompt.logprobs or 0)
+        asked: LineOptions = {"label": label, "logprobs": logprobs}
+        pieces = prompt.parts("{question}", question=self.question)
         text = "" if before is None else before.whole
         if before is not None and before.model == model:
-            line = before.line.think(**asked)
+            line = before.line.think((), prompt, **asked)
         elif text and self.ctx.brief.task.chat():
-            line = self.ctx.think(self.question, **{**asked, "chat": True, "begin": text})
+            line = self.ctx.think(pieces, prompt, **{**asked, "chat": True, "begin": text})
         else:
-            line = self.ctx.think([self.question, text] if text else self.question, **asked)
+            line = self.ctx.think([*pieces, text] if text else pieces, prompt, **asked)
         await line
         blank = not line.text.strip()
         text += line.text

@@ -7,16 +7,17 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, cast
+from typing import Annotated, ClassVar, cast
 
 from pydantic import Field
 
 from plait.core.awaited import Awaited, Joined, Line, Made, Pieces, StepFailed
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part as Piece, Text
-from plait.core.planning import LineOptions
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Most, N, Records, Threshold
 
-from .._shared.steps import NO_THINKING, shortened
+from .._shared.steps import shortened
 from .._shared.sub_problems import HARDEST, GraphText, Part
 
 __all__ = ["Scale", "isotonic"]
@@ -46,40 +47,36 @@ class Scale(Flow):
 
     Several outlines are drawn and the model picks one. Before a step is done it is asked, in one token, how difficult
     the step is, given the results that it builds on. Easy steps are answered at once (the thoughts are over before they
-    begin); hard ones are thought through (`hard`), voted on, or given to a stronger model. A last step answers the
-    question, and always counts as hard.
+    begin); hard ones are thought through, voted on (`votes`), or given to a stronger model (`hard.model`). A last step
+    answers the question, and always counts as hard.
 
-    Easy is a step whose difficulty has, by `records`, a chance of at least `floor` to be done right the easy way: an
-    isotonic fit of (difficulty, was it right). With fewer than 100 records difficulties mean nothing, and every step is
-    thought through; the paper's fixed threshold did most damage where it let too much pass.
+    Easy is a step whose difficulty has, by `records`, a chance of at least `threshold` to be done right the easy way:
+    an isotonic fit of (difficulty, was it right). With fewer than 100 records difficulties mean nothing, and every step
+    is thought through; the paper's fixed threshold did most damage where it let too much pass.
 
     Differs from the paper: steps form a graph, and those that need nothing of one another are done at the same time,
     where the paper does all in order; the difficulty is calibrated; an outline that cannot be read is left out, where
-    the code asks again for ever. Defaults: 4 outlines, temperature 0.6, a floor of 0.9.
+    the code asks again for ever. Defaults: 4 outlines, temperature 0.6, a threshold of 0.9.
     """
 
-    outlines: int = Field(default=4, ge=1, le=9)
-    """Outlines to pick from."""
-    most: int = Field(default=8, ge=2, le=100)
-    """Most steps of an outline."""
-    records: tuple[tuple[float, float], ...] = ()
-    """Of earlier steps: difficulty in [0, 1], and 1 where it was right when done the easy way, else 0."""
-    floor: float = Field(default=0.9, ge=0.0, le=1.0)
-    """Chance of being right from which a step is done the easy way."""
-    hard: Literal["think", "vote", "model"] = "think"
-    """How hard steps are done: one line of thought, a vote of `votes` lines, or one line of `model`."""
-    votes: int = Field(default=5, ge=2, le=64)
-    """Lines of a vote."""
-    model: str | None = None
-    """The stronger model."""
-    easy_tokens: int = Field(default=256, ge=1)
-    """Most tokens of an easy step."""
-    hard_tokens: int = Field(default=2048, ge=1)
-    """Most tokens of a hard one."""
-    outline_tokens: int = Field(default=512, ge=1)
-    """Most tokens of an outline."""
-    temperature: float = Field(default=0.6, ge=0.0)
-    """Of outlines and steps; 0 is greedy."""
+    answer_prompts: ClassVar[tuple[str, ...]] = ("hard",)
+
+    outline: Annotated[Prompt, Uses("question", "most")] = Prompt(max_tokens=512, temperature=0.6)
+    """An outline. Its template has `{question}` and `{most}`, the most steps."""
+    choice: Annotated[Prompt, Uses("question", "plans")] = Prompt()
+    """The question which of `{plans}` is best."""
+    difficulty: Annotated[Prompt, Uses()] = Prompt()
+    """The question how difficult a step is, in one digit, behind the step's own prompt."""
+    easy: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=256, temperature=0.6, begin="no-thinking")
+    """An easy step. Its template, behind the results that it builds on, has `{text}`, the step."""
+    hard: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=2048, temperature=0.6)
+    """A hard step, and the answer. Give it a stronger `model`, if there is one."""
+    n: N = Field(default=4, le=9)
+    most: Most = Field(default=8, ge=2, le=100)
+    records: Records = ()
+    threshold: Threshold = Field(default=0.9, ge=0.0, le=1.0)
+    votes: int = Field(default=1, ge=1, le=64)
+    """Lines of a hard step; more than one vote."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Pick an outline, do its steps as their needs allow, and answer."""
@@ -97,9 +94,8 @@ class Scale(Flow):
 
     async def _outline(self, ctx: Context, question: str) -> Mapping[int, Part]:
         """Return the steps of the outline that the model picks; empty if none can be read."""
-        asked: LineOptions = {"max_tokens": self.outline_tokens, "temperature": self.temperature}
-        prompt = _PLAN.format(question=question, most=self.most)
-        drawn = [ctx.think(prompt, **{**asked, "label": f"outline {i + 1}"}) for i in range(self.outlines)]
+        pieces = self.outline.parts(_PLAN, question=question, most=str(self.most))
+        drawn = [ctx.think(pieces, self.outline, label=f"outline {i + 1}") for i in range(self.n)]
         await ctx.gather(*drawn, return_exceptions=True)
         read: dict[str, Mapping[int, Part]] = {}
         for line in drawn:
@@ -115,7 +111,8 @@ class Scale(Flow):
             return read[found[0]] if found else {}
         numbers = [str(place) for place in range(1, len(found) + 1)]
         plans = "\n\n".join(f"Plan {number}\n{said}" for number, said in zip(numbers, found, strict=True))
-        pick = ctx.think(_PICK.format(question=question, plans=plans), labels=numbers, label="which plan?")
+        pieces = self.choice.parts(_PICK, question=question, plans=plans)
+        pick = ctx.think(pieces, self.choice, labels=numbers, label="which plan?")
         try:
             chances = (await pick).labels
         except StepFailed:
@@ -135,22 +132,23 @@ class Scale(Flow):
         """Do one step when those that it needs are done."""
         needs = [number for number in part.needs if number in before]
         results = [(await before[number])[0] for number in needs]
-        prompt = [*_known(question, [parts[number].text for number in needs], results), _OWN.format(text=part.text)]
+        known = _known(question, [parts[number].text for number in needs], results)
+        prompt = [*known, *self.easy.parts(_OWN, text=part.text)]
         difficulty = await self._difficulty(ctx, prompt, part) if tally.fit else 1.0
-        tally.easy += (easy := tally.chance(difficulty) >= self.floor)
+        tally.easy += (easy := tally.chance(difficulty) >= self.threshold)
         tally.hard += not easy
         label = f"{shortened(part.text)} ({'easy' if easy else 'hard'}, {difficulty:.2f})"
         if not easy:
-            return await self._hard(ctx, prompt, label)
-        begin = NO_THINKING if ctx.brief.task.chat() else ""
-        return await ctx.think(
-            prompt, begin=begin, max_tokens=self.easy_tokens, temperature=self.temperature, label=label
-        )
+            return await self._hard(ctx, [*known, *self.hard.parts(_OWN, text=part.text)], label)
+        chat = ctx.brief.task.chat()  # a text without roles has no turn that could begin
+        return await ctx.think(prompt, self.easy if chat else self.easy.model_copy(update={"begin": None}), label=label)
 
     async def _difficulty(self, ctx: Context, prompt: Sequence[str | Piece | Made[object]], part: Part) -> float:
         """Return the expected mark in [0, 1]; what the outline says where no mark can be had."""
         try:
-            line: Line = await ctx.think([*prompt, _DIFFICULT], labels=_DIGITS, label="how difficult?")
+            line: Line = await ctx.think(
+                [*prompt, *self.difficulty.parts(_DIFFICULT)], self.difficulty, labels=_DIGITS, label="how difficult?"
+            )
         except StepFailed:
             return (part.difficulty - 1) / (HARDEST - 1)
         shares = {int(digit): math.exp(logprob) for digit, logprob in line.labels.items()}
@@ -158,11 +156,10 @@ class Scale(Flow):
 
     async def _hard(self, ctx: Context, prompt: Pieces, label: str) -> Line | Joined:
         """Do a step with all effort."""
-        asked: LineOptions = {"max_tokens": self.hard_tokens, "temperature": self.temperature, "label": label}
-        if self.hard == "vote":
-            lines = [ctx.think(prompt, **asked) for _ in range(self.votes)]
-            return await ctx.join(lines, "majority", tolerate="best-effort", label=f"{label}: vote")
-        return await ctx.think(prompt, **{**asked, "model": self.model if self.hard == "model" else None})
+        lines = [ctx.think(prompt, self.hard, label=label) for _ in range(self.votes)]
+        if len(lines) == 1:
+            return await lines[0]
+        return await ctx.join(lines, "majority", tolerate="best-effort", label=f"{label}: vote")
 
 
 def _known(question: str, texts: Sequence[str], results: Sequence[Made[object]]) -> list[str | Piece | Made[object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
@@ -11,8 +12,8 @@ from plait.core.awaited import Made
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
-from plait.core.planning import LineOptions
-from plait.core.vocabulary import OnePlugin
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import MergeOption, N, Records, Rounds, Scorer, Threshold
 
 from .._shared.relay import Piece, Relay
 
@@ -25,15 +26,16 @@ Scores = tuple[tuple[float, ...], ...]
 class Takeover(Flow):
     """Asynchronous test-time scaling by rejection with a known rate (ATTS, arXiv 2509.15148).
 
-    Each of `n` chains goes round by round: the draft writes a segment of at most `tokens` tokens, the scorer scores it
+    Each of `n` chains goes round by round: the draft writes a segment, the scorer scores it
     with the target's eyes, and where it does badly the target writes the segment anew, from the place where the
     rejected one began. Chains do not wait for one another. A vote decides between their answers.
 
     A segment does badly where its p-value, `(1 + #{calibration scores <= its score}) / (m + 1)` over the m calibration
     scores of its round, is at most `alpha`. Where the calibration comes from the same distribution that is a share of
     `alpha` of all segments; later rounds differ, so calibration is kept by round, and `why` says what share it was.
-    Calibration scores come from runs on other requests with `alpha=0`: `answer.data["scores"]`. Without any, a segment
-    does badly where it scores less than `floor`.
+    Calibration scores come from runs on other requests with `alpha=0`: `answer.data["scores"]`. `records` holds
+    them, by round; rounds after the last use those of the last. Without any, a segment does badly where it scores less
+    than `threshold`.
 
     With `alpha=1` the target writes all, and the answer is the target's; with `alpha=0` the draft does.
 
@@ -43,34 +45,26 @@ class Takeover(Flow):
     engines do not read prompts' log-probabilities from their prefix cache. Defaults: 4 chains, 200 tokens, 30 rounds.
     """
 
-    draft: str | None = None
-    """Name of the model that drafts; by default any."""
-    target: str | None = None
-    """Name of the model that takes over; by default any."""
-    n: int = Field(default=4, ge=1, le=256)
-    """Chains."""
+    answer_prompts: ClassVar[tuple[str, ...]] = ()
+
+    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=200, temperature=0.8)
+    """A drafted segment, by the draft's `model`; by default any. Its template has `{question}`."""
+    target: Annotated[Prompt, Uses("question")] = Prompt()
+    """A segment that the target's `model` writes anew; what it leaves open is as `draft` has it."""
+    n: N = Field(default=4, le=256)
     alpha: float = Field(default=0.4, ge=0.0, le=1.0)
     """Share of the segments that the target takes over."""
-    calibration: Scores = ()
-    """Scores of drafted segments, by round; rounds after the last use those of the last."""
-    floor: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Without calibration: the score below which a segment is taken over."""
-    most: int | None = Field(default=None, ge=0)
+    records: Records = ()
+    threshold: Threshold = Field(default=0.5, ge=0.0, le=1.0)
+    takeovers: int | None = Field(default=None, ge=0)
     """Most take-overs of a chain; no limit by default."""
-    scorer: OnePlugin = Plugin(name="model")
-    """Scores segments in [0, 1]. `model` asks the target for a mark; `logprob` is the draft's own confidence."""
-    tokens: int = Field(default=200, ge=1)
-    """Most tokens of a segment."""
-    rounds: int = Field(default=30, ge=1, le=1000)
-    """Most segments of a chain."""
-    temperature: float = Field(default=0.8, ge=0.0)
-    """Of both models; 0 is greedy, and makes all chains the same."""
-    merge: OnePlugin = Plugin(name="majority")
-    """The merge of the chains."""
+    scorer: Scorer = Plugin(name="model")
+    rounds: Rounds = Field(default=30, le=1000)
+    merge: MergeOption = Plugin(name="majority")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write the chains side by side, and vote."""
-        relay, tally = Relay(ctx, question, self.scorer, self.target), Tally()
+        relay, tally = Relay(ctx, question, self.scorer, self.target.model), Tally()
         texts = await ctx.gather(
             *(self._chain(ctx, relay, tally, number) for number in range(1, self.n + 1)), return_exceptions=True
         )
@@ -87,10 +81,10 @@ class Takeover(Flow):
         last: Piece | None = None
         taken = 0
         for turn in range(self.rounds):
-            may = self.most is None or taken < self.most
+            may = self.takeovers is None or taken < self.takeovers
             piece: Piece | None = None
             if self.alpha < 1.0 or not may:
-                piece = await self._write(relay, last, self.draft, f"draft {number}, segment {turn + 1}")
+                piece = await relay.write(last, self.draft, f"draft {number}, segment {turn + 1}")
             if piece is not None and may:
                 score = await relay.score(piece)
                 bad = self.alpha > 0.0 and self._does_badly(score, turn)
@@ -98,7 +92,7 @@ class Takeover(Flow):
                 piece = None if bad else piece
             if piece is None:
                 taken += 1
-                piece = await self._write(relay, last, self.target, f"target {number}, segment {turn + 1}")
+                piece = await relay.write(last, self._target, f"target {number}, segment {turn + 1}")
             last = piece
             if piece.ended:
                 break
@@ -108,13 +102,14 @@ class Takeover(Flow):
     def _does_badly(self, score: float | None, turn: int) -> bool:
         if score is None:
             return True
-        if not self.calibration:
-            return score < self.floor
-        return p_value(score, self.calibration[min(turn, len(self.calibration) - 1)]) <= self.alpha
+        if not self.records:
+            return score < self.threshold
+        return p_value(score, self.records[min(turn, len(self.records) - 1)]) <= self.alpha
 
-    async def _write(self, relay: Relay, before: Piece | None, model: str | None, label: str) -> Piece:
-        asked: LineOptions = {"label": label, "max_tokens": self.tokens, "temperature": self.temperature}
-        return await relay.write(before, model, {**asked, "logprobs": relay.logprobs})
+    @property
+    def _target(self) -> Prompt:
+        # a model of its own or any: the draft's is not the target's
+        return self.target.over(self.draft).model_copy(update={"model": self.target.model})
 
 
 @dataclass(slots=True)

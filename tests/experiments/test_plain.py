@@ -20,7 +20,9 @@ from training.tables import vocab
 from training.tables.generate import Case
 
 FOLDERS = {name: Path(BUNDLED_MODEL).with_name(name) for name in (DRAFT, TARGET)}
-BOTH = {"draft": DRAFT, "target": TARGET, "n": 1, "temperature": 0.0, "scorer": {"name": "logprob"}}
+BOTH = {"target": {"model": TARGET}, "n": 1, "scorer": {"name": "logprob"}}
+SEGMENT = {"model": DRAFT, "temperature": 0.0, "max_tokens": 8}
+STEP = {"model": DRAFT, "temperature": 0.0, "stop": "\n", "max_tokens": 32}
 
 
 async def test_at_the_highest_threshold_the_text_is_the_targets_and_at_the_lowest_the_drafts() -> None:
@@ -34,13 +36,13 @@ async def test_at_the_highest_threshold_the_text_is_the_targets_and_at_the_lowes
         for name, folder in FOLDERS.items()
     }
     assert wanted[DRAFT] != wanted[TARGET]
-    lines = {"stop": "\n", "max_tokens": 32, "steps": 40, "strategies": ()}
+    lines = {"draft": STEP, "rounds": 40, "strategies": ()}
     cases = [
         (TARGET, Alone(model=TARGET)),
-        (TARGET, Takeover.model_validate({**BOTH, "alpha": 1.0, "tokens": 8, "rounds": 40})),
-        (TARGET, SSR.model_validate({**BOTH, **lines, "tau": 10.0})),
-        (DRAFT, Takeover.model_validate({**BOTH, "alpha": 0.0, "tokens": 8, "rounds": 40})),
-        (DRAFT, SSR.model_validate({**BOTH, **lines, "tau": 0.0})),
+        (TARGET, Takeover.model_validate({**BOTH, "alpha": 1.0, "draft": SEGMENT, "rounds": 40})),
+        (TARGET, SSR.model_validate({**BOTH, **lines, "threshold": 10.0})),
+        (DRAFT, Takeover.model_validate({**BOTH, "alpha": 0.0, "draft": SEGMENT, "rounds": 40})),
+        (DRAFT, SSR.model_validate({**BOTH, **lines, "threshold": 0.0})),
     ]
     async with AsyncOrchestrator(workers=[Plain(FOLDERS, vocab)]) as orchestrator:
         for name, planner in cases:

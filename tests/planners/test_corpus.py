@@ -96,9 +96,9 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
         "llmcompiler": [{"rounds": 3}, {"rounds": 1, "repairs": 0}],
         "skeleton": [{"router": "off"}, {}],
         "tree": [{"step": {"max_tokens": 8192}, "most": 40}],  # a step is a whole text, also of twice the length
-        "takeover": [{"n": 2, "tokens": 8192, "rounds": 8}],
+        "takeover": [{"n": 2, "draft": {"max_tokens": 8192}, "rounds": 8}],
         "scale": [{"records": [[0.1, 1.0]] * 100}],
-        "ssr": [{"n": 2, "max_tokens": 8192, "steps": 8}],
+        "ssr": [{"n": 2, "draft": {"max_tokens": 8192}, "rounds": 8}],
         "decompose": [{"confidence": "low"}, {"failed": "serial"}],
         "refine": [{"rounds": [3, 2, 1]}, {"rounds": [3, 1], "distiller": "per-sample-top-k", "judge": "model"}],
         "auto": [

@@ -34,7 +34,7 @@ def mark(step: str, digit: str) -> Reply:
 
 
 async def scaled(options: dict[str, Any], *marks: Reply) -> tuple[Any, Any]:
-    return await ask("scale", "Why?", *replies(*marks), options={"outlines": 1, **options})
+    return await ask("scale", "Why?", *replies(*marks), options={"n": 1, **options})
 
 
 async def test_easy_steps_are_answered_at_once_and_hard_ones_are_thought_through() -> None:
@@ -70,7 +70,7 @@ async def test_the_model_picks_the_outline() -> None:
     pick = Reply(when="Which of these plans", labels={"1": 0.2, "2": 0.8})
     first = Reply(when="Do not answer yet", text=OUTLINE, times=1)
     second = Reply(when="Do not answer yet", text=other)
-    answer, worker = await ask("scale", "Why?", pick, first, second, *replies(), options={"outlines": 3})
+    answer, worker = await ask("scale", "Why?", pick, first, second, *replies(), options={"n": 3})
     assert answer.status == "done" and len(worker.asked("Which of these plans")) == 1
     plans = worker.asked("Which of these plans")[0]
     chosen = "guess" if plans.index("guess") > plans.index("sort") else "sort"
@@ -78,7 +78,7 @@ async def test_the_model_picks_the_outline() -> None:
 
 
 async def test_without_an_outline_it_is_one_hard_step() -> None:
-    answer, worker = await ask("scale", "Why?", Reply(text="Answer: 7"), options={"outlines": 2})
+    answer, worker = await ask("scale", "Why?", Reply(text="Answer: 7"), options={"n": 2})
     assert answer.answer == "7" and len(worker.prompts) == 3 and "no outline" in answer.why
 
 
@@ -90,7 +90,8 @@ async def test_hard_steps_may_be_voted_on_or_given_to_a_stronger_model(hard: str
     worker = Models({"": any_model, "strong": any_model})
     worker.models = ()
 
-    options = {"outlines": 1, "hard": hard, "votes": 4, "model": "strong"}
+    ways: dict[str, dict[str, Any]] = {"vote": {"votes": 4}, "model": {"hard": {"model": "strong"}}}
+    options = {"n": 1, **ways.get(hard, {})}
     answer = await ran(worker, "scale", options)
     assert answer.answer == "7", answer.failure
     strong = worker.calls.count("strong")
@@ -127,4 +128,4 @@ def test_the_less_difficulties_tell_the_more_is_thought_through() -> None:
 
 
 def test_defaults_are_a_plan_of_their_own() -> None:
-    assert Scale().records == () and Scale().hard == "think"
+    assert Scale().records == () and Scale().votes == 1

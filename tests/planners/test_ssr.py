@@ -14,7 +14,8 @@ from tests.planners.two_models import Models, goes_on, ran
 TARGET = " t1\n t2\n t3\n t4\n Answer: 7"
 DRAFT = " d1\n d2\n d3\n d4\n Answer: 9"
 ONE: dict[str, Any] = {
-    "draft": "small", "target": "large", "n": 1, "stop": "\n", "strategies": [], "temperature": 0.0,
+    "draft": {"model": "small", "stop": "\n", "temperature": 0.0}, "target": {"model": "large"}, "n": 1,
+    "strategies": [],
 }  # fmt: skip
 
 
@@ -24,19 +25,19 @@ def models(judge=lambda text: 1.0) -> Models:
 
 async def test_above_9_it_is_the_target_and_the_draft_is_not_asked() -> None:
     worker = models()
-    answer = await ran(worker, "ssr", {**ONE, "tau": 10})
+    answer = await ran(worker, "ssr", {**ONE, "threshold": 10})
     assert answer.value == TARGET and set(worker.calls) == {"large"}
 
 
 @pytest.mark.parametrize("window", [1, 3, 8])
 async def test_where_no_step_stands_it_is_the_target_too(window: int) -> None:
-    answer = await ran(models(lambda text: 0.5), "ssr", {**ONE, "tau": 9, "window": window})
+    answer = await ran(models(lambda text: 0.5), "ssr", {**ONE, "threshold": 9, "window": window})
     assert answer.value == TARGET and "0 of " in answer.why and "the target wrote 5" in answer.why
 
 
 async def test_at_0_it_is_the_draft() -> None:
     worker = models(lambda text: 0.0)
-    answer = await ran(worker, "ssr", {**ONE, "tau": 0})
+    answer = await ran(worker, "ssr", {**ONE, "threshold": 0})
     assert answer.value == DRAFT and worker.tokens["large"] == 0
 
 
@@ -61,7 +62,7 @@ async def test_the_target_chooses_strategies_and_each_gets_a_path() -> None:
     pool = [{"id": each, "text": f"way {each}", "tags": tags} for each, tags in (("a", ["x"]), ("b", ["x"]), ("c", []))]
     judge = lambda text: 0.9 if "way a" in text else 0.8 if "way b" in text else 0.6  # noqa: E731
     worker = Models({"small": lambda text: " Answer: 1", "large": lambda text: " Answer: 2"}, judge)
-    options = {**ONE, "n": 2, "strategies": pool, "tau": 0, "cover": 0.0}
+    options = {**ONE, "n": 2, "strategies": pool, "threshold": 0, "cover": 0.0}
     answer = await ran(worker, "ssr", options)
     assert "; strategies: a, b" in answer.why and worker.calls.count("large?") == 3 + 2
     assert answer.answer == "1"
@@ -89,7 +90,7 @@ def test_what_is_known_of_a_strategy_outweighs_its_mark() -> None:
 @pytest.mark.parametrize(("early", "paths"), [("all", 6), ("two", 2), ("first", 1)])
 async def test_early_ends(early: str, paths: int) -> None:
     worker = Models({"small": lambda text: " Answer: 1", "large": lambda text: ""})
-    answer = await ran(worker, "ssr", {**ONE, "n": 6, "early": early, "tau": 0, "temperature": 0.5})
+    answer = await ran(worker, "ssr", {**ONE, "n": 6, "ends": early, "threshold": 0})
     assert answer.answer == "1"
     if early == "all":
         assert f"of {paths}" in answer.why
@@ -99,7 +100,7 @@ async def test_random_texts_by_random_marks_end_and_are_made_of_both() -> None:
     for seed in range(6):
         rng = random.Random(seed)
         worker = models(lambda text, rng=rng: rng.random())
-        answer = await ran(worker, "ssr", {**ONE, "window": rng.randint(1, 5), "tau": rng.uniform(0, 9)})
+        answer = await ran(worker, "ssr", {**ONE, "window": rng.randint(1, 5), "threshold": rng.uniform(0, 9)})
         lines = str(answer.value).split("\n")
         pairs = zip(DRAFT.split("\n"), TARGET.split("\n"), strict=True)
         assert all(line in pair for line, pair in zip(lines, pairs, strict=True))

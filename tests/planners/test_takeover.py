@@ -14,7 +14,7 @@ from tests.planners.two_models import Models, goes_on, ran
 
 TARGET = " t1 t2 t3 t4 t5 t6 t7 t8 Answer: 7"
 DRAFT = " d1 d2 d3 d4 d5 d6 d7 d8 Answer: 9"
-BOTH = {"draft": "small", "target": "large", "tokens": 3, "temperature": 0.0}
+BOTH = {"draft": {"model": "small", "max_tokens": 3, "temperature": 0.0}, "target": {"model": "large"}}
 
 
 def models(judge=lambda text: 1.0) -> Models:
@@ -30,7 +30,7 @@ async def test_at_alpha_1_it_is_the_target_and_the_draft_is_not_asked() -> None:
 
 async def test_where_each_segment_is_rejected_it_is_the_target_too() -> None:
     worker = models(lambda text: 0.0)
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "floor": 0.5, "alpha": 0.5})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "threshold": 0.5, "alpha": 0.5})
     assert answer.value == TARGET, "a rejected segment leaves no trace"
     assert "4 of 4 drafted segments taken over (100%)" in answer.why
 
@@ -45,14 +45,14 @@ async def test_at_alpha_0_it_is_the_draft_and_the_scores_are_listed() -> None:
 async def test_a_segment_that_does_badly_is_replaced_and_the_draft_goes_on_behind_it() -> None:
     judge = lambda text: 0.1 if "d4" in text.rpartition("d3")[2] else 0.9  # noqa: E731  # the second segment
     worker = models(judge)
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "calibration": [[0.2, 0.5, 0.8, 0.9]] * 2, "alpha": 0.2})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "records": [[0.2, 0.5, 0.8, 0.9]] * 2, "alpha": 0.2})
     assert answer.value == " d1 d2 d3 t4 t5 t6 d7 d8 Answer: 9"
     assert worker.calls.count("large") == 1 and "1 of 4 drafted segments taken over (25%)" in answer.why
 
 
 async def test_take_overs_are_limited_and_an_unknown_score_is_one() -> None:
     worker = models(lambda text: 0.0)
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "most": 1})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "takeovers": 1})
     assert answer.value == " t1 t2 t3 d4 d5 d6 d7 d8 Answer: 9"
     assert worker.calls.count("large?") == 1, "no score where none can lead to a take-over"
     told = await ran(models(), "takeover", {**BOTH, "n": 1, "scorer": "function"})
@@ -61,7 +61,7 @@ async def test_take_overs_are_limited_and_an_unknown_score_is_one() -> None:
 
 async def test_the_drafts_own_confidence_needs_no_call_of_the_target() -> None:
     worker = models()
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "scorer": "logprob", "floor": 0.6})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "scorer": "logprob", "threshold": 0.6})
     assert answer.value == DRAFT and set(worker.calls) == {"small"}, "e^-0.5 is above 0.6"
 
 
@@ -105,7 +105,7 @@ def test_the_rate_is_at_most_alpha_where_scores_are_exchangeable(alpha: float) -
     assert taken / 4000 == pytest.approx(alpha, abs=0.02)  # 39 scores: alpha is a multiple of 1/40
 
 
-@pytest.mark.parametrize("wrong", [{"alpha": 1.2}, {"n": 0}, {"calibration": [["a"]]}, {"floor": -1}])
+@pytest.mark.parametrize("wrong", [{"alpha": 1.2}, {"n": 0}, {"records": [["a"]]}, {"threshold": -1}])
 def test_options_out_of_bounds_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(FieldError):
         Takeover(**wrong)  # type: ignore[arg-type]

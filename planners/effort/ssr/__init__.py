@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
@@ -14,8 +14,8 @@ from plait.core.awaited import Awaited, Joined, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
-from plait.core.planning import LineOptions
-from plait.core.vocabulary import OnePlugin
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import MergeOption, N, Rounds, Scorer, Threshold, Window
 
 from ..._shared.relay import Piece, Relay
 from .strategies import POOL, Counts, Strategy, choose
@@ -37,11 +37,11 @@ class SSR(Flow):
 
     The target scores the strategies of a pool for this request, one token each, and the best `n` get a path each. On a
     path the draft writes step after step, up to `window` ahead; the target gives each a mark from 0 to 9 as soon as it
-    is written. The steps before the first mark below `tau` stand, and the target writes that step anew in place of the
-    draft's. A vote decides between the paths' answers.
+    is written. The steps before the first mark below `threshold` stand, and the target writes that step anew in
+    place of the draft's. A vote decides between the paths' answers.
 
-    With `tau` above 9 the target writes all, and every path is what the target alone would have written; with 0 the
-    draft does.
+    With `threshold` above 9 the target writes all, and every path is what the target alone would have written; with 0
+    the draft does.
 
     Strategies are data: an id, a text, tags. They are chosen to have high scores together and different tags
     (`cover`). `known` holds wins and losses of strategies in earlier runs of a task: the score is then drawn from
@@ -52,17 +52,18 @@ class SSR(Flow):
     quoted. Defaults: 3 paths of 24 steps, a window of 4, temperature 0.7.
     """
 
-    draft: str | None = None
-    """Name of the model that drafts; by default any."""
-    target: str | None = None
-    """Name of the model that scores and rewrites; by default any."""
-    n: int = Field(default=3, ge=1, le=64)
-    """Paths."""
-    tau: float = Field(default=7.0, ge=0.0, le=10.0)
-    """Mark from which on a drafted step stands; above 9 none does."""
-    window: int = Field(default=4, ge=1, le=64)
-    """Steps that the draft may be ahead of the last one that stands."""
-    early: Literal["all", "two", "first"] = "all"
+    answer_prompts: ClassVar[tuple[str, ...]] = ()
+
+    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=256, temperature=0.7, stop=("\n\n",))
+    """A drafted step, by the draft's `model`; by default any. Its template has `{question}`; `stop` ends a step."""
+    target: Annotated[Prompt, Uses("question")] = Prompt()
+    """A step that the target's `model` writes; what it leaves open is as `draft` has it."""
+    judge: Annotated[Prompt, Uses("question", "strategy")] = Prompt()
+    """The question how useful a strategy is, in one digit, to the target's model."""
+    n: N = Field(default=3, le=64)
+    threshold: Threshold = Field(default=7.0, ge=0.0, le=10.0)
+    window: Window = Field(default=4, le=64)
+    ends: Literal["all", "two", "first"] = "all"
     """When the vote begins: after all paths, after the first two whose answers are the same, or after the first."""
     strategies: tuple[Strategy, ...] = POOL
     """The pool; empty: paths differ by their seeds alone."""
@@ -70,18 +71,9 @@ class SSR(Flow):
     """What a tag that no chosen strategy has adds to a score in [0, 1]."""
     known: dict[str, Counts] = {}
     """Wins and losses of strategies, by id, as `{"cases": {"wins": 3, "losses": 1}}`."""
-    scorer: OnePlugin = Plugin(name="model")
-    """Scores steps in [0, 1], which is a mark from 0 to 9. `model` asks the target for the digit."""
-    stop: str = Field(default="\n\n", min_length=1)
-    """Where a step ends."""
-    steps: int = Field(default=24, ge=1, le=1000)
-    """Most steps of a path."""
-    max_tokens: int = Field(default=256, ge=1)
-    """Most tokens of a step."""
-    temperature: float = Field(default=0.7, ge=0.0)
-    """Of both models; 0 is greedy."""
-    merge: OnePlugin = Plugin(name="majority")
-    """The merge of the paths."""
+    scorer: Scorer = Plugin(name="model")
+    rounds: Rounds = Field(default=24, le=1000)
+    merge: MergeOption = Plugin(name="majority")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Choose strategies, write the paths side by side, and vote."""
@@ -102,10 +94,9 @@ class SSR(Flow):
         """Return the strategies of the paths; `None` where a path has none."""
         if not self.strategies or not ctx.brief.task.chat():
             return [None] * self.n
+        judge = self.judge.over(Prompt(model=self.target.model))
         asked = [
-            ctx.think(
-                _USEFUL.format(question=question, strategy=each.text), labels=_MARKS, model=self.target, label=each.id
-            )
+            ctx.think(judge.parts(_USEFUL, question=question, strategy=each.text), judge, labels=_MARKS, label=each.id)
             for each in self.strategies
         ]
         await ctx.gather(*asked, return_exceptions=True)
@@ -113,7 +104,7 @@ class SSR(Flow):
         return choose(self.strategies, marks, self.known, self.n, self.cover, ctx.random.randrange(1 << 52))
 
     async def _enough(self, ctx: Context, paths: Sequence[Awaited[list[Joined]]]) -> list[Joined]:
-        """Return the paths that ended, once there are as many as `early` wants; the others are given up."""
+        """Return the paths that ended, once there are as many as `ends` wants; the others are given up."""
         task, left = ctx.brief.task, list(paths)
         ended: list[Joined] = []
         while left:
@@ -124,7 +115,7 @@ class SSR(Flow):
                     ended += each.outcome()
             answers = [task.extract(each.text) for each in ended]
             keys = [task.key(answer) for answer in answers if answer is not None]
-            if (self.early == "first" and keys) or (self.early == "two" and len(set(keys)) < len(keys)):
+            if (self.ends == "first" and keys) or (self.ends == "two" and len(set(keys)) < len(keys)):
                 for each in left:
                     ctx.cancel(each, "enough paths have ended")
                 break
@@ -133,17 +124,17 @@ class SSR(Flow):
     async def _path(self, ctx: Context, question: str, number: int, strategy: Strategy | None, counts: Kept) -> Joined:
         """Write one path, and return a step whose value is its text."""
         along = "" if strategy is None else _ALONG.format(strategy=strategy.text)
-        relay = Relay(ctx, question + along, self.scorer, self.target)
+        relay = Relay(ctx, question + along, self.scorer, self.target.model)
         last: Piece | None = None
-        while last is None or not (last.ended or last.number >= self.steps):
-            ahead = await self._ahead(relay, last, number) if self.tau <= _HIGHEST else []
-            stand = next((i for i, (_, mark) in enumerate(ahead) if mark < self.tau), len(ahead))
+        while last is None or not (last.ended or last.number >= self.rounds):
+            ahead = await self._ahead(relay, last, number) if self.threshold <= _HIGHEST else []
+            stand = next((i for i, (_, mark) in enumerate(ahead) if mark < self.threshold), len(ahead))
             last = ahead[stand - 1][0] if stand else last
             counts.drafted += len(ahead)
             counts.kept += stand
             if stand < len(ahead) or not ahead:
                 counts.rewritten += 1
-                last = await self._write(relay, last, self.target, f"target {number}")
+                last = await relay.write(last, self._target, _label("target", number, last))
         text = "" if last is None else last.whole
         return await ctx.answer(text, name=f"path-{number}", label=strategy.id if strategy else f"path {number}")
 
@@ -151,11 +142,11 @@ class SSR(Flow):
         """Draft steps behind another, each scored while the next is written; return them with their marks."""
         drafted: list[Piece] = []
         marks: list[Awaited[list[float]]] = []
-        while len(drafted) < self.window and (last is None or last.number < self.steps):
-            last = await self._write(relay, last, self.draft, f"draft {number}")
+        while len(drafted) < self.window and (last is None or last.number < self.rounds):
+            last = await relay.write(last, self.draft, _label("draft", number, last))
             drafted.append(last)
             marks.append(relay.ctx.gather(self._mark(relay, last)))
-            if last.ended or any(each.ended and each.outcome()[0] < self.tau for each in marks):
+            if last.ended or any(each.ended and each.outcome()[0] < self.threshold for each in marks):
                 break
         return [(piece, (await mark)[0]) for piece, mark in zip(drafted, marks, strict=True)]
 
@@ -163,10 +154,14 @@ class SSR(Flow):
         score = await relay.score(piece)
         return 0.0 if score is None else _HIGHEST * score
 
-    async def _write(self, relay: Relay, before: Piece | None, model: str | None, who: str) -> Piece:
-        label = f"{who}, step {1 if before is None else before.number + 1}"
-        asked: LineOptions = {"label": label, "max_tokens": self.max_tokens, "temperature": self.temperature}
-        return await relay.write(before, model, {**asked, "stop": self.stop, "logprobs": relay.logprobs})
+    @property
+    def _target(self) -> Prompt:
+        # a model of its own or any: the draft's is not the target's
+        return self.target.over(self.draft).model_copy(update={"model": self.target.model})
+
+
+def _label(who: str, number: int, before: Piece | None) -> str:
+    return f"{who} {number}, step {1 if before is None else before.number + 1}"
 
 
 @dataclass(slots=True)
