@@ -19,9 +19,6 @@ from .._shared.relay import Piece, Relay
 
 __all__ = ["Takeover", "p_value"]
 
-Scores = tuple[tuple[float, ...], ...]
-"""Of calibration: for each round the scores of segments that the draft wrote in it."""
-
 
 class Takeover(Flow):
     """Asynchronous test-time scaling by rejection with a known rate (ATTS, arXiv 2509.15148).
@@ -137,7 +134,7 @@ class Tally:
         return sum(map(len, self.scores)) + self.unknown
 
     def data(self) -> dict[str, JsonValue]:
-        """Return the counts, and the scores by round: what `calibration` takes."""
+        """Return the counts, and the scores by round: what `records` takes."""
         scores: list[JsonValue] = [[*of_round] for of_round in self.scores]
         return {"drafted": self.drafted, "rejected": sum(self.taken), "unknown": self.unknown, "scores": scores}
 
