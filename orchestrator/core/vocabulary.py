@@ -76,7 +76,7 @@ Deadline = Annotated[
     float | None, Field(gt=0.0, description="Seconds after which a round goes on with the branches that are done.")
 ]
 Reads = Annotated[
-    int | None,
+    int,
     Field(
         ge=1,
         description="Most tokens of the branches' texts that one call reads, shared evenly; longer texts are cut.",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar, cast
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plait.core.awaited import Awaited, Joined, Line, Made, Pieces, StepFailed
 from plait.core.flow import Answerable, Context, Flow
@@ -78,12 +78,19 @@ class Scale(Flow):
     votes: int = Field(default=1, ge=1, le=64)
     """Lines of a hard step; more than one vote."""
 
+    @field_validator("records")
+    @classmethod
+    def _pairs(cls, records: Records) -> Records:
+        if any(len(each) != 2 for each in records):
+            raise ValueError("a record is a difficulty in [0, 1], and 1 where the easy way was right, else 0")
+        return records
+
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Pick an outline, do its steps as their needs allow, and answer."""
         parts = await self._outline(ctx, question)
         if not parts:
             return ctx.answer(await self._hard(ctx, question, "answer"), "no outline could be read: one hard step")
-        tally = Tally(isotonic(self.records) if len(self.records) >= LEAST else [])
+        tally = Tally(isotonic([(each[0], each[1]) for each in self.records]) if len(self.records) >= LEAST else [])
         done: dict[int, Awaited[list[Made[object]]]] = {}
         for part in parts.values():
             done[part.number] = ctx.gather(self._step(ctx, question, part, parts, dict(done), tally))

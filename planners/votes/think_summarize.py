@@ -88,25 +88,25 @@ class ThinkSummarize(Flow):
         return ctx.join([summary, *votes], merge, tolerate="best-effort", early=True, name="answer")
 
     def _path(self, asker: Asker, number: int, partial: bool) -> Step:
-        tagged: CallOptions = {"begin": f"<think {number}>", "stop": (f"</think {number}>",)} if self.tags else {}
+        options: CallOptions = {"stream": partial, "label": f"path {number} of {self.n}"}
+        if self.tags:
+            options["begin"], options["stop"] = f"<think {number}>", (f"</think {number}>",)
         return asker.step(
             f"path-{number}",
             self.draft.parts("{question}", question=asker.question),
             self.draft,
-            stream=partial,
-            label=f"path {number} of {self.n}",
-            **tagged,
+            **options,
         )
 
     def _summary(self, asker: Asker, drafts: list[Draft]) -> Step:
         """Return the synthesis: a call that reads all paths, or (`tags`) the end of the turn in which they stand."""
-        tagged: CallOptions = {}
+        options: CallOptions = {"label": f"{'summary' if self.tags else 'synthesis'} of {len(drafts)} paths"}
         if self.tags:
             pieces = (Text(text=asker.question),)
             numbers = [draft.name.rpartition("-")[2] for draft in drafts]
             texts = zip(numbers, shown(drafts, self.reads), strict=True)
             begin = "".join(f"<think {i}>{text}</think {i}>\n" for i, text in texts) + "<summary>"
-            tagged = {"begin": begin, "stop": ("</summary>",)}
+            options["begin"], options["stop"] = begin, ("</summary>",)
         else:
             counted = histogram([draft for draft in drafts if draft.done])
             pieces = self.summary.parts(
@@ -119,6 +119,5 @@ class ThinkSummarize(Flow):
             "summary",
             pieces,
             self.summary,
-            label=f"{'summary' if self.tags else 'synthesis'} of {len(drafts)} paths",
-            **tagged,
+            **options,
         )
