@@ -10,10 +10,10 @@ ARGS ?=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test compiled check lint types imports architecture site format docs pictures bench clean
+.PHONY: help setup demo test test-all compiled check lint types imports architecture site format docs pictures bench clean
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 $(READY): pyproject.toml scripts/setup.sh
 	@VENV="$(VENV)" scripts/setup.sh && touch "$@"
@@ -24,16 +24,25 @@ demo: $(READY) ## Solve a few puzzles serially, by a vote and by reasoning threa
 	@$(BIN)/plait demo $(ARGS)
 
 # First what needs no engine, over all cores (`--dist loadfile`: a file's tests share its fixtures); then, one after
-# another, what starts engines and Ray, since engines that share cores hold each other up.
+# another, what starts engines and Ray, since engines that share cores hold each other up. The second part collects only
+# the files that have such tests: to collect all takes half a minute of CPU.
+define run-tests
+	@failed=0; \
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not engine and not gpu$(1)" || failed=1; \
+	$(BIN)/python -m pytest -m "engine and not gpu$(1)" \
+		$$(grep -rl --include='test_*.py' 'mark\.engine' tests) || failed=1; \
+	exit $$failed
+endef
+
 test: $(READY) ## Run the tests but the slow ones and those for a GPU (ARGS="tests/core -x" to choose)
 ifeq ($(strip $(ARGS)),)
-	@failed=0; \
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not engine and not slow and not gpu" || failed=1; \
-	$(BIN)/python -m pytest -m "engine and not slow and not gpu" || failed=1; \
-	exit $$failed
+	$(call run-tests, and not slow)
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+test-all: $(READY) ## Run the slow tests too (HYPOTHESIS_PROFILE=nightly for 1,000 examples of each property)
+	$(call run-tests,)
 
 # Takes a minute. Compiled modules are used while the sources stay as they are; PURE_PLAIT=1 leaves them out.
 compiled: $(READY) ## Compile the machine with mypyc: about twice as fast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from experiments.effort_limit.run import Orders, draw, learned
 from training.task import reach
@@ -17,6 +18,7 @@ def test_tiers_are_what_an_exact_search_comes_to() -> None:
         assert threads[-1][0] == 1.0 or len(each.firsts) == 8
 
 
+@pytest.mark.slow
 def test_an_oracle_saves_all_and_the_dearest_nothing_and_noise_little() -> None:
     puzzles = draw(600, 2)
     orders = Orders(puzzles)

@@ -25,6 +25,7 @@ SEGMENT = {"model": DRAFT, "temperature": 0.0, "max_tokens": 8}
 STEP = {"model": DRAFT, "temperature": 0.0, "stop": "\n", "max_tokens": 32}
 
 
+@pytest.mark.slow
 async def test_at_the_highest_threshold_the_text_is_the_targets_and_at_the_lowest_the_drafts() -> None:
     if not all((folder / "model.safetensors").exists() for folder in FOLDERS.values()):
         pytest.skip("the bundled models are not here")

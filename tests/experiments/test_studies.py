@@ -274,6 +274,7 @@ def test_the_page_of_votes_says_how_much_there_is_to_outvote() -> None:
     assert "25 % have no answer, and of the answers 33.3 % are wrong" in found.claims[0]
 
 
+@pytest.mark.slow
 def test_the_study_of_votes_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     for module in (votes, tables):

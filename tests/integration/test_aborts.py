@@ -23,7 +23,7 @@ print(json.dumps(asyncio.run(aborts.counted(aborts.engine("in process", ledger),
 """
 
 
-@pytest.mark.parametrize("where", ["in process", "ray"])
+@pytest.mark.parametrize("where", [pytest.param("in process", marks=pytest.mark.slow), "ray"])
 async def test_an_order_to_abort_lets_a_loser_have_no_token_beyond_the_step_in_progress(
     where: str, tmp_path: Path, ray_cluster: Callable[..., None]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.engine]
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 CHILD = Path(__file__).with_name("faults_child.py")
 
@@ -50,7 +50,6 @@ def test_an_engine_or_a_node_that_is_killed_costs_neither_answers_nor_tokens(roo
         assert found[what]["repeated"] < 0.05  # 1 % is measured on longer runs
 
 
-@pytest.mark.slow
 def test_a_cluster_outlives_its_first_user_and_its_loss_is_an_error(root: Path) -> None:
     found, said = apart(root, "head")
     assert found["first"] == found["second"] == found["third"] == "one two three"

@@ -268,8 +268,8 @@ async def test_twice_the_text_is_twice_the_work(
             return watch.calls
 
         for name, make in GROWING.items():
-            some, more = await work(make(100)), await work(make(200))
-            assert more <= 2.3 * some + 400, f"{name}: {some} calls, then {more}"
+            some, more = await work(make(50)), await work(make(100))
+            assert more <= 2.3 * some + 200, f"{name}: {some} calls, then {more}"
 
 
 def test_ten_thousand_steps(monkeypatch: pytest.MonkeyPatch) -> None:
