@@ -14,21 +14,16 @@ plait.core.errors.PluginError: scorer os:system is a name of Python code, which 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from .errors import PluginError
-from .ops import Join, Plugin
-from .plan import Plan
 
 __all__ = ["allow", "check", "found_in", "is_allowed", "resolve"]
 
 _ADDRESS = re.compile(r"[\w.]+:\w+")
-_data: ContextVar[bool] = ContextVar("plait-untrusted", default=False)
 _allowed: dict[str, None] = {}
 _modules: dict[str, None] = {}
 
@@ -79,35 +74,3 @@ def resolve(address: str, what: str) -> Callable[..., object]:
     if not callable(found):
         raise PluginError(f"{what} {address}: there is no function {name!r} in {module}")
     return found
-
-
-@contextlib.contextmanager
-def untrusted() -> Generator[None]:
-    """Have requests that are made meanwhile count as data (rows of a file): their names are allowed by nobody."""
-    token = _data.set(True)
-    try:
-        yield
-    finally:
-        _data.reset(token)
-
-
-def trust(*given: Plugin | Plan | str | None) -> None:
-    """Allow the addresses in arguments of the caller: plugins (as text, too) and the merges of a plan."""
-    if not _data.get():
-        allow(*_addresses(given))
-
-
-def refuse(what: str, *given: Plugin | Plan | None) -> None:
-    """Raise `PluginError` for an address in data that nobody has allowed; `what` says what names it."""
-    for address in _addresses(given):
-        check(address, f"{what}:")
-
-
-def _addresses(given: Iterable[Plugin | Plan | str | None]) -> Iterator[str]:
-    for each in given:
-        if isinstance(each, Plan):
-            yield from _addresses(step.op.merge for step in each.steps if isinstance(step.op, Join))
-        elif isinstance(each, Plugin):
-            yield from found_in([each.name, each.options])
-        elif each is not None:
-            yield from _addresses([Plugin.of(each)])

@@ -17,8 +17,8 @@ from plait import AsyncOrchestrator
 from plait.workers.scripted import Reply, Scripted
 
 OURS = Path(plait.__file__).parent
-BY_SDK = 52
-BY_SERVER = 62
+BY_SDK = 53
+BY_SERVER = 63
 
 
 async def entered(work: Callable[[], Awaitable[object]]) -> list[str]:

@@ -6,12 +6,12 @@ import contextlib
 import json
 from typing import Any
 
-from ...core.addresses import untrusted
 from ...core.errors import PlaitError, TaskError, WorkerError
 from ...core.request import Request
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
+from ...runtime.plugins.trust import untrusted
 from ..commands.plan import briefed
 from ..common.interrupt import Stopper
 from .rows import FIELDS, Row, carried

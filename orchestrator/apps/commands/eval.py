@@ -13,7 +13,6 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from ...core.addresses import trust
 from ...core.errors import ConfigError
 from ...core.ops import Plugin
 from ...core.request import Request
@@ -21,6 +20,7 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
+from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
 from ..common.dataset import Question, drawn_questions, environment_of, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable

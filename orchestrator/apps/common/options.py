@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ...core.addresses import allow, trust
+from ...core.addresses import allow
 from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import typed
+from ...runtime.plugins.trust import trust
 from .own_code import local
 
 __all__ = [

@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ...core.addresses import trust
 from ...core.errors import ConfigError, PlaitError
 from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
+from ...runtime.plugins.trust import trust
 from ..commands.plan import planned
 from ..common.interrupt import Stopper, run_stoppable
 from ..common.options import Common, Dialect, Json, Planner, common_options

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from ...core.addresses import untrusted
 from ...core.errors import UsageError
 from ...core.ops import Call, Join, Plugin
 from ...core.plan import Plan, Step
@@ -16,6 +15,7 @@ from ...core.tools.tool import tool
 from ...runtime.client.answer import AskNews, StepNews
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.handle import Handle
+from ...runtime.plugins.trust import untrusted
 
 __all__ = ["Jobs", "Progress", "until_asked"]
 

@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import JsonValue
 from starlette.requests import Request as HttpRequest
 
-from ...core.addresses import untrusted
 from ...core.budget import Budget
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Worker, offer
@@ -29,6 +28,7 @@ from ...runtime.journal.directory import find
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
 from ...runtime.journal.sessions import place
+from ...runtime.plugins.trust import untrusted
 from .bodies import Body, Strategy, resolve
 from .errors import ApiError, invalid
 from .kept import Responses

@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
-from ...core.addresses import trust
 from ...core.budget import Budget
 from ...core.errors import PlanError, PluginError, UsageError
 from ...core.graph import validate
@@ -22,6 +21,7 @@ from ...core.tools.tool import Tool, ToolSpec
 from ..driver.forms import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
+from ..plugins.trust import trust
 from .config import Config
 from .pricing import demand
 from .widths import AUTO, settled

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import JsonValue
 
-from ...core.addresses import allow, trust
+from ...core.addresses import allow
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
@@ -42,6 +42,7 @@ from ..journal.resume import OnUnknown
 from ..journal.sessions import Records, Resumer, RunEntry
 from ..journal.writer import Recorder
 from ..plugins.loader import Plugins
+from ..plugins.trust import trust
 from .answer import Answer, Mode, News
 from .briefing import Briefs, Live, ToolLike, of_kind, taken
 from .config import Config

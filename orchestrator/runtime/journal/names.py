@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...core.addresses import refuse
 from ...core.events import Expanded, Submitted
+from ..plugins.trust import refuse
 from .journal import Journal
 from .location import Location
 

@@ -7,12 +7,12 @@ import json
 import webbrowser
 from pathlib import Path
 
-from ....core.addresses import refuse
 from ....core.errors import UsageError
 from ....core.messages import counted
 from ....runtime.journal.location import Location
 from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
+from ....runtime.plugins.trust import refuse
 from ...commands.replay import told
 from ...commands.run import worded
 from ...common.files import write_private

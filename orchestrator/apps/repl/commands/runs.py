@@ -5,10 +5,10 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from ....core import graph
-from ....core.addresses import refuse
 from ....core.errors import UsageError
 from ....core.messages import counted, explain, first_of_each, json_path
 from ....core.plan import Plan
+from ....runtime.plugins.trust import refuse
 from ...commands.run import where_time_went
 from ...verbs import VERBS, Verb
 from ..conversation import Repl

@@ -1,0 +1,47 @@
+"""Whose names of Python code may be imported: those of the caller's own arguments, not those of data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Iterator
+from contextvars import ContextVar
+
+from ...core.addresses import allow, check, found_in
+from ...core.ops import Join, Plugin
+from ...core.plan import Plan
+
+__all__ = ["refuse", "trust", "untrusted"]
+
+_data: ContextVar[bool] = ContextVar("plait-untrusted", default=False)
+
+
+@contextlib.contextmanager
+def untrusted() -> Generator[None]:
+    """Have requests that are made meanwhile count as data (rows of a file): their names are allowed by nobody."""
+    token = _data.set(True)
+    try:
+        yield
+    finally:
+        _data.reset(token)
+
+
+def trust(*given: Plugin | Plan | str | None) -> None:
+    """Allow the addresses in arguments of the caller: plugins (as text, too) and the merges of a plan."""
+    if not _data.get():
+        allow(*_addresses(given))
+
+
+def refuse(what: str, *given: Plugin | Plan | None) -> None:
+    """Raise `PluginError` for an address in data that nobody has allowed; `what` says what names it."""
+    for address in _addresses(given):
+        check(address, f"{what}:")
+
+
+def _addresses(given: Iterable[Plugin | Plan | str | None]) -> Iterator[str]:
+    for each in given:
+        if isinstance(each, Plan):
+            yield from _addresses(step.op.merge for step in each.steps if isinstance(step.op, Join))
+        elif isinstance(each, Plugin):
+            yield from found_in([each.name, each.options])
+        elif each is not None:
+            yield from _addresses([Plugin.of(each)])
