@@ -5,7 +5,6 @@ from .follow import Order, Refused, Sent
 from .invariants import check
 from .machine import Machine
 from .records import Attempt, Node, Run, WorkerState
-from .snapshot import moved, step_record, step_records
 from .views import StepView, View
 
 __all__ = [
@@ -20,7 +19,4 @@ __all__ = [
     "View",
     "WorkerState",
     "check",
-    "moved",
-    "step_record",
-    "step_records",
 ]

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..core.errors import ConfigError
-from ..core.events import Action, Event, Finish, Submitted
+from ..core.events import Action, Event
 from ..core.ops import Think
 from ..core.record import StepRecord
-from ..core.result import Failure
+from ..core.result import NO_USAGE, Failure
 from ..core.values import as_text
 from ..machine import Machine
-from .attempts import Attempt, AttemptLog, Happened
 from .genai_metrics import Metrics, meter
+from .runlog import AttemptRecord, RunDelta, RunLog, RunRecord
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -160,11 +160,10 @@ def _otlp() -> Any:
 
 
 @dataclass(slots=True)
-class _Open:
+class _RunSpans:
     """Spans of a run that has not ended."""
 
     span: Span
-    began: float
     steps: dict[str, Span] = field(default_factory=dict[str, "Span"])
 
 
@@ -197,8 +196,8 @@ class Spans:
         self._model = model
         self._servers, self._metrics = server, metrics
         self._content = content
-        self._log = AttemptLog(only)
-        self._runs: dict[str, _Open] = {}
+        self._log = RunLog(None if only is None else [only])
+        self._runs: dict[str, _RunSpans] = {}
         self._attempts: dict[int, Span] = {}
         self._failed = False
 
@@ -207,7 +206,7 @@ class Spans:
         if self._failed:
             return
         try:
-            self._take(event, self._log.take(event, machine, actions))
+            self._take(self._log.take(event, machine, actions))
         except Exception as error:  # a run is worth more than its spans
             self._failed = True
             log.warning("no more spans are made: %s: %s", type(error).__name__, error)
@@ -225,29 +224,28 @@ class Spans:
         self._attempts.clear()
         self._runs.clear()
 
-    def _take(self, event: Event, happened: Happened) -> None:
-        at = happened.at
-        if isinstance(event, Submitted) and self._log.only in (None, event.run) and event.run not in self._runs:
-            self._runs[event.run] = _Open(self._run_span(event), event.at)
-        for run in happened.runs:
-            if run.id not in self._runs:
-                told = {"plait.run": run.id, "plait.resumed": True}
-                self._runs[run.id] = _Open(self._span("invoke_workflow", None, at, told), at)
-        for step in happened.entered:
-            run = self._runs[_run_of(step)]
-            run.steps[step.step] = self._step_span(step, run, at)
-        for attempt in happened.ended:
+    def _take(self, delta: RunDelta) -> None:
+        at = delta.at
+        for run in delta.began:
+            self._runs[run.id] = _RunSpans(self._run_span(run, at))
+        moved: list[tuple[RunRecord, StepRecord]] = []
+        for run, step in delta.steps():
+            if step.moves:
+                moved.append((run, step))
+            else:
+                spans = self._runs[run.id]
+                spans.steps[step.step] = self._step_span(step, spans, at)
+        for attempt in delta.ended:
             self._attempt_ended(attempt, at)
-        for attempt in happened.began:
-            self._attempts[attempt.id] = self._attempt_span(attempt)
-        for attempt in happened.stopping:
+        for attempt in delta.started:
+            self._attempts[attempt.id] = self._attempt_span(attempt, at)
+        for attempt in delta.stopping:
             told = {"plait.cause": attempt.stop_cause or "", "plait.reason": attempt.stop_reason}
             self._attempts[attempt.id].add_event("plait.stop", told, self._ns(at))
-        for step in happened.moved:
-            self._moved(step)
-        for finish in happened.finished:
-            if finish.run in self._runs:
-                self._finished(finish, at)
+        for run, step in moved:
+            self._moved(run, step)
+        for run in delta.finished:
+            self._finished(run)
 
     def _ns(self, at: float) -> int:
         return int(self._wall(at) * 1e9)
@@ -262,21 +260,23 @@ class Spans:
 
     # -- runs and steps ------------------------------------------------------------------------------------------------
 
-    def _run_span(self, event: Submitted) -> Span:
-        request = event.request
+    def _run_span(self, run: RunRecord, at: float) -> Span:
+        if run.plan is None:  # submitted to another machine, where its span was begun
+            return self._span("invoke_workflow", None, at, {"plait.run": run.id, "plait.resumed": True})
+        request = run.request
         attributes = {
             "gen_ai.operation.name": "invoke_workflow",
             "gen_ai.workflow.name": request.planner.name,
-            "plait.run": event.run,
+            "plait.run": run.id,
             "plait.task": request.task.name,
             "plait.planner": request.planner.name,
             "plait.policies": [policy.name for policy in request.policies],
             "plait.seed": request.seed,
             "gen_ai.input.messages": _messages("user", request.text) if self._content else None,
         }
-        return self._span(f"invoke_workflow {request.planner.name}", None, event.at, attributes)
+        return self._span(f"invoke_workflow {request.planner.name}", None, run.began, attributes)
 
-    def _step_span(self, step: StepRecord, run: _Open, at: float) -> Span:
+    def _step_span(self, step: StepRecord, run: _RunSpans, at: float) -> Span:
         op = step.plan.op if step.plan is not None else None
         attributes = {
             "plait.run": _run_of(step),
@@ -293,12 +293,12 @@ class Spans:
             return self._span(f"plan {step.name}", run.span, at, attributes)
         return self._span(f"step {step.name}", run.span, at, attributes)
 
-    def _moved(self, step: StepRecord) -> None:
-        run = self._runs.get(_run_of(step))
-        span = run.steps.get(step.step) if run is not None else None
+    def _moved(self, run: RunRecord, step: StepRecord) -> None:
+        span = self._runs[run.id].steps.get(step.step)
         if span is None:
             return
-        at, state, reason = step.moves[-1]
+        after, state, reason = step.moves[-1]
+        at = run.began + after
         if not step.ended:
             # Why it waits again quotes what a model or tool said; where it runs is a worker's name.
             told = reason and (self._content or state == "running")
@@ -317,12 +317,13 @@ class Spans:
                 span.set_attribute("plait.step.why", step.why)
         span.end(self._ns(at))
 
-    def _finished(self, finish: Finish, at: float) -> None:
-        run = self._runs.pop(finish.run)
-        for span in run.steps.values():
+    def _finished(self, run: RunRecord) -> None:
+        spans, finish, at = self._runs.pop(run.id), run.finish, run.now
+        assert finish is not None
+        for span in spans.steps.values():
             if span.is_recording():
                 span.end(self._ns(at))
-        span, usage = run.span, finish.usage
+        span, usage = spans.span, finish.usage
         said: dict[str, Any] = {
             "plait.status": finish.status,
             "plait.steps": finish.steps,
@@ -337,7 +338,7 @@ class Spans:
             self._fails(span, finish.failure)
         span.end(self._ns(at))
         if self._metrics is not None:
-            self._metrics.ended(at - run.began, getattr(span, "attributes", None) or {})
+            self._metrics.ended(run.seconds, getattr(span, "attributes", None) or {})
 
     def traceparent(self, attempt: int) -> str:
         """Return an attempt's span as the header `traceparent` says it (W3C Trace Context); empty without one."""
@@ -349,7 +350,7 @@ class Spans:
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
-    def _attempt_span(self, attempt: Attempt) -> Span:
+    def _attempt_span(self, attempt: AttemptRecord, at: float) -> Span:
         run, op = self._runs[attempt.run], attempt.op
         attributes: dict[str, Any] = {
             "plait.run": attempt.run,
@@ -369,7 +370,7 @@ class Spans:
                 "gen_ai.tool.call.arguments": json.dumps(op.args) if self._content else None,
             }
         under = run.steps.get(attempt.step, run.span)
-        return self._span(name, under, attempt.start, {**attributes, **more}, client=isinstance(op, Think))
+        return self._span(name, under, at, {**attributes, **more}, client=isinstance(op, Think))
 
     def _request(self, op: Think, worker: str) -> tuple[str, dict[str, Any]]:
         sampling = op.sampling
@@ -393,10 +394,10 @@ class Spans:
             **_address(server),
         }
 
-    def _attempt_ended(self, attempt: Attempt, at: float) -> None:
+    def _attempt_ended(self, attempt: AttemptRecord, at: float) -> None:
         span = self._attempts.pop(attempt.id)
         span.set_attribute("plait.attempt.end", attempt.ending)
-        usage, result, thinks = attempt.usage, attempt.result, attempt.op.kind == "think"
+        usage, result, thinks = attempt.counts.billed or NO_USAGE, attempt.result, attempt.op.kind == "think"
         if attempt.ending == "lost":
             self._fails(span, Failure(kind="WorkerLost", message="the worker went away"))
         elif thinks:
@@ -412,7 +413,7 @@ class Spans:
                 span.set_attribute(name, _messages("assistant", said) if thinks else said)
         span.end(self._ns(at))
         if self._metrics is not None:
-            self._metrics.called(at - attempt.start, getattr(span, "attributes", None) or {})
+            self._metrics.called((attempt.end or 0.0) - attempt.start, getattr(span, "attributes", None) or {})
 
     def _fails(self, span: Span, failure: Failure) -> None:
         from opentelemetry.trace import Status, StatusCode

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from experiments.learned_numbers.run import TEMPERATURES, draw, there
 from plait.apps.learn.replay import drawn
-from plait.apps.rollouts.capture import captured
+from plait.apps.rollouts.stored import stored_runs
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 
@@ -21,6 +21,6 @@ async def test_the_journals_have_each_puzzle_once_and_can_be_learned_from(tmp_pa
     assert await draw(2, 5, tmp_path) == 0
     found = there(tmp_path)
     assert len(found) == 6 and {heat for _, heat in found} == set(TEMPERATURES)
-    runs = captured(entries(tmp_path), Plugins(), lambda error: pytest.fail(str(error)))
+    runs = stored_runs(entries(tmp_path), Plugins(), lambda error: pytest.fail(str(error)))
     questions = drawn(runs)
     assert len(questions) == 2, "a question's lines of all temperatures are together"

@@ -89,7 +89,7 @@ def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_j
             output.result({**answer.summary(), "status": _status(rebuilt, entry), **_about(entry), "steps": steps})
             return
         request = rebuilt.submitted.request
-        if rebuilt.finish is not None:
+        if rebuilt.record.finish is not None:
             show_answer(answer, request.text, request.task.name, output, steps=True)
             return
         output.people.print(
@@ -161,7 +161,7 @@ def resume(
     with opened(as_json) as output:
         refuse_names(entry.path, entry.run)
         rebuilt = rebuild(entry.path, entry.run, Plugins())
-        if rebuilt.finish is not None:
+        if rebuilt.record.finish is not None:
             answer = _answer(rebuilt)
         else:
             alone = all("think" not in host.serves for host in rebuilt.machine.workers.values())
@@ -272,18 +272,11 @@ async def _resume(config: Config, entry: RunEntry, alone: bool, output: Output, 
 
 def _answer(rebuilt: Rebuilt) -> Answer:
     """Return the answer of a run that has ended, or what there is of it."""
-    record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
-    finish = rebuilt.finish
-    if finish is None:
-        usage = record.meter.usage() if record is not None else Usage()
-        finish = Finish(run=rebuilt.run, status="cancelled", usage=usage)
-    task = _task(rebuilt)
-    return read_answer(finish, record, task, rebuilt.submitted.at, rebuilt.machine.now, rebuilt.submitted.plan)
-
-
-def _task(rebuilt: Rebuilt) -> Any:
-    request = rebuilt.submitted.request
-    return Plugins().task(request.task, request.text)
+    run = rebuilt.record
+    if run.finish is None:
+        usage = run.records.meter.usage() if run.records is not None else Usage()
+        run = dataclasses.replace(run, finish=Finish(run=run.id, status="cancelled", usage=usage))
+    return read_answer(run, Plugins().task(run.request.task, run.request.text))
 
 
 def _refuse_settings(stored: dict[str, Any], common: Common, entry: RunEntry) -> None:
@@ -304,7 +297,7 @@ def _refuse_settings(stored: dict[str, Any], common: Common, entry: RunEntry) ->
 
 
 def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
-    return rebuilt.finish.status if rebuilt.finish is not None else entry.status
+    return rebuilt.record.finish.status if rebuilt.record.finish is not None else entry.status
 
 
 def _seconds(text: str) -> float:

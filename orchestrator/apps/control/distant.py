@@ -11,14 +11,14 @@ from pydantic import JsonValue
 
 from ...core.record import StepRecord
 from ...core.tools.context import Question
-from ...machine import step_records
 from ...runtime.client.client import read_answer
 from ...runtime.journal import store
 from ...runtime.journal.directory import RunEntry, entries, find
 from ...runtime.journal.inbox import leave, pending
 from ...runtime.journal.location import Database
-from ...runtime.journal.resume import Rebuilder, Rebuilt
+from ...runtime.journal.resume import Rebuilder
 from ...runtime.plugins.loader import Plugins
+from ...runtime.runlog import RunRecord
 from ..verbs import step_row
 
 __all__ = ["Distant", "under_way"]
@@ -58,28 +58,25 @@ class Distant:
         """Return the run with this id, or the only one whose id begins so. Raises `UsageError`."""
         return cls(database, find(database, run))
 
-    def _look(self) -> tuple[Rebuilt, tuple[StepRecord, ...]]:
+    def _look(self) -> RunRecord:
         self.entry = find(self._database, self.entry.run)
         rebuilder = self._rebuilder
         if rebuilder is None or rebuilder.path != self.entry.path:  # a process that took it over writes elsewhere
             rebuilder = self._rebuilder = Rebuilder(self.entry.path, self.entry.run, Plugins())
-        rebuilt = rebuilder.look()
-        record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
-        return rebuilt, step_records(record, rebuilt.submitted.at) if record is not None else ()
+        return rebuilder.look().record
 
     def show(self) -> dict[str, Any]:
         """Return the run with all of its steps."""
-        rebuilt, steps = self._look()
+        run = self._look()
+        steps, account = run.steps, run.records.account if run.records is not None else None
         states = [step.state for step in steps]
-        record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
-        account = record.account if record is not None else None
         return {
             **_row(self.entry),
             "tokens": sum(step.tokens for step in steps),
-            "seconds": round(rebuilt.machine.now - rebuilt.submitted.at, 3),
+            "seconds": round(run.seconds, 3),
             "done": states.count("done"),
             "running": states.count("running"),
-            "budget": (account.budget if account else rebuilt.submitted.request.budget).model_dump(exclude_none=True),
+            "budget": (account.budget if account else run.request.budget).model_dump(exclude_none=True),
             "questions": [each.model_dump(mode="json") for each in self.questions],
             "steps": [step_row(step) for step in steps],
         }
@@ -89,19 +86,16 @@ class Distant:
         asking for the next."""
         seen: dict[str, dict[str, Any]] = {}
         while True:
-            rebuilt, steps = self._look()
+            run = self._look()
             rows: list[dict[str, Any]] = []
-            for step in steps:
+            for step in run.steps:
                 row = step_row(step)
                 if seen.get(step.step) != row:
                     seen[step.step] = row
                     rows.append({"kind": "step", "at": round(step.moves[-1][0], 6) if step.moves else 0.0, **row})
-            if rebuilt.finish is not None:
-                request = rebuilt.submitted.request
-                task = Plugins().task(request.task, request.text)
-                given = (rebuilt.submitted.at, rebuilt.machine.now, rebuilt.submitted.plan)
-                answer = read_answer(rebuilt.finish, rebuilt.record, task, *given)
-                yield [*rows, {"kind": "answer", "at": round(given[1] - given[0], 6), **answer.summary()}]
+            if run.finish is not None:
+                answer = read_answer(run, Plugins().task(run.request.task, run.request.text))
+                yield [*rows, {"kind": "answer", "at": round(run.seconds, 6), **answer.summary()}]
                 return
             yield rows
 
@@ -138,7 +132,7 @@ class Distant:
     @property
     def steps(self) -> tuple[StepRecord, ...]:
         """All steps so far."""
-        return self._look()[1]
+        return self._look().steps
 
     @property
     def questions(self) -> tuple[Question, ...]:

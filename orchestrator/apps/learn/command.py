@@ -18,6 +18,7 @@ from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries
 from ...runtime.plugins.loader import Plugins
+from ...runtime.runlog import RunLog
 from ..common.concurrently import for_each
 from ..common.dataset import Question, read_questions
 from ..common.interrupt import Interrupted, Stopper, run_stoppable
@@ -25,7 +26,6 @@ from ..common.journals import Place, place_of
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.session import Session, opened_session
-from ..rollouts.capture import Capture
 from ..rollouts.export import Left, export
 from .improve import Round, Tried, improve
 from .learnable import Declared, Values, Versions, applied, versions_of
@@ -131,7 +131,7 @@ class _Learner:
         self._request = (
             request if "planner" in request.model_fields_set else request.updated({"planner": config.planner})
         )
-        self._capture = Capture()
+        self._log = RunLog(keep="attempts")
 
     async def run(
         self,
@@ -146,7 +146,7 @@ class _Learner:
         """Make the rounds; `made` gets each."""
         half = len(questions) // 2
         try:
-            async with opened_session(self._config, output, stopper, watch=self._capture.take) as session:
+            async with opened_session(self._config, output, stopper, watch=self._log.take) as session:
 
                 async def solve(values: Values, part: Sequence[Question]) -> list[Tried]:
                     return await self._solve(session, values, part, stopper)
@@ -173,7 +173,7 @@ class _Learner:
             place, question = item
             text = f"{before}\n\n{question.text}" if before else question.text
             answer = await session.orchestrator.run(given.updated({"text": text}))
-            found = self._capture.pop(answer.run)
+            found = self._log.pop(answer.run)
             right = question.is_right(answer.answer)
             wanted = "" if question.want is None else f"; wanted {json.dumps(question.want)}"
             feedback = f"the answer {json.dumps(answer.answer)} is wrong{wanted}"

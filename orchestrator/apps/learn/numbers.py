@@ -17,8 +17,8 @@ from ...runtime.plugins.loader import Plugins
 from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import opened
-from ..rollouts.capture import captured
 from ..rollouts.export import Left
+from ..rollouts.stored import stored_runs
 from .learnable import Declared, versions_of
 from .replay import Drawn, Ran, Replay, drawn, learn
 
@@ -82,7 +82,7 @@ def numbers(
 
 
 def _drawn(place: Location, left: Left) -> list[Drawn]:
-    return drawn(captured(entries(place, []), Plugins(), lambda error: left.add(f"not readable: {error}")))
+    return drawn(stored_runs(entries(place, []), Plugins(), lambda error: left.add(f"not readable: {error}")))
 
 
 def _means(runs: Sequence[Ran], price: float) -> dict[str, float]:

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from ...core.ops import Ref, Sampling, Text, Think
 from ...core.plan import Plan, Step
 from ...core.values import as_text
-from ..rollouts.capture import Captured
+from ...runtime.runlog import RunRecord
 from .learnable import Learnable, Values
 
 __all__ = ["groups_of", "lesson", "proposal", "reflection"]
@@ -35,21 +35,22 @@ _REPLY = (
 )
 
 
-def lesson(run: Captured, feedback: str) -> str:
+def lesson(run: RunRecord, feedback: str) -> str:
     """Return what is told of a failed run: the request, the steps that its output was made from (nothing else of it is
     to blame), and the feedback. Long texts lose their middle."""
-    needed = {name for step in run.steps.values() for name in step.needs}
-    above = [name for name, step in run.steps.items() if step.owner is None and name not in needed]
+    steps = {step.step: step for step in run.steps}
+    needed = {name for step in run.steps for name in step.needs}
+    above = [name for name, step in steps.items() if step.owner is None and name not in needed]
     seen: dict[str, None] = {}
     while above:
         name = above.pop()
-        step = run.steps.get(name)
+        step = steps.get(name)
         if step is None or name in seen:
             continue
         seen[name] = None
         above += [*step.needs, *(each for each in (step.after, step.source) if each)]
     said: list[str] = []
-    for name, step in run.steps.items():
+    for name, step in steps.items():
         if name in seen and step.kind != "join" and step.state in ("done", "failed", "expanded"):
             text = (
                 step.failure.message if step.failure is not None else as_text(step.value) if step.value else step.text

@@ -26,9 +26,9 @@ from ...core.ops import Plugin, Text, Think
 from ...core.request import Request
 from ...core.result import Result
 from ...runtime.plugins.loader import Plugins
+from ...runtime.runlog import RunRecord
 from ...runtime.simulation.latency import Host, LatencyModel
 from ...runtime.simulation.simulator import simulate
-from ..rollouts.capture import Captured
 from .accept import Outcome, halving, paired_test
 from .learnable import Learnable, Values, Versions, applied
 
@@ -75,14 +75,14 @@ class Ran(NamedTuple):
         return self.right - price * self.tokens
 
 
-def drawn(runs: Iterable[Captured]) -> list[Drawn]:
+def drawn(runs: Iterable[RunRecord]) -> list[Drawn]:
     """Return the questions of runs with all lines that were drawn for each, whatever planner drew them. Calls that go
     on in another's context have no line of their own."""
     found: dict[tuple[str, str], Drawn] = {}
     for run in runs:
         request = run.request
         question = found.setdefault((repr(request.task), request.text), Drawn(request.text, request.task))
-        for attempt in run.attempts:
+        for attempt in run.calls:
             if attempt.result is not None and (key := _key(attempt.op)) is not None:
                 kept = attempt.result.model_copy(update={"prompt_ids": (), "token_ids": (), "drawn": None})
                 question.lines[key].append(kept)

@@ -145,7 +145,7 @@ async def _run(
 
     try:
         async with (
-            opened_session(config, output, stopper, workers, watch=producer.capture.take) as session,
+            opened_session(config, output, stopper, workers, watch=producer.log.take) as session,
             _following(pace.weights, samplers, output),
         ):
             with _progress(output, len(wanted), producer.made) as advance:

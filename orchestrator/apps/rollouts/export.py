@@ -20,11 +20,12 @@ from ...core.task import Task
 from ...core.values import as_text
 from ...runtime.journal.directory import RunEntry
 from ...runtime.plugins.loader import Plugins
+from ...runtime.runlog import RunRecord
 from .adapters import Tokenizer, retokenised
-from .capture import Captured, captured
 from .record import BadRecord, Record
 from .sequences import records
 from .store import Store
+from .stored import stored_runs
 
 __all__ = ["Chosen", "Kept", "Left", "Selection", "export", "select", "tokenizer_of", "write_records", "write_texts"]
 
@@ -33,7 +34,7 @@ __all__ = ["Chosen", "Kept", "Left", "Selection", "export", "select", "tokenizer
 class Kept:
     """A run that ended in an answer, or was to."""
 
-    run: Captured
+    run: RunRecord
     task: Task
     answer: Any
     """`None` where there is none, which `export` yields only if asked to."""
@@ -67,7 +68,7 @@ def export(entries: Iterable[RunEntry], plugins: Plugins, left: Left, *, unanswe
     def failed(error: Exception) -> None:
         left.add(f"not readable: {type(error).__name__}")
 
-    for found in captured(entries, plugins, failed):
+    for found in stored_runs(entries, plugins, failed):
         if (finish := found.finish) is None or finish.status == "cancelled":
             left.add("no answer")
             continue
@@ -95,7 +96,7 @@ def _answer(finish: Finish, task: Task) -> Any:
 class Chosen:
     """A run to train on."""
 
-    run: Captured
+    run: RunRecord
     group: int
     """Number of its question, in the order of a selection."""
     right: bool | None
@@ -162,7 +163,7 @@ def select(
             continue
         cost = run.critical if by == "critical" else run.tokens
         key = _digest(run.task.key(run.answer)) if distinct else b""
-        groups[_digest(run.question)].append((cost, run.run.run, key, chosen.put(run)))
+        groups[_digest(run.question)].append((cost, run.run.id, key, chosen.put(run)))
     for number, group in enumerate(groups.values()):
         seen: set[bytes] = set()
         kept = 0
@@ -217,7 +218,7 @@ def write_texts(runs: Iterable[Chosen], out: Path, left: Left, redact: bool = Fa
     count = 0
     with out.open("w", encoding="utf-8", errors="replace") as file:
         for run in runs:
-            for attempt in run.run.attempts:
+            for attempt in run.run.calls:
                 op, result = attempt.op, attempt.result
                 if not isinstance(op, Think) or result is None:
                     continue
@@ -231,7 +232,7 @@ def write_texts(runs: Iterable[Chosen], out: Path, left: Left, redact: bool = Fa
                 else:
                     left.add("a call that continues token ids (use --format tokens)")
                     continue
-                row |= {"run": run.run.run, "verified": run.right}
+                row |= {"run": run.run.id, "verified": run.right}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 count += 1
     return count

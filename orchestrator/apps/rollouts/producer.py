@@ -11,10 +11,10 @@ from ...core.interfaces import Worker
 from ...core.request import Request
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.runlog import RunLog
 from ..common.concurrently import for_each
 from ..common.dataset import Question
 from ..common.interrupt import Stopper
-from .capture import Capture
 from .record import Record
 from .rewards import Reward
 from .sampler import Sampler
@@ -78,7 +78,7 @@ def sampled(workers: Sequence[Worker]) -> tuple[list[Worker], list[Sampler]]:
 
 
 class Producer:
-    """Makes rollouts on an orchestrator whose workers are `sampled` ones. It has to `watch` with `capture.take`.
+    """Makes rollouts on an orchestrator whose workers are `sampled` ones. It has to `watch` with `log.take`.
 
     Args:
         request: how each question is asked.
@@ -88,7 +88,7 @@ class Producer:
 
     def __init__(self, request: Request, reward: Reward, seed: int = 0) -> None:
         self._request, self._reward, self._seed = request, reward, seed
-        self.capture = Capture()
+        self.log = RunLog(keep="attempts")
         self.made = Made()
 
     async def make(
@@ -125,7 +125,7 @@ class Producer:
             answer = await handle
         finally:
             revoke()
-        found = self.capture.pop(handle.run)
+        found = self.log.pop(handle.run)
         if answer.status == "cancelled" or found is None:
             return []
         made = records(found, item.group, item.branch, self._reward(item.question, answer))

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.record import StepRecord
-from ...runtime.attempts import Attempt
-from .capture import Captured
+from ...runtime.runlog import AttemptRecord, RunRecord
 from .record import BadRecord, Record, Segment
 
 __all__ = ["records"]
@@ -39,7 +38,7 @@ class _Sequence:
     """The token that ended it, if it is not among the tokens yet."""
 
 
-def records(run: Captured, group: str, branch: int = 0, reward: float | None = None) -> list[Record]:
+def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = None) -> list[Record]:
     """Return a run's sequences. Log-probabilities are left out (empty) where the worker told none.
 
     Raises `BadRecord` for a run whose worker told no token ids.
@@ -47,20 +46,21 @@ def records(run: Captured, group: str, branch: int = 0, reward: float | None = N
     made: list[_Sequence] = []
     where: dict[str, tuple[_Sequence, int]] = {}
     """By step: its sequence, and the end of its own tokens there."""
-    heirs = _heirs(run)
-    for attempt in run.attempts:
+    steps, calls = {step.step: step for step in run.steps}, run.calls
+    heirs = _heirs(calls, steps)
+    for attempt in calls:
         result = attempt.result
         if result is None or not result.prompt_ids:
             raise BadRecord(
-                f"run {run.run}: the worker {attempt.worker!r} tells no token ids, and a record is made of them: use "
+                f"run {run.id}: the worker {attempt.worker!r} tells no token ids, and a record is made of them: use "
                 "an engine, or a server that returns them"
             )
-        prompt, step = list(result.prompt_ids), run.steps.get(attempt.step)
-        before, common = _continued(step, prompt, run.steps, where)
+        prompt, step = list(result.prompt_ids), steps.get(attempt.step)
+        before, common = _continued(step, prompt, steps, where)
         if before is not None and heirs.get(before[0]) == attempt.step:
             sequence = where[before[0]][0]
         else:
-            parent = where[before[0]][0].index if before is not None else _owner(step, run.steps, where)
+            parent = where[before[0]][0].index if before is not None else _owner(step, steps, where)
             sequence = _Sequence(len(made), parent, common if before is not None else 0, [])
             made.append(sequence)
         _write(sequence, prompt, attempt)
@@ -68,16 +68,16 @@ def records(run: Captured, group: str, branch: int = 0, reward: float | None = N
     return [_record(each, run, group, branch, len(made), reward) for each in made if each.steps]
 
 
-def _heirs(run: Captured) -> dict[str, str]:
+def _heirs(calls: Sequence[AttemptRecord], steps: Mapping[str, StepRecord]) -> dict[str, str]:
     """Return, for each step whose whole context others begin with, the last of them: it goes on in the sequence."""
     heirs: dict[str, str] = {}
     whole: dict[str, tuple[_Sequence, int]] = {}
-    for attempt in run.attempts:
+    for attempt in calls:
         result = attempt.result
         if result is None:
             continue
         prompt = list(result.prompt_ids)
-        before, common = _continued(run.steps.get(attempt.step), prompt, run.steps, whole)
+        before, common = _continued(steps.get(attempt.step), prompt, steps, whole)
         if before is not None and common == before[1]:
             heirs[before[0]] = attempt.step
         context = _Sequence(0, None, 0, [*prompt, *result.token_ids])
@@ -144,7 +144,7 @@ def _common(tokens: Sequence[int], length: int, prompt: Sequence[int]) -> int:
     return most
 
 
-def _write(sequence: _Sequence, prompt: list[int], attempt: Attempt) -> None:
+def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> None:
     """Append what a model call read and wrote."""
     result = attempt.result
     assert result is not None
@@ -172,7 +172,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: Attempt) -> None:
             )
 
 
-def _record(sequence: _Sequence, run: Captured, group: str, branch: int, of: int, reward: float | None) -> Record:
+def _record(sequence: _Sequence, run: RunRecord, group: str, branch: int, of: int, reward: float | None) -> Record:
     if sequence.end is not None:
         place, policy = len(sequence.tokens), sequence.segments[-1].policy if sequence.segments else 0
         sequence.tokens.append(sequence.end[0])
@@ -192,5 +192,5 @@ def _record(sequence: _Sequence, run: Captured, group: str, branch: int, of: int
         logprobs=tuple(sequence.logprobs) if sequence.known else (),
         segments=tuple(sequence.segments),
         reward=reward,
-        meta={"run": run.run, "steps": list(sequence.steps)},
+        meta={"run": run.id, "steps": list(sequence.steps)},
     )

@@ -21,7 +21,7 @@ from ...runtime.plugins.loader import Plugins
 from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened
-from ..rollouts.capture import captured
+from ..rollouts.stored import stored_runs
 from .fit import Report, Row, fit, report
 
 __all__ = ["route", "rows_of"]
@@ -84,7 +84,7 @@ def rows_of(found: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -
     def failed(error: Exception) -> None:
         left[f"that cannot be read ({type(error).__name__})"] += 1
 
-    for run in captured(found, plugins, failed):
+    for run in stored_runs(found, plugins, failed):
         finish = run.finish
         if finish is None or finish.status not in ("done", "partial"):
             left["that did not end"] += 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from ...core.events import Action, Dispatch, Event, Failed, Finish, Progressed, Stopped, Submitted, Succeeded
+from ...core.events import Action, Event
 from ...core.interfaces import Worker, offer
-from ...machine import Machine, step_records
+from ...machine import Machine
+from ...runtime.runlog import RunLog, RunRecord
 
 __all__ = ["Metrics"]
 
@@ -44,10 +46,7 @@ class Metrics:
         self._of_tenant = Counter("plait_tenant_tokens", "Generated tokens", ("tenant",), registry=made)
         self._gone = Counter("plait_clients_gone", "Clients that went away before their answer", registry=made)
         self.live = Gauge("plait_runs_live", "Runs under way", registry=made)
-        self._began: dict[str, tuple[float, str, bool]] = {}
-        self._attempts: dict[int, tuple[str, str]] = {}
-        self._of_run: dict[str, set[int]] = {}
-        self._busy: dict[str, int] = {}
+        self._log = RunLog()
         made.register(_Workers(self._worker_metrics))
 
     def text(self) -> bytes:
@@ -67,61 +66,35 @@ class Metrics:
 
     def __call__(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
         """Take one event of the driver's."""
-        match event:
-            case Submitted():
-                name = event.request.planner.name
-                self._began[event.run] = event.at, name if name in self._planners else "other", False
-                self.live.set(len(self._began))
-            case Progressed():
-                self._progressed(event)
-            case Succeeded() | Failed() | Stopped():
-                self._over(event.attempt)
-            case _:
-                pass
-        for action in actions:
-            if isinstance(action, Dispatch):
-                self._attempts[action.job.attempt] = action.job.run, action.worker
-                self._of_run.setdefault(action.job.run, set()).add(action.job.attempt)
-                self._busy[action.worker] = self._busy.get(action.worker, 0) + 1
-            elif isinstance(action, Finish):
-                self._finished(action, machine)
+        delta = self._log.take(event, machine, actions)
+        if delta.began or delta.finished:
+            self.live.set(len(self._log.runs))
+        if delta.first is not None and delta.first.first is not None:
+            self._first.observe(delta.first.first)
+        for run in delta.finished:
+            self._finished(run)
 
-    def _progressed(self, event: Progressed) -> None:
-        run, _ = self._attempts.get(event.attempt, ("", ""))
-        began, planner, told = self._began.get(run, (0.0, "", True))
-        if not told:
-            self._began[run] = began, planner, True
-            self._first.observe(event.at - began)
-
-    def _finished(self, finish: Finish, machine: Machine) -> None:
-        now, run = machine.now, machine.finished(finish.run)
-        for step in step_records(run, 0.0) if run is not None else ():
+    def _finished(self, run: RunRecord) -> None:
+        finish = run.finish
+        assert finish is not None
+        name = run.request.planner.name
+        planner = name if name in self._planners else "other"
+        for step in run.steps:
             self._steps.labels(step.kind, step.state).inc()
-        began, planner, _ = self._began.pop(finish.run, (now, "other", True))
-        self.live.set(len(self._began))
         self._runs.labels(planner, finish.status).inc()
-        self._run_seconds.labels(planner).observe(now - began)
+        self._run_seconds.labels(planner).observe(run.seconds)
         usage = finish.usage
         for kind, count in (("prompt", usage.prompt), ("cached", usage.cached), ("completion", usage.completion),
                             ("cancelled", usage.cancelled)):  # fmt: skip
             self._tokens.labels(kind).inc(count)
-        for attempt in self._of_run.pop(finish.run, ()):  # those that were lost with a worker
-            self._over(attempt)
-
-    def _over(self, attempt: int) -> None:
-        run, worker = self._attempts.pop(attempt, ("", ""))
-        if worker:
-            self._busy[worker] -= 1
-            of_run = self._of_run.get(run)
-            if of_run is not None:
-                of_run.discard(attempt)
 
     def _worker_metrics(self) -> list[Metric]:
         slots = GaugeMetricFamily("plait_worker_slots", "Attempts that a worker takes at once", labels=["worker"])
         busy = GaugeMetricFamily("plait_worker_busy", "Attempts that a worker has", labels=["worker"])
+        attempts = Counts(attempt.worker for attempt in self._log.live.values())
         for worker in self._workers:
             slots.add_metric([worker.name], offer(worker).slots)
-            busy.add_metric([worker.name], self._busy.get(worker.name, 0))
+            busy.add_metric([worker.name], attempts[worker.name])
         return [slots, busy]
 
 

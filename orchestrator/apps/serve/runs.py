@@ -19,8 +19,8 @@ from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
 from ..control.distant import Distant
 from ..trace.model import Clock, Trace
+from ..trace.projection import UNFINISHED
 from ..trace.read import read_trace
-from ..trace.record import UNFINISHED
 from ..verbs import VERBS, Control, Verb
 from ..viewer.page import data_of, live_page, page_headers, runs_page
 from .errors import ApiError, not_found

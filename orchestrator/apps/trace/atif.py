@@ -13,7 +13,7 @@ from typing import Any
 
 from ...core.record import StepRecord
 from ...core.values import as_text
-from ...runtime.attempts import Attempt
+from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
 __all__ = ["atif"]
@@ -36,7 +36,7 @@ class _Maker:
 
     def trajectory(self) -> dict[str, Any]:
         trace = self._trace
-        lines: dict[str, list[Attempt]] = {}
+        lines: dict[str, list[AttemptRecord]] = {}
         for attempt in sorted(trace.attempts, key=lambda each: (each.start, each.id)):
             if attempt.read:
                 lines.setdefault(_line(self._steps.get(attempt.step), self._steps), []).append(attempt)
@@ -79,7 +79,7 @@ class _Maker:
         label = step.label or step.name if step is not None else name
         return {"source": "user", "message": self._text(label)}
 
-    def _step(self, attempt: Attempt) -> dict[str, Any]:
+    def _step(self, attempt: AttemptRecord) -> dict[str, Any]:
         op, result = attempt.op, attempt.result
         made: dict[str, Any] = {
             "source": "agent",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.record import StepRecord
-from ...runtime.attempts import Attempt
+from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
 __all__ = ["chrome_events"]
@@ -29,7 +29,7 @@ def chrome_events(trace: Trace) -> list[Event]:
     return sorted(events, key=lambda event: event["ts"])
 
 
-def _place(attempt: Attempt) -> Event:
+def _place(attempt: AttemptRecord) -> Event:
     """Return the rows of a worker's slot, named as Ray names nodes and workers: by strings."""
     return {"pid": f"plait worker {attempt.worker}", "tid": f"slot {attempt.lane + 1:03}"}
 
@@ -59,7 +59,7 @@ def _run(trace: Trace) -> Event:
     }
 
 
-def _attempt(attempt: Attempt, step: StepRecord, trace: Trace) -> Event:
+def _attempt(attempt: AttemptRecord, step: StepRecord, trace: Trace) -> Event:
     end = attempt.end if attempt.end is not None else trace.seconds
     args: dict[str, Any] = {
         "step": step.step,
@@ -115,7 +115,7 @@ def _verdicts(trace: Trace) -> list[Event]:
 def _flows(trace: Trace) -> list[Event]:
     """Return an arrow from the end of each attempt that was read to the attempts at steps that needed it."""
     last = {each.step: each for each in trace.attempts if each.read and each.end is not None}
-    first: dict[str, Attempt] = {}
+    first: dict[str, AttemptRecord] = {}
     for each in trace.attempts:
         first.setdefault(each.step, each)
     events: list[Event] = []

@@ -14,10 +14,10 @@ from pydantic_core import to_jsonable_python
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Finish, Submitted
 from ...runtime import telemetry
-from ...runtime.attempts import Attempt
 from ...runtime.journal.location import Location
 from ...runtime.journal.replay import history
 from ...runtime.plugins.loader import Plugins
+from ...runtime.runlog import AttemptRecord
 from ..common.files import write_private
 from ..common.journals import journal_of
 from ..common.options import Common, Json, common_options
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 __all__ = ["export_spans", "trace"]
+
+_LEFT_OUT = ("op", "deltas", "counts", "result", "run")
+"""Of an attempt: what the trace does not write, or writes in another form."""
 
 
 @common_options
@@ -178,12 +181,14 @@ def _send(spans: Sequence[ReadableSpan], exporter: SpanExporter | None) -> None:
 
 def _plain(trace: Trace) -> Any:
     """Return a trace as plain JSON."""
-    shown = [each.name for each in dataclasses.fields(Attempt) if each.name not in ("op", "texts", "result", "run")]
+    shown = [each.name for each in dataclasses.fields(AttemptRecord) if each.name not in _LEFT_OUT]
     whole = {each.name: getattr(trace, each.name) for each in dataclasses.fields(trace)}
     whole["steps"] = list(steps_in_detail(trace))
     whole["attempts"] = [
         {
             **{name: getattr(attempt, name) for name in shown},
+            "progress": attempt.progress(),
+            "usage": attempt.usage,
             "finish": "" if attempt.result is None else attempt.result.finish,
             "read": attempt.read,
         }

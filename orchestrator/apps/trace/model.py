@@ -8,7 +8,7 @@ from typing import Literal
 from ...core.events import Status
 from ...core.record import StepRecord
 from ...core.result import Failure, Usage
-from ...runtime.attempts import Attempt, WorkerTimes
+from ...runtime.runlog import AttemptRecord, WorkerRecord
 
 __all__ = ["Ballot", "Clock", "Contact", "Segment", "Trace", "Vote"]
 
@@ -104,10 +104,10 @@ class Trace:
     usage: Usage = field(default_factory=Usage)
     critical_path_tokens: int = 0
     steps: list[StepRecord] = field(default_factory=list[StepRecord])
-    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    attempts: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     waited_for: tuple[str, ...] = ()
     """The chain of steps, by id, that the end of the run waited for."""
-    hosts: list[WorkerTimes] = field(default_factory=list[WorkerTimes])
+    hosts: list[WorkerRecord] = field(default_factory=list[WorkerRecord])
     votes: list[Vote] = field(default_factory=list[Vote])
     segments: list[Segment] = field(default_factory=list[Segment])
     unit: Literal["tokens", "words"] = "tokens"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.record import StepRecord
-from ...runtime.attempts import Attempt
+from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
 __all__ = ["mooncake"]
@@ -54,10 +54,10 @@ def mooncake(trace: Trace, block: int = BLOCK, ids: dict[bytes, int] | None = No
     return rows
 
 
-def _before(step: str, steps: Mapping[str, StepRecord], ends: Mapping[str, Attempt]) -> list[Attempt]:
+def _before(step: str, steps: Mapping[str, StepRecord], ends: Mapping[str, AttemptRecord]) -> list[AttemptRecord]:
     """Return the model calls that a step waited for: those that it reads, through joins and tools, or else the one that
     spawned it."""
-    found: dict[str, Attempt] = {}
+    found: dict[str, AttemptRecord] = {}
     seen: set[str] = set()
     begin = steps.get(step)
     above = [] if begin is None else [*begin.needs, *([begin.after] if begin.after else [])]

@@ -17,9 +17,10 @@ from ...runtime.journal.journal import Journal
 from ...runtime.journal.location import Location
 from ...runtime.journal.replay import history
 from ...runtime.journal.tables import Header
+from ...runtime.runlog import RunLog
 from ...runtime.telemetry import model_name
 from .model import Clock, Trace
-from .record import TraceRecorder
+from .projection import trace_of
 
 __all__ = ["Watch", "default_name", "read_trace", "runs_in"]
 
@@ -49,18 +50,18 @@ def read_trace(path: Location | str, plugins: Plugins, run: str | None = None) -
     if not runs:
         raise ConfigError(f"{path} holds no run: nothing was submitted while it was written")
     run = run or runs[-1]
-    recorder = TraceRecorder(run)
+    log = RunLog([run], keep="texts")
     clocks: list[Clock] = []
     notes: list[str] = []
     header: Header | None = None
+    now = 0.0
     try:
-        now = 0.0
         for moment in history(path, plugins, run):
             if moment.header is not header:
                 header = moment.header
                 clocks.append(clock_of(header, now if header.resumes is not None else moment.event.at))
             now = moment.machine.now
-            recorder.take(moment.event, moment.machine, moment.actions)
+            log.take(moment.event, moment.machine, moment.actions)
             if moment.differs and not notes:
                 notes.append(
                     f"from event {moment.seq} of the journal on this version of plait decides otherwise than the one "
@@ -69,16 +70,18 @@ def read_trace(path: Location | str, plugins: Plugins, run: str | None = None) -
             if any(isinstance(action, Finish) and action.run == run for action in moment.actions):
                 break
     except ConfigError:
-        if not recorder.begun:
+        if run not in log.runs:
             raise
         notes.append("the journal is damaged: what comes after its last readable event is missing")
     except Exception as error:  # an event that this version's machine cannot take: what came before can still be seen
         notes.append(
             f"the journal cannot be replayed to its end ({type(error).__name__}: {error}): the rest is missing"
         )
-    trace = recorder.trace(clocks, notes)
-    if trace is None or header is None:
+    record = log.runs.get(run)
+    if record is None or header is None:
         raise ConfigError(f"{path} cannot be replayed up to run {run!r}: " + "; ".join(notes or ["it is not there"]))
+    record.now = now  # also of a run that is still under way: its trace goes to the last event that there is
+    trace = trace_of(record, log.workers.values(), clocks, notes)
     trace.model, trace.server = _model(header, trace)
     trace.plait = header.plait
     trace.others = tuple(each for each in runs if each != run)

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ...runtime.attempts import Attempt
+from ...runtime.runlog import AttemptRecord
 from ..trace.details import steps_in_detail
 from ..trace.model import Segment, Trace, Vote
 
@@ -174,7 +174,7 @@ def _step(step: dict[str, Any], places: dict[str, int], decided: dict[str, float
     }
 
 
-def _attempt(attempt: Attempt, places: dict[str, int], hosts: Sequence[str], cut: _Cut) -> dict[str, Any]:
+def _attempt(attempt: AttemptRecord, places: dict[str, int], hosts: Sequence[str], cut: _Cut) -> dict[str, Any]:
     usage, failure = attempt.usage, attempt.failure
     return {
         "step": places[attempt.step],
@@ -187,7 +187,7 @@ def _attempt(attempt: Attempt, places: dict[str, int], hosts: Sequence[str], cut
         "stopping": attempt.stopping,
         "stop_reason": cut(attempt.stop_reason),
         "first": attempt.first,
-        "progress": [list(point) for point in attempt.progress],
+        "progress": [list(point) for point in attempt.progress()],
         "usage": [usage.prompt, usage.cached, usage.completion],
         "read": attempt.read,
         "finish": "" if attempt.result is None else attempt.result.finish,

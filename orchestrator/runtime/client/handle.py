@@ -6,7 +6,8 @@ Turns the events that the driver's watchers see into news, and the records of a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 from pydantic import JsonValue
@@ -21,9 +22,10 @@ from ...core.record import StepRecord
 from ...core.result import Result, Token, as_failure
 from ...core.task import Task
 from ...core.tools.context import Question
-from ...machine import Machine, Node, Run, moved, step_record, step_records
+from ...machine import Machine, Node, Run
 from ..driver.collector import uncollected
 from ..driver.driver import LARGE, Driver
+from ..runlog import RunDelta, RunLog, RunRecord, step_record, step_records
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews, typed
 from .questions import Asker
 from .report import report
@@ -37,6 +39,8 @@ _AT_ANY_TIME = tuple(name for name in Budget.model_fields if name not in (*_FROM
 
 UNREAD = 4096
 """Pieces of news that a reader may leave unread while further steps start."""
+
+_Queue = asyncio.Queue[News | BaseException]
 
 
 class Handle:
@@ -59,9 +63,9 @@ class Handle:
         """Id of the run."""
         self._driver = driver
         self._task = task
-        self._began = event.at if began is None else began
+        self._record = RunRecord(event.run, event.at if began is None else began, event.request, event.plan)
+        self._record.seen = len(nodes)
         self._ended = ended
-        self._plan = event.plan
         self.request = event.request
         """What was asked."""
         self.paused = False
@@ -70,20 +74,25 @@ class Handle:
         """The limits that were asked for last."""
         self._form = event.request.output
         self._asker = asker
-        self._seen = len(nodes)
-        self._news: asyncio.Queue[News | BaseException] | None = asyncio.Queue() if watch else None
+        self._log = RunLog([self.run], keep="steps")
+        self._log.runs[self.run] = self._record
+        self._queues: list[_Queue] = []
+        """Of those who follow the run."""
+        self._news: _Queue | None = asyncio.Queue() if watch else None
         if self._news is not None:
+            self._queues.append(self._news)
             driver.watch(self.run, self._watch)
             if watch is True or "text" in cast("Collection[Mode]", watch):
                 driver.stream(self.run)
             for node in nodes:  # of a run that is taken up again: where they stand
                 self._news.put_nowait(StepNews(at=0.0, record=step_record(node, event.at)))
-        self._feeds: list[_Feed] = []
         self._read_by: Literal["nobody", "news", "wait"] = "nobody"
         """Whether somebody reads the news, and nobody waits for the answer meanwhile: then the run keeps their pace."""
         self._held = False
         """It starts nothing more until more of the news has been read."""
         self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
+        if self._news is not None:
+            self._finish.add_done_callback(partial(self._over, self._news))
 
     def __await__(self) -> Any:
         return self._wait().__await__()
@@ -100,12 +109,13 @@ class Handle:
     @property
     def began(self) -> float:
         """When the run was submitted, on its clock."""
-        return self._began
+        return self._record.began
 
     @property
     def plan(self) -> Plan:
         """The first plan, as the planner made it."""
-        return self._plan
+        assert self._record.plan is not None
+        return self._record.plan
 
     @property
     def finished(self) -> asyncio.Future[Answer]:
@@ -176,16 +186,15 @@ class Handle:
 
     def asked(self, question: Question) -> None:
         """Take note of a question: it is news."""
-        news = AskNews(at=self._driver.now() - self._began, question=question)
-        for each in (self._news, *(feed.news for feed in self._feeds)):
-            if each is not None:
-                each.put_nowait(news)
+        news = AskNews(at=self._driver.now() - self.began, question=question)
+        for queue in self._queues:
+            queue.put_nowait(news)
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
         """Where its steps stand now; empty once it is over, when the answer has them."""
         run = self._driver.machine.runs.get(self.run)
-        return () if run is None else step_records(run, self._began)
+        return () if run is None else step_records(run, self.began)
 
     @property
     def tokens(self) -> int:
@@ -196,26 +205,31 @@ class Handle:
     async def follow(self) -> AsyncGenerator[News, None]:
         """Yield where its steps stand and what is asked now, and then its news, the answer last. Any number may follow;
         leaving the iteration gives nothing up."""
-        feed = _Feed(self, len(self.steps))
-        for record in self.steps:
-            feed.news.put_nowait(StepNews(at=self._driver.now() - self._began, record=record))
+        queue: _Queue = asyncio.Queue()
+        steps, at = self.steps, self._driver.now() - self.began
+        for record in steps:
+            queue.put_nowait(StepNews(at=at, record=record))
         for question in self.questions:
-            feed.news.put_nowait(AskNews(at=self._driver.now() - self._began, question=question))
-        self._feeds.append(feed)
-        self._driver.watch(self.run, feed.watch)
-        self._finish.add_done_callback(feed.over)
+            queue.put_nowait(AskNews(at=at, question=question))
+        if not self._queues:
+            self._record.seen = len(steps)
+            self._driver.watch(self.run, self._watch)
+        self._queues.append(queue)
+        over = partial(self._over, queue)
+        self._finish.add_done_callback(over)
         try:
             while True:
-                item = await feed.news.get()
+                item = await queue.get()
                 if isinstance(item, BaseException):
                     raise item
                 yield item
                 if isinstance(item, AnswerNews):
                     return
         finally:
-            self._feeds.remove(feed)
-            self._driver.unwatch(self.run, feed.watch)
-            self._finish.remove_done_callback(feed.over)
+            self._queues.remove(queue)
+            if not self._queues:
+                self._driver.unwatch(self.run, self._watch)
+            self._finish.remove_done_callback(over)
 
     async def news(self, modes: Collection[Mode] | None = None) -> AsyncGenerator[News, None]:
         """Yield the run's news, the answer last; with `modes` only those kinds. Only for a handle made with
@@ -243,37 +257,37 @@ class Handle:
                 self.cancel()
 
     async def _answer(self, future: asyncio.Future[tuple[Finish, Run | None]]) -> Answer:
+        record = self._record
         try:
-            finish, run = await future
-        except BaseException as error:  # the driver broke down: whoever follows the news must hear of it too
-            if self._news is not None:
-                self._news.put_nowait(error)
-            raise
+            record.finish, record.records = await future
         finally:
             self._asker.end(self.run)
-        ended = self._driver.now() if self._ended is None else self._ended
-        given = (finish, run, self._task, self._began, ended, self._plan)
-        large = run is not None and len(run.nodes) >= LARGE
+        record.now = self._driver.now() if self._ended is None else self._ended
+        large = record.records is not None and len(record.records.nodes) >= LARGE
         try:
-            answer = await asyncio.to_thread(self._read, *given) if large else self._read(*given)
+            answer = await asyncio.to_thread(self._read) if large else self._read()
         finally:
             self._driver.ended(self.run)
-        if self._form is not None:
-            answer = typed(answer, self._form)
-        if self._news is not None:
-            self._news.put_nowait(AnswerNews(at=ended - self._began, answer=answer))
-        return answer
+        return answer if self._form is None else typed(answer, self._form)
 
-    def _read(self, finish: Finish, run: Run | None, *given: Any) -> Answer:
+    def _read(self) -> Answer:
+        record = self._record
         with uncollected():
             try:
-                return read_answer(finish, run, *given)
+                return read_answer(record, self._task)
             finally:
-                self._driver.reported(finish.run, run)
+                self._driver.reported(self.run, record.records)
+                record.records = None
+
+    def _over(self, queue: _Queue, finish: asyncio.Future[Answer]) -> None:
+        """Tell one who follows the run of its end, or of what broke it down."""
+        error = asyncio.CancelledError() if finish.cancelled() else finish.exception()
+        queue.put_nowait(AnswerNews(at=self._record.seconds, answer=finish.result()) if error is None else error)
 
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
-        assert self._news is not None
-        self._seen = tell(self.run, self._began, self._seen, event, machine, self._news.put_nowait)
+        for news in news_of(self._log.take(event, machine, actions), event, self.began):
+            for queue in self._queues:
+                queue.put_nowait(news)
         self._keep_pace()
 
     def _keep_pace(self) -> None:
@@ -289,48 +303,26 @@ class Handle:
             self._driver.pause(self.run)
 
 
-class _Feed:
-    """One who follows a run."""
-
-    def __init__(self, handle: Handle, seen: int) -> None:
-        self.news: asyncio.Queue[News | BaseException] = asyncio.Queue()
-        self._handle, self._seen = handle, seen
-
-    def watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
-        """Take an event of the run."""
-        handle = self._handle
-        self._seen = tell(handle.run, handle.began, self._seen, event, machine, self.news.put_nowait)
-
-    def over(self, finish: asyncio.Future[Answer]) -> None:
-        """Take the end of the run."""
-        error = asyncio.CancelledError() if finish.cancelled() else finish.exception()
-        at = self._handle.now() - self._handle.began
-        self.news.put_nowait(error if error is not None else AnswerNews(at=at, answer=finish.result()))
-
-
-def tell(name: str, began: float, seen: int, event: Event, machine: Machine, put: Callable[[News], object]) -> int:
-    """Tell the news that an event is to who follows a run, of which `seen` steps are known; return how many are now."""
-    run = machine.runs.get(name) or machine.finished(name)
-    if run is None:
-        return seen
+def news_of(delta: RunDelta, event: Event, began: float) -> list[News]:
+    """Return the news that an event was to who follows its run, which began at `began`."""
     at = event.at - began
-    for record in moved(machine, run, seen, began):
-        put(StepNews(at=at, record=record))
+    news: list[News] = [StepNews(at=at, record=step) for _, step in delta.steps()] if delta.touched else []
     if isinstance(event, Progressed):
-        attempt = machine.attempts.get(event.attempt)
-        if attempt is not None and attempt.node.run is run and attempt.node.hedge is not attempt:
-            put(
+        attempt = delta.machine.attempts.get(event.attempt)
+        if attempt is not None and attempt.node.hedge is not attempt:  # the text of a hedge is its step's if it wins
+            step = attempt.node.step
+            news.append(
                 TextNews(
                     at=at,
                     step=attempt.node.id,
-                    name=attempt.node.step.name,
-                    label=attempt.node.step.label,
+                    name=step.name,
+                    label=step.label,
                     text=event.text,
                     tokens=attempt.generated,
                     logprob=event.logprob,
                 )
             )
-    return len(run.nodes)
+    return news
 
 
 class Questions:
@@ -354,10 +346,10 @@ class Questions:
             handle.asked(question)
 
 
-def read_answer(
-    finish: Finish, run: Run | None, task: Task, began: float, ended: float, plan: Plan | None = None
-) -> Answer:
-    """Return the answer that a finished run holds, as its task reads it."""
+def read_answer(run: RunRecord, task: Task) -> Answer:
+    """Return the answer that the record of a finished run holds, as its task reads it."""
+    finish = run.finish
+    assert finish is not None
     result, answer, verified = finish.result, None, None
     failure = finish.failure
     if result is not None and result.value is not None:
@@ -370,6 +362,7 @@ def read_answer(
             failure = as_failure(TaskError(f"{type(task).__name__} could not read the output: {error}"))
     if failure is not None and finish.usage != failure.usage:
         failure = failure.model_copy(update={"usage": finish.usage})
+    nodes = () if run.records is None else run.records.nodes
     return Answer(
         run=finish.run,
         status=finish.status,
@@ -380,20 +373,20 @@ def read_answer(
         data=result.data if result is not None else None,
         finish=result.finish if result is not None else None,
         reasoning=_reasoning(result),
-        tokens=_tokens(result, run),
-        anew=tuple(each.own.anew for each in run.nodes if each.own is not None and each.own.anew) if run else (),
+        tokens=_tokens(result, nodes),
+        anew=tuple(each.own.anew for each in nodes if each.own is not None and each.own.anew),
         failure=failure,
         partial=finish.partial,
-        report=report(finish, run, began, ended),
-        plan=plan,
+        report=report(run),
+        plan=run.plan,
     )
 
 
-def _tokens(result: Result | None, run: Run | None) -> tuple[Token, ...]:
+def _tokens(result: Result | None, nodes: Sequence[Node]) -> tuple[Token, ...]:
     """Return the tokens of an output: its step's own, or those of the call whose text a join chose."""
-    if result is None or result.tokens or run is None:
+    if result is None or result.tokens:
         return () if result is None else result.tokens
-    own, text = (node.own for node in run.nodes if node.own is not None), result.text.strip()
+    own, text = (node.own for node in nodes if node.own is not None), result.text.strip()
     return next((each.tokens for each in own if each.tokens and each.text.strip() == text), ())
 
 

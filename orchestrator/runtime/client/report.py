@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import JsonValue, PlainSerializer, PlainValidator
 
-from ...core.events import Finish
 from ...core.ops import Kind
 from ...core.record import StepRecord
 from ...core.result import Usage
 from ...core.values import Frozen
-from ...machine import Run, step_records
+from ..runlog import RunRecord
 
 
 def _read(rows: Iterable[StepRecord | Mapping[str, Any]]) -> tuple[StepRecord, ...]:
@@ -60,16 +59,14 @@ class Report(Frozen):
         return {"model": model, "tools": tools, "queue": queue, "other": rest}
 
 
-def report(finish: Finish, run: Run | None, began: float, ended: float) -> Report:
-    """Return the report of a run that ended with `finish`; `run` is `None` for one that was refused at once. Times are
-    the machine's."""
-    steps = step_records(run, began) if run is not None else ()
-    output = run.root.output if run is not None and run.root is not None else None
+def report(run: RunRecord) -> Report:
+    """Return the report of a run, as far as it has come."""
+    steps, finish, output = run.steps, run.finish, run.output
     return Report(
-        usage=finish.usage,
-        critical_path_tokens=finish.critical_path_tokens,
-        seconds=ended - began,
-        waited_for=_waited_for(steps, output.id) if output is not None else (),
+        usage=Usage() if finish is None else finish.usage,
+        critical_path_tokens=0 if finish is None else finish.critical_path_tokens,
+        seconds=run.seconds,
+        waited_for=() if output is None else _waited_for(steps, output),
         steps=steps,
     )
 

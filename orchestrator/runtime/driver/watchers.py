@@ -12,7 +12,7 @@ __all__ = ["Watcher", "Watchers"]
 
 log = logging.getLogger("plait.driver")
 
-Watcher = Callable[[Event, Machine, list[Action]], None]
+Watcher = Callable[[Event, Machine, list[Action]], object]
 """Called after an event, with the machine as it then is and the actions that followed. Must not block."""
 
 

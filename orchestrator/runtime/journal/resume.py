@@ -18,12 +18,10 @@ from pydantic import JsonValue
 from ...core.errors import ConfigError, Interrupted, NeverMade, OutcomeUnknown
 from ...core.events import (
     Action,
-    Dispatch,
     Event,
     Expand,
     Expanded,
     Failed,
-    Finish,
     Submitted,
     Succeeded,
     WorkerDown,
@@ -34,10 +32,11 @@ from ...core.plan import Plan, Step
 from ...core.result import Result, as_failure
 from ...core.states import State
 from ...core.tools.context import Question
-from ...machine import Machine, Node, Run
+from ...machine import Machine, Node
 from ..driver.driver import arrival
 from ..driver.expander import Expander, heard_at
 from ..driver.flows import Heard
+from ..runlog import RunLog, RunRecord
 from .journal import Journal
 from .location import Location
 from .recorded import ordered
@@ -55,21 +54,23 @@ AGAIN, TREAT_AS_DONE, GIVE_UP = "make it again", "it was made", "fail"
 class Rebuilt:
     """A run as its journal leaves it."""
 
-    run: str
     path: Location
     machine: Machine
     header: Header
     submitted: Submitted
     last: int
     """Number of its last event."""
-    dispatched: dict[int, Dispatch]
-    """All dispatches of the run, by attempt."""
-    notes: list[Note]
+    log: RunLog
+    """Follows the run."""
+    record: RunRecord
+    notes: list[Note] = field(default_factory=list[Note])
     trails: dict[str, list[Heard]] = field(default_factory=dict[str, list["Heard"]])
     """The events of the run's flows, by the ids of the steps that stand for them."""
-    finish: Finish | None = None
-    record: Run | None = None
-    """Its records, if it has finished."""
+
+    @property
+    def run(self) -> str:
+        """Id of the run."""
+        return self.submitted.run
 
     @property
     def answers(self) -> dict[str, tuple[JsonValue, JsonValue]]:
@@ -88,7 +89,10 @@ class Rebuilt:
         return answers
 
     def follow(self, moment: Moment) -> None:
-        """Add one event to the trails of the run's flows that it concerns."""
+        """Add one event to the run's record, and to the trails of its flows that it concerns."""
+        self.last = moment.seq
+        self.log.take(moment.event, moment.machine, moment.actions)
+        self.record.now = moment.machine.now
         for action in moment.actions:
             if isinstance(action, Expand) and action.step.partition(":")[0] == self.run:
                 node = moment.machine.nodes.get(action.step)
@@ -101,8 +105,7 @@ class Rebuilt:
     @property
     def nodes(self) -> Sequence[Node]:
         """The records of its steps."""
-        record = self.record or self.machine.runs.get(self.run)
-        return record.nodes if record is not None else ()
+        return self.record.records.nodes if self.record.records is not None else ()
 
 
 def rebuild(path: Location, run: str, plugins: Plugins) -> Rebuilt:
@@ -125,10 +128,10 @@ class Rebuilder:
     def look(self, *, whole: bool = False) -> Rebuilt:
         """Return the run as it stands, the same object brought up to date, or another one if the journal had to be read
         from its start. `whole` as in `Growing.moments`. Raises `ConfigError` as `rebuild` does."""
-        if self._rebuilt is None or self._rebuilt.finish is None:
+        if self._rebuilt is None or self._rebuilt.record.finish is None:
             for moment in self._history.moments(whole=whole):
                 self._take(moment)
-                if self._rebuilt is not None and self._rebuilt.finish is not None:
+                if self._rebuilt is not None and self._rebuilt.record.finish is not None:
                     break
         if self._rebuilt is None:
             raise ConfigError(f"{self.path} holds no run {self.run!r}")
@@ -145,18 +148,12 @@ class Rebuilder:
         if rebuilt is not None and rebuilt.machine is not moment.machine:
             rebuilt = self._rebuilt = None
         if isinstance(moment.event, Submitted) and moment.event.run == run and rebuilt is None:
-            rebuilt = Rebuilt(run, path, moment.machine, moment.header, moment.event, moment.seq, {}, [])
+            event, log = moment.event, RunLog([run])
+            record = log.runs[run] = RunRecord(run, event.at, event.request, event.plan)
+            rebuilt = Rebuilt(path, moment.machine, moment.header, event, moment.seq, log, record)
             self._rebuilt = rebuilt
-        if rebuilt is None:
-            return
-        for action in moment.actions:
-            if isinstance(action, Dispatch) and action.job.run == run:
-                rebuilt.dispatched[action.job.attempt] = action
-            elif isinstance(action, Finish) and action.run == run:
-                rebuilt.finish = action
-                rebuilt.record = moment.machine.finished(run)
-        rebuilt.last = moment.seq
-        rebuilt.follow(moment)
+        if rebuilt is not None:
+            rebuilt.follow(moment)
 
 
 async def rule(
@@ -222,12 +219,11 @@ def settle(
     while events:
         event = events.popleft()
         actions = machine.follow(event, [])
+        rebuilt.log.take(event, machine, actions)
         yield event, actions
         for action in actions:
             if isinstance(action, Expand) and action.step.rpartition(":")[0] == rebuilt.run:
                 events.extend(expander.expand(action, machine, at))
-            elif isinstance(action, Finish) and action.run == rebuilt.run:
-                rebuilt.finish, rebuilt.record = action, machine.finished(action.run)
         if expander.flows:
             events.extend(expander.heard(machine, at))
 
@@ -278,10 +274,9 @@ def _unknown(step: Step, id: str, remedy: str) -> OutcomeUnknown:
 
 
 def _question(rebuilt: Rebuilt, attempt: int, step: str) -> Question:
-    dispatch = rebuilt.dispatched.get(attempt)
-    op = dispatch.job.op if dispatch is not None else None
+    live = rebuilt.log.live.get(attempt)
     what = "a call"
-    if op is not None and op.kind == "call":
+    if live is not None and (op := live.op).kind == "call":
         what = f"{op.tool}({', '.join(f'{key}={value!r}' for key, value in op.args.items())})"
     text = f"The process ended during {what}, which has side effects. Was it made?"
     name = f"{step}?outcome-{attempt}"

@@ -160,7 +160,7 @@ class Resumer:
         recorder = driver.recorder
         try:
             rebuilt = await asyncio.to_thread(rebuild, journal.path, run, self._plugins)
-            if rebuilt.finish is not None:
+            if rebuilt.record.finish is not None:
                 journal.close()
                 return self._read(rebuilt)
             request = rebuilt.submitted.request
@@ -184,7 +184,7 @@ class Resumer:
             for event, actions in settle(rebuilt, driver.workers, driver.expander, ruling):
                 seq = journal.append([event], commit=False)
                 journal.acted(seq, *of_runs({run}, actions, rebuilt.machine.refused))
-            if rebuilt.finish is not None:
+            if rebuilt.record.finish is not None:
                 recorder.drop(run)
                 return self._read(rebuilt)
             began = rebuilt.submitted.at - rebuilt.machine.now
@@ -200,9 +200,9 @@ class Resumer:
             self._taken.discard(run)
 
     def _read(self, rebuilt: Rebuilt) -> Taken:
-        assert rebuilt.finish is not None
+        assert rebuilt.record.finish is not None
         future: asyncio.Future[tuple[Finish, Run | None]] = asyncio.get_running_loop().create_future()
-        future.set_result((rebuilt.finish, rebuilt.record))
+        future.set_result((rebuilt.record.finish, rebuilt.record.records))
         return Taken(rebuilt, future, rebuilt.submitted.at, rebuilt.machine.now)
 
 

@@ -17,6 +17,7 @@ from ...machine import Machine, Run
 from ..client.report import Spell, report
 from ..driver.expander import Expander
 from ..plugins.loader import Plugins as Registry
+from ..runlog import RunRecord
 from .cluster import Cluster, Watch
 from .confidence import Confidence, synthetic
 from .latency import Fault, GiveUp, Host, LatencyModel, Outcome, Running, Throttle, varied, whole
@@ -209,7 +210,7 @@ class _Single(Cluster):
             critical_path_tokens=finish.critical_path_tokens,
             prompt_computed=self.tokens.computed,
             prompt_unique=self.tokens.unique,
-            waited_for=report(finish, run, 0.0, self.now).waited_for,
+            waited_for=() if run is None else report(RunRecord(run.id, 0.0, run.request, records=run)).waited_for,
             busy={name: seconds / room[name] if room[name] else 0.0 for name, seconds in held.items()},
             wait_mean=sum(waits) / len(waits) if waits else 0.0,
             wait_max=max(waits, default=0.0),

@@ -58,7 +58,7 @@ async def test_runs_are_listed_shown_pruned_paused_and_cancelled_by_socket():
         assert (await ask(peer, "show", run=handle.run))[0]["status"] == "paused"
         await ask(peer, "resume", run=handle.run)
         follows = asyncio.create_task(ask(peer, "watch", None, run=handle.run))
-        while not handle._feeds:
+        while not handle._queues:
             await asyncio.sleep(0.01)
         seen = handle.tokens
         while handle.tokens == seen:  # some text after the first who follows

@@ -11,7 +11,7 @@ import pytest
 
 from plait.apps.learn.learnable import Learnable, Values, Versions, applied
 from plait.apps.learn.replay import Drawn, NotDrawn, Ran, Replay, candidates, drawn, learn
-from plait.apps.rollouts.capture import captured
+from plait.apps.rollouts.stored import stored_runs
 from plait.core.errors import UsageError
 from plait.core.ops import Plugin
 from plait.core.result import Result, Usage
@@ -133,7 +133,7 @@ async def test_lines_come_out_of_a_journal_and_the_command_learns_from_them(plai
     async with AsyncOrchestrator(workers=[Scripted(replies)], journal=str(journal)) as orchestrator:
         for text in ("3 5 7 11 -> 24", "11 7 5 3 -> 24", "5 3 7 11 -> 24", "7 3 5 11 -> 24", "3 5 11 7 -> 24"):
             await orchestrator.run(text, task="countdown", planner="sample:n=6,style=direct,merge=best-of")
-    found = drawn(captured(entries(journal), Plugins(), lambda error: pytest.fail(str(error))))
+    found = drawn(stored_runs(entries(journal), Plugins(), lambda error: pytest.fail(str(error))))
     assert [len(lines) for each in found for lines in each.lines.values()] == [6] * 5
     file = tmp_path / "learn.json"
     file.write_text(json.dumps([{"name": "n", "kind": "number", "value": 6, "low": 1, "high": 6, "whole": True}]))

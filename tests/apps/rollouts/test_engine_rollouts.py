@@ -46,7 +46,7 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
     }
     producer = Producer(options, reward_of("verified"))
     orchestrator = AsyncOrchestrator(workers=workers, journal="off")
-    orchestrator.watch(producer.capture.take)
+    orchestrator.watch(producer.log.take)
     stopper = Stopper(asyncio.get_running_loop())
     made: list[list[Record]] = []
     async with orchestrator:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.apps.rollouts.capture import Capture
 from plait.apps.rollouts.record import BadRecord, Record, Segment
 from plait.apps.rollouts.sampler import Sampler
 from plait.apps.rollouts.sequences import records
@@ -16,6 +15,7 @@ from plait.core.errors import FieldError
 from plait.core.ops import Join, Plugin, Ref, Sampling, Text, Think
 from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.rollouts.letters import END, Letters
 
@@ -69,13 +69,13 @@ def test_lines_of_anything_are_refused_in_words(line: str | bytes) -> None:
 
 
 async def captured(plan: Plan) -> list[Record]:
-    capture = Capture()
+    log = RunLog(keep="attempts")
     orchestrator = AsyncOrchestrator(workers=[Sampler(Letters())], journal="off")
-    orchestrator.watch(capture.take)
+    orchestrator.watch(log.take)
     async with orchestrator:
         answer = await orchestrator.run(plan=plan)
     assert answer.status == "done", answer.failure
-    found = capture.pop(answer.run)
+    found = log.pop(answer.run)
     assert found is not None
     return records(found, "g", 0, 1.0)
 
@@ -138,12 +138,12 @@ async def test_no_generated_token_is_in_two_masks() -> None:
 
 
 async def test_a_worker_that_tells_no_tokens_is_refused_with_a_remedy() -> None:
-    capture = Capture()
+    log = RunLog(keep="attempts")
     orchestrator = AsyncOrchestrator(workers=[Sampler(Scripted([Reply(text="answer: 4")]))], journal="off")
-    orchestrator.watch(capture.take)
+    orchestrator.watch(log.take)
     async with orchestrator:
         answer = await orchestrator.run("What is 2 + 2?")
-    found = capture.pop(answer.run)
+    found = log.pop(answer.run)
     assert found is not None
     with pytest.raises(BadRecord, match=r"tells no token ids.*use an engine"):
         records(found, "g")

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from plait.apps.rollouts.capture import Capture
 from plait.apps.rollouts.record import Record
 from plait.apps.rollouts.sampler import Sampler
 from plait.apps.rollouts.sequences import records
@@ -14,6 +13,7 @@ from plait.core.errors import ConfigError
 from plait.core.ops import Sampling, Text, Think
 from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.rollouts.letters import Letters
 
@@ -28,9 +28,9 @@ def letters_of(record: Record) -> str:
 
 async def test_requests_go_on_from_their_tokens_across_updates() -> None:
     inner = Letters(pause=0.01)
-    sampler, capture = Sampler(inner), Capture()
+    sampler, log = Sampler(inner), RunLog(keep="attempts")
     orchestrator = AsyncOrchestrator(workers=[sampler], journal="off")
-    orchestrator.watch(capture.take)
+    orchestrator.watch(log.take)
     async with orchestrator:
         handles = [await orchestrator.submit(plan=PLAN) for _ in range(8)]
         for number in (1, 2):
@@ -41,7 +41,7 @@ async def test_requests_go_on_from_their_tokens_across_updates() -> None:
     assert all(answer.status == "done" for answer in answers)
     spans = 0
     for answer in answers:
-        found = capture.pop(answer.run)
+        found = log.pop(answer.run)
         assert found is not None
         (record,) = records(found, "g")
         text = letters_of(record)

@@ -13,7 +13,6 @@ import pytest
 
 from plait import AsyncOrchestrator
 from plait.apps.control.distant import Distant
-from plait.machine import step_records
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.resume import Rebuilder, Rebuilt, rebuild
 from plait.runtime.journal.sqlite import SqliteFile
@@ -38,9 +37,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def told(rebuilt: Rebuilt) -> Any:
     """What can be seen of a run."""
-    record = rebuilt.record or rebuilt.machine.runs.get(rebuilt.run)
-    steps = [] if record is None else [each.row() for each in step_records(record, 0.0)]
-    return rebuilt.last, sorted(rebuilt.dispatched), {name: len(trail) for name, trail in rebuilt.trails.items()}, steps
+    steps = [each.row() for each in rebuilt.record.steps]
+    return rebuilt.last, rebuilt.log.live, {name: len(trail) for name, trail in rebuilt.trails.items()}, steps
 
 
 def upto(whole: Path, last: int, settled: int, path: Path) -> None:
@@ -89,7 +87,7 @@ async def test_a_journal_that_grows_and_is_resumed_is_rebuilt_as_if_read_from_it
             assert look == again, (run, last)
         upto(whole, total, total, grown)
         assert told(follower.look()) == told(rebuild(grown, run, Plugins()))
-        assert follower.look().finish is not None
+        assert follower.look().record.finish is not None
     assert first in [entry.run for entry in entries(whole)]
 
 

@@ -1,0 +1,145 @@
+"""A run's trace made of its record: who ran what when, what every step was, what was voted and which prefixes met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ...core.ops import Text
+from ...core.record import StepRecord
+from ...core.result import Result, Usage
+from ...core.task import Task
+from ...core.values import as_text
+from ...runtime.client.report import report
+from ...runtime.runlog import AttemptRecord, RunRecord, WorkerRecord
+from .details import limits, named
+from .model import Clock, Trace
+from .prefixes import Context, prefix_tree
+from .votes import votes_of
+
+__all__ = ["UNFINISHED", "trace_of"]
+
+UNFINISHED = "the journal ends before the run did: it was cut short, or it is still running"
+"""The note of a trace whose journal does not tell its run's end."""
+
+
+def trace_of(
+    run: RunRecord, workers: Iterable[WorkerRecord], clocks: Sequence[Clock], notes: Sequence[str] = ()
+) -> Trace:
+    """Return the trace of a run whose texts were kept, times in seconds after submission.
+
+    Args:
+        run: the record, as it stands.
+        workers: those that the run met.
+        clocks: how the events' times lie on the wall clock, at least one.
+        notes: what a reader should know besides.
+    """
+    began, request, finish = run.began, run.request, run.finish
+    trace = Trace(
+        run=run.id,
+        text=request.text,
+        task=named(request.task),
+        planner=named(request.planner),
+        policies=tuple(map(named, request.policies)),
+        budget=limits(request.budget),
+        seed=request.seed,
+        clocks=tuple(Clock(each.at - began, each.zero + began, each.exact) for each in clocks),
+        seconds=run.seconds,
+        notes=list(notes),
+    )
+    if finish is not None:
+        trace.status, trace.failure, trace.usage = finish.status, finish.failure, finish.usage
+        trace.critical_path_tokens = finish.critical_path_tokens
+        trace.answer = "" if finish.result is None else as_text(finish.result.value)
+    else:
+        trace.usage = sum((each.usage for each in run.attempts), Usage())
+        trace.notes.append(UNFINISHED)
+    if len(clocks) > 1:
+        trace.notes.append(f"it was interrupted and resumed: {len(clocks)} sessions, whose pauses are left out")
+    if not all(each.exact for each in clocks):
+        trace.notes.append("the journal tells wall-clock time to the second only")
+    if run.records is None:
+        return trace
+    task = run.records.task
+    trace.steps, trace.attempts = _steps(run), run.attempts
+    if finish is not None:
+        trace.verified = None if finish.result is None else _verified(task, finish.result)
+        trace.waited_for = tuple(each.step for each in report(run).waited_for)
+    trace.hosts = [_worker(each, began, trace.seconds) for each in workers]
+    _assign_lanes(trace.attempts)
+    trace.votes = votes_of(trace.steps, task)
+    trace.segments, trace.unit = prefix_tree(_contexts(run, trace.steps))
+    return trace
+
+
+def _steps(run: RunRecord) -> list[StepRecord]:
+    """Return the steps with when they entered and what they have written, also those that were given up."""
+    last = {attempt.step: attempt for attempt in run.attempts}
+    steps = list(run.steps)
+    for step in steps:
+        step.entered = run.entered.get(step.step, 0.0)
+        attempt = last.get(step.step)
+        result = attempt.result if attempt is not None else None
+        if step.value is not None:
+            step.text = as_text(step.value)
+        elif result is not None:  # of a step that was given up
+            step.text = "" if result.value is None else as_text(result.value)
+            step.logprob, step.signals = result.logprob, result.signals
+        if not step.text and attempt is not None:
+            step.text = attempt.text
+    return steps
+
+
+def _contexts(run: RunRecord, steps: Sequence[StepRecord]) -> list[Context]:
+    """Return what the engine read and wrote for each model call that has begun, in order of their starts."""
+    known = {step.step: step for step in steps}
+    told: dict[str, AttemptRecord] = {}
+    for attempt in run.attempts:  # of a step that was tried more than once: all have the same context
+        if attempt.read or not told.get(attempt.step, attempt).read:
+            told[attempt.step] = attempt
+    made: list[Context] = []
+    for attempt in sorted(told.values(), key=lambda each: (each.start, each.id)):
+        op = attempt.op
+        if op.kind == "think" and attempt.step in known:
+            begin = (Text(text=op.begin),) if op.begin else ()
+            prompt = (*(part for part in op.parts if part.kind != "ref"), *begin)
+            line = _line(known[attempt.step], known)
+            made.append(Context(attempt.step, prompt, attempt.result, attempt.text, attempt.usage, line))
+    return made
+
+
+def _line(step: StepRecord, known: dict[str, StepRecord]) -> frozenset[str]:
+    """Return the steps whose contexts a step continues, however indirectly."""
+    line: set[str] = set()
+    above = [step.after]
+    while above:
+        each = above.pop()
+        if each is not None and each not in line:
+            line.add(each)
+            above += [known[each].after, known[each].source]
+    return frozenset(line)
+
+
+def _verified(task: Task, result: Result) -> bool | None:
+    try:
+        value = result.value
+        found = task.extract(value) if isinstance(value, str) else value
+        return None if found is None else task.verify(found)
+    except Exception:  # a task of somebody else's, asked about what it did not expect: then it cannot tell
+        return None
+
+
+def _worker(there: WorkerRecord, began: float, seconds: float) -> WorkerRecord:
+    ups = [(start - began, None if end is None else end - began) for start, end in there.ups]
+    shown = [(max(0.0, start), end) for start, end in ups if end is None or end > 0]
+    return replace(there, ups=[each for each in shown if each[0] <= seconds])
+
+
+def _assign_lanes(attempts: Sequence[AttemptRecord]) -> None:
+    """Give each attempt the lowest slot of its worker that is free for all of its time."""
+    free_from: dict[str, list[float]] = {}
+    for attempt in sorted(attempts, key=lambda each: (each.start, each.id)):
+        lanes = free_from.setdefault(attempt.worker, [])
+        end = attempt.end if attempt.end is not None else float("inf")
+        attempt.lane = next((lane for lane, until in enumerate(lanes) if until <= attempt.start), len(lanes))
+        lanes[attempt.lane : attempt.lane + 1] = [end]

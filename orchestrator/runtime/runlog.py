@@ -1,0 +1,436 @@
+"""One record of a run, folded once from its events: its steps, attempts, texts and usage, and the workers that it met.
+
+`RunLog` takes what a driver's watchers get: an event, the machine after it, and the actions that followed. So a live
+run and one replayed from a journal have the same record. News, reports, answers, traces, rollouts, spans and metrics
+are projections of it: they keep nothing of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..core.causes import Cause, sentence
+from ..core.events import (
+    Action,
+    Cancel,
+    Dispatch,
+    Event,
+    Expanded,
+    Failed,
+    Finish,
+    Progressed,
+    Stopped,
+    Submitted,
+    Succeeded,
+    Tick,
+    WorkerDown,
+    WorkerUp,
+)
+from ..core.ops import Call, Think
+from ..core.plan import Plan
+from ..core.record import StepRecord
+from ..core.request import Request
+from ..core.result import NO_USAGE, Failure, Result, Usage
+from ..core.states import NAMES
+from ..machine import Machine, Node, Run
+
+__all__ = [
+    "AttemptRecord",
+    "AttemptUsage",
+    "Ending",
+    "RunDelta",
+    "RunLog",
+    "RunRecord",
+    "WorkerRecord",
+    "step_record",
+    "step_records",
+]
+
+Keep = Literal["steps", "live", "attempts", "texts"]
+"""How much a log keeps; each keeps what those before it do."""
+Ending = Literal["", "succeeded", "failed", "stopped", "lost"]
+"""How an attempt ended; empty while it has not."""
+
+
+@dataclass(slots=True)
+class AttemptUsage:
+    """What one attempt used, by who says so."""
+
+    asked: int | None = None
+    """Tokens that it was allowed to generate; `None` for a call of a tool."""
+    seen: int = 0
+    """Generated tokens that its reports told of."""
+    billed: Usage | None = None
+    """What its worker said at its end; `None`: it has not ended, or its worker was lost."""
+
+    @property
+    def known(self) -> Usage:
+        """What is known to have been used: what was billed, and at least the generated tokens that were seen."""
+        billed = self.billed or NO_USAGE
+        return billed if billed.completion >= self.seen else billed.model_copy(update={"completion": self.seen})
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """One dispatch of a step to a worker. Times are seconds after the run began."""
+
+    id: int
+    run: str
+    step: str
+    worker: str
+    op: Think | Call
+    """With its references resolved."""
+    start: float
+    end: float | None = None
+    """`None`: it has not ended, or the journal ends before it did."""
+    ending: Ending = ""
+    placed: str = ""
+    """Why on that worker, if a policy said so."""
+    stopping: float | None = None
+    """When the worker was told to stop it."""
+    stop_cause: Cause | None = None
+    stop_reason: str = ""
+    """The cause in words."""
+    first: float | None = None
+    """When the first of its text arrived, if it streamed."""
+    counts: AttemptUsage = field(default_factory=AttemptUsage)
+    deltas: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
+    """Its text piece by piece, where texts are kept: when, the tokens generated until then, the text."""
+    result: Result | None = None
+    """What it ended in, or had when it was stopped."""
+    failure: Failure | None = None
+    lane: int = 0
+    """A slot of the worker that nothing else held meanwhile; traces set it."""
+
+    @property
+    def read(self) -> bool:
+        """Whether what it generated became its step's value."""
+        return self.ending == "succeeded" and self.stopping is None
+
+    @property
+    def usage(self) -> Usage:
+        """What it is known to have used."""
+        return self.counts.known
+
+    @property
+    def text(self) -> str:
+        """What it has streamed, where texts are kept."""
+        return "".join(text for _, _, text in self.deltas)
+
+    def progress(self, most: int = 60) -> list[tuple[float, int]]:
+        """Return when it had generated how many tokens, at about `most` times."""
+        stride = max(1, len(self.deltas) // most)
+        points = [*self.deltas[::stride], *(self.deltas[-1:] if stride > 1 else ())]
+        return [(at, tokens) for at, tokens, _ in points]
+
+
+@dataclass(slots=True)
+class WorkerRecord:
+    """One worker, and when it was there."""
+
+    name: str
+    slots: int
+    serves: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    ups: list[tuple[float, float | None]] = field(default_factory=list[tuple[float, float | None]])
+    """From when until when it was there, by the machine's clock."""
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run."""
+
+    id: str
+    began: float
+    """When it was submitted, by the machine's clock."""
+    request: Request
+    plan: Plan | None = None
+    """Its first plan; `None` for a run that was taken over from another machine."""
+    records: Run | None = None
+    """The machine's records of it; `None` for a run that was refused at once, and for one that was taken out."""
+    now: float = 0.0
+    """When its last event was, by the machine's clock; in the end, when it was over."""
+    finish: Finish | None = None
+    seen: int = 0
+    """Steps of its plan that are known."""
+    entered: dict[str, float] = field(default_factory=dict[str, float])
+    """When each step entered the plan, where texts are kept: seconds after the run began."""
+    attempts: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
+    """In the order of their starts, where attempts are kept."""
+    first: float | None = None
+    """When the first news of an attempt came: seconds after the run began."""
+    _steps: tuple[StepRecord, ...] | None = None
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """Where its steps stand, expansions included, in the order in which they entered the plan."""
+        if self._steps is not None:
+            return self._steps
+        return () if self.records is None else step_records(self.records, self.began)
+
+    @property
+    def output(self) -> str | None:
+        """Id of the step whose value is the answer."""
+        root = self.records.root if self.records is not None else None
+        return None if root is None or root.output is None else root.output.id
+
+    @property
+    def seconds(self) -> float:
+        """From submission to its last event."""
+        return self.now - self.began
+
+    @property
+    def calls(self) -> list[AttemptRecord]:
+        """The model calls whose outcome was read, in order of their starts."""
+        return [each for each in self.attempts if each.op.kind == "think" and each.read]
+
+    def freeze(self) -> None:
+        """Keep the steps as they stand now."""
+        self._steps = self.steps
+
+
+class RunDelta:
+    """What followed from one event. Valid until the machine takes the next."""
+
+    __slots__ = ("at", "began", "ended", "finished", "first", "machine", "started", "stopping", "touched")
+
+    def __init__(self, at: float, machine: Machine) -> None:
+        self.at, self.machine = at, machine
+        """The machine, and its time."""
+        self.began: list[RunRecord] = []
+        """Runs that were not known before; one that goes on without having been submitted here has no plan."""
+        self.touched: list[tuple[RunRecord, int]] = []
+        """Runs of which steps entered or moved, and how many steps were known before."""
+        self.started: list[AttemptRecord] = []
+        self.stopping: list[AttemptRecord] = []
+        self.ended: list[AttemptRecord] = []
+        self.finished: list[RunRecord] = []
+        self.first: RunRecord | None = None
+        """The run of which this was the first news of an attempt."""
+
+    def steps(self) -> list[tuple[RunRecord, StepRecord]]:
+        """Return what became of steps, in order: those that entered a plan, as they wait without a move (unless they
+        had ended before), then a record for each move."""
+        return [
+            (run, step)
+            for run, seen in self.touched
+            if run.records is not None
+            for step in _moved(self.machine, run.records, seen, run.began)
+        ]
+
+
+class RunLog:
+    """Follows runs. Call `take` with each event that a machine has handled.
+
+    Args:
+        only: the runs to follow; all by default.
+        keep: `steps` follows no attempts; `live` those that have not ended; `attempts` keeps those that have, with the
+            runs that have (until `pop`), and `texts` also their texts, and when each step entered. A text that nobody
+            reads is not kept.
+    """
+
+    def __init__(self, only: Collection[str] | None = None, *, keep: Keep = "live") -> None:
+        self.runs: dict[str, RunRecord] = {}
+        """Those that have not finished, by id; where attempts are kept, also those that nobody has taken out."""
+        self.live: dict[int, AttemptRecord] = {}
+        """Attempts that have not ended, by id."""
+        self.workers: dict[str, WorkerRecord] = {}
+        self._only = None if only is None else frozenset(only)
+        self._attempts, self._kept, self._texts = keep != "steps", keep in ("attempts", "texts"), keep == "texts"
+
+    def pop(self, run: str) -> RunRecord | None:
+        """Return a run with its steps as they stand, and forget it; `None` for one not heard of."""
+        record = self.runs.pop(run, None)
+        if record is None:
+            return None
+        if record.finish is None:
+            self.live = {attempt.id: attempt for attempt in self.live.values() if attempt.run != run}
+        record.freeze()
+        record.records = None
+        return record
+
+    def take(self, event: Event, machine: Machine, actions: Sequence[Action]) -> RunDelta:
+        """Take one event, the machine after it, and what followed; return what that means."""
+        delta = RunDelta(machine.now, machine)
+        if machine.moves or isinstance(event, Submitted | Expanded):
+            self._touch(event, machine, actions, delta)
+        match event:
+            case Succeeded() | Failed() | Stopped() | Progressed():
+                if event.attempt in self.live:
+                    self._attempt_news(self.live[event.attempt], event, delta)
+            case WorkerUp() | WorkerDown():
+                self._worker(event, delta.at)
+            case _:
+                pass
+        for action in actions:
+            self._acted(action, delta)
+        if isinstance(event, Tick | WorkerDown):  # the machine gave them up: no news of them will come
+            for attempt in [each for each in self.live.values() if each.id not in machine.attempts]:
+                self._over(attempt, "lost", delta)
+        if not self._kept:
+            for run in delta.finished:
+                del self.runs[run.id]
+        return delta
+
+    def _touch(self, event: Event, machine: Machine, actions: Sequence[Action], delta: RunDelta) -> None:
+        names = dict.fromkeys([move[1].partition(":")[0] for move in machine.moves])
+        if isinstance(event, Submitted):
+            names[event.run] = None
+        elif isinstance(event, Expanded):
+            names[event.step.partition(":")[0]] = None
+        for name in names:
+            if self._only is not None and name not in self._only:
+                continue
+            records = machine.runs.get(name) or machine.finished(name)
+            run = self.runs.get(name)
+            if run is None:
+                if isinstance(event, Submitted) and event.run == name:
+                    refused = any(isinstance(action, Finish) and action.run == name for action in actions)
+                    if records is None and not refused:  # a second copy of the submission of a run that is over
+                        continue
+                    run = RunRecord(name, event.at, event.request, event.plan)
+                elif records is not None:  # it goes on here, and was submitted to another machine
+                    run = RunRecord(name, records.submitted, records.request)
+                else:
+                    continue
+                self.runs[name] = run
+                delta.began.append(run)
+            if records is None:
+                continue
+            run.records, run.now, seen = records, delta.at, run.seen
+            run.seen = len(records.nodes)
+            delta.touched.append((run, seen))
+            if self._texts:
+                for node in records.nodes[seen:]:
+                    run.entered[node.id] = delta.at - run.began
+
+    def _attempt_news(
+        self, attempt: AttemptRecord, event: Progressed | Succeeded | Failed | Stopped, delta: RunDelta
+    ) -> None:
+        run, counts = self.runs[attempt.run], attempt.counts
+        run.now = delta.at
+        match event:
+            case Progressed():
+                counts.seen += event.tokens
+                at = delta.at - run.began
+                if self._texts:
+                    attempt.deltas.append((at, counts.seen, event.text))
+                if attempt.first is None and event.tokens:
+                    attempt.first = at
+                if run.first is None:
+                    run.first, delta.first = at, run
+            case Failed():
+                attempt.failure, counts.billed = event.failure, event.usage
+                self._over(attempt, "failed", delta)
+            case _:
+                attempt.result, counts.billed = event.result, event.result.usage
+                self._over(attempt, "succeeded" if isinstance(event, Succeeded) else "stopped", delta)
+
+    def _over(self, attempt: AttemptRecord, ending: Ending, delta: RunDelta) -> None:
+        del self.live[attempt.id]
+        attempt.end, attempt.ending = delta.at - self.runs[attempt.run].began, ending
+        delta.ended.append(attempt)
+
+    def _worker(self, event: WorkerUp | WorkerDown, at: float) -> None:
+        there = self.workers.get(event.worker)
+        if isinstance(event, WorkerUp):
+            if there is None:
+                there = self.workers[event.worker] = WorkerRecord(event.worker, event.slots, event.serves)
+            there.slots, there.models = max(there.slots, event.slots), event.models
+            if not there.ups or there.ups[-1][1] is not None:
+                there.ups.append((at, None))
+        elif there is not None and there.ups and there.ups[-1][1] is None:
+            there.ups[-1] = (there.ups[-1][0], at)
+
+    def _acted(self, action: Action, delta: RunDelta) -> None:
+        match action:
+            case Dispatch(job=job) if self._attempts and job.run in self.runs:
+                run, op = self.runs[job.run], job.op
+                counts = AttemptUsage(op.sampling.max_tokens if isinstance(op, Think) else None)
+                attempt = AttemptRecord(
+                    job.attempt, job.run, job.step, action.worker, op, delta.at - run.began,
+                    placed=action.reason, counts=counts,
+                )  # fmt: skip
+                self.live[attempt.id] = attempt
+                if self._kept:
+                    run.attempts.append(attempt)
+                delta.started.append(attempt)
+            case Cancel() if action.attempt is not None and action.attempt in self.live:
+                attempt = self.live[action.attempt]
+                attempt.stopping = delta.at - self.runs[attempt.run].began
+                attempt.stop_cause, attempt.stop_reason = action.cause, sentence(action.cause, action.about)
+                delta.stopping.append(attempt)
+            case Finish() if action.run in self.runs:
+                run = self.runs[action.run]
+                run.finish, run.now = action, delta.at
+                if self._kept:  # now: a driver takes the machine's records apart once its answer is there
+                    run.freeze()
+                delta.finished.append(run)
+            case _:
+                pass
+
+
+def _moved(machine: Machine, run: Run, seen: int, began: float) -> list[StepRecord]:
+    records: list[StepRecord] = []
+    for node in run.nodes[seen:]:
+        if not node.ended or not node.story or node.story[-1][0] >= machine.now:
+            record = step_record(node, began)
+            record.state, record.moves = "waiting", ()
+            records.append(record)
+    nodes = machine.nodes if run.id in machine.runs else {node.id: node for node in run.nodes}
+    later: dict[str, int] = {}
+    last: list[StepRecord] = []
+    for move in reversed(machine.moves):  # backwards: a step stands as its last move has left it
+        node = nodes.get(move[1])
+        if node is not None and node.run is run:
+            record = step_record(node, began)
+            after = later.get(node.id, 0)
+            if after:
+                record.moves = record.moves[:-after]
+                record.state = record.moves[-1][1]
+            later[node.id] = after + 1
+            last.append(record)
+    last.reverse()
+    return [*records, *last]
+
+
+def step_record(node: Node, began: float) -> StepRecord:
+    """Return a step as it stands. `began` is when its run was submitted, by the machine's time."""
+    step, own, spent = node.step, node.own, node.spent
+    record = StepRecord(node.id, step.name, step.op.kind, step.label)
+    record.plan = step
+    record.state = NAMES[node.state]
+    record.moves = node.changes(began)
+    record.tries, record.path_tokens = node.tries, node.path or node.path_own
+    record.cause = node.cause
+    if node.failure is not None:
+        record.failure, record.error = node.failure, node.failure.code
+    if spent is not None:
+        record.spent = spent
+        record.tokens = spent.completion
+    if node.scope.owner is not None:
+        record.owner = node.scope.owner.id
+    if node.deps:
+        record.needs = tuple([dep.id for dep in node.deps])
+    if node.after is not None:
+        record.after, record.after_own = node.after.id, node.after_own
+        if node.after_own:
+            record.needs = (*record.needs, node.after.id)
+    if own is not None:
+        record.usage, record.value, record.why, record.data = own.usage, own.value, own.why, own.data
+        record.logprob, record.signals = own.logprob, own.signals
+    if node.result is not None:
+        record.output = node.result.value
+        inner = node.inner.output if node.inner is not None else None
+        if inner is not None and inner.result is node.result:
+            record.source = inner.id
+    if node.attempt is not None:
+        record.tokens += node.attempt.tokens + (node.hedge.tokens if node.hedge is not None else 0)
+    return record
+
+
+def step_records(run: Run, began: float) -> tuple[StepRecord, ...]:
+    """Return all steps of a run, expansions included, in the order in which they entered the plan."""
+    return tuple([step_record(node, began) for node in run.nodes])
