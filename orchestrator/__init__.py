@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .core.interfaces import Merge, Planner, Policy, Verdict, Worker
     from .core.ops import Call, Join, Plugin, Ref, Sampling, Think
     from .core.plan import Plan, Step
+    from .core.prompt import Generation, Prompt
     from .core.request import Request
     from .core.task import Task
     from .core.tools.context import Context, Question
@@ -40,6 +41,7 @@ __all__ = [
     "Config",
     "Context",
     "Flow",
+    "Generation",
     "Join",
     "Merge",
     "News",
@@ -49,6 +51,7 @@ __all__ = [
     "Planner",
     "Plugin",
     "Policy",
+    "Prompt",
     "Question",
     "Ref",
     "Request",
@@ -75,6 +78,7 @@ _NAMES = {
     ".core.budget": ("Budget",),
     ".core.ops": ("Call", "Join", "Plugin", "Ref", "Sampling", "Think"),
     ".core.plan": ("Plan", "Step"),
+    ".core.prompt": ("Generation", "Prompt"),
     ".core.request": ("Request",),
     ".core.task": ("Task",),
     ".core.tools.context": ("Context", "Question"),
