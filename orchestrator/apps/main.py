@@ -25,7 +25,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Start": {
         "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
         "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
-        "batch": (".batch.command", "batch", "Run every row of a file; killed, it goes on where it was."),
+        "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
     },

@@ -46,7 +46,7 @@ Cause = Literal[
 """
 
 _WORDS: dict[Cause, str] = {
-    "unneeded": "nobody reads it any more",
+    "unneeded": "no longer needed",
     "pruned": "pruned by the user",
     "superseded": "the other attempt at this step was first",
     "user": "cancelled by the user",

@@ -1,4 +1,4 @@
-"""How runs end: nobody reads it any more, cancel, partial results, statuses, one Finish, usage and critical path."""
+"""How runs end: steps that are no longer needed, cancel, partial results, statuses, one Finish, usage and critical path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_what_nobody_reads_is_cancelled_and_so_on_upstream() -> None:
     world = World()
     world.submit(call("root"), call("mid", "root"), call("dead", "mid"), call("alive"), output="alive")
     assert world.states("root", "mid", "dead", "alive") == ["cancelled", "cancelled", "cancelled", "running"]
-    assert world.node("root").story[-1][4] == "nobody reads it any more"
+    assert world.node("root").story[-1][4] == "no longer needed"
     world.stop_all()
     world.succeed("alive")
     assert world.finish.status == "done"

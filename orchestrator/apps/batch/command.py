@@ -55,7 +55,7 @@ def batch(
     request: Request,
     common: Common,
 ) -> None:
-    """Run every row of a file; killed, it goes on where it was."""
+    """Run every row of a file; resumes after a crash."""
     if out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: that says which of them is written")
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:

@@ -67,7 +67,7 @@ def rollouts(
     request: Request,
     common: Common,
 ) -> None:
-    """Run prompts many times and write what a trainer needs of each token; killed, it goes on where it was.
+    """Run prompts many times and write what a trainer needs of each token; resumes after a crash.
 
     One record a sequence: token ids, which of them the model generated, the sampler's log-probabilities, the version of
     the weights, the sequence that it was forked off, the reward and the group. An OUT.arrow is made when all are there.

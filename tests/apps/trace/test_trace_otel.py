@@ -190,7 +190,7 @@ async def test_branches_that_were_stopped(memory, ask, tmp_path):
     step = by_name(memory)["step slow"]
     assert step.attributes["plait.step.state"] == "cancelled"
     assert step.attributes["plait.cause"] == "unneeded"
-    assert step.attributes["plait.reason"] == "nobody reads it any more"
+    assert step.attributes["plait.reason"] == "no longer needed"
     attempt = next(
         span for span in memory.get_finished_spans() if span.parent and span.parent.span_id == step.context.span_id
     )

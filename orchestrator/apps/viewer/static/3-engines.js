@@ -36,7 +36,7 @@ function enginesPicture() {
   if (hosts.length || joins.length) box.append(drawing);
   box.setAttribute("data-none", "Nothing was run.");
   say(section, `${plural(D.attempts.length, "attempt")} on ${plural(hosts.length, "worker")}; a row is a slot, a bar an attempt. ` + (packed ? "Rows of busy workers are drawn thin, without names." : ""));
-  legend(section, [[bit("try"), "running"], [bit("try succeeded"), "gave its step's value"], [bit("try stopped"), "stopped: nobody reads it"], [bit("try failed"), "failed or lost"],
+  legend(section, [[bit("try"), "running"], [bit("try succeeded"), "gave its step's value"], [bit("try stopped"), "stopped: no longer needed"], [bit("try failed"), "failed or lost"],
     [svg("g", {}, bit("try succeeded"), bit("early")), "pale: before its first token"], [svg("path", { class: "verdict", d: "M7 1l6 6l-6 6l-6 -6z" }), "a join's verdict"]]);
   return (t) => {
     cursor.setAttribute("x1", x(t)); cursor.setAttribute("x2", x(t));
