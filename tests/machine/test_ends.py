@@ -1,4 +1,4 @@
-"""How runs end: steps that are no longer needed, cancel, partial results, statuses, one Finish, usage and critical path."""
+"""How runs end: steps no longer needed, cancel, partial results, statuses, one Finish, usage and critical path."""
 
 from __future__ import annotations
 
