@@ -26,7 +26,7 @@ TYPES = {
 SENTENCES = {
     "auto": {"most", "n"}, "code-search": {"n"}, "decompose": {"most"}, "evolve": {"n", "rounds"},
     "llmcompiler": {"most", "rounds"}, "partial-rollout": {"n", "rounds"}, "react": {"merge", "n", "rounds"},
-    "refine": {"deadline", "merge", "rounds", "settle"}, "skeleton": {"most"}, "skeleton-graph": {"most", "threshold"},
+    "refine": {"rounds"}, "skeleton": {"most"}, "skeleton-graph": {"most", "threshold"},
     "speculate": {"rounds", "window"}, "threads": {"deadline", "most", "n", "rounds", "settle"},
     "tree": {"most", "n", "scorer", "threshold"},
 }  # fmt: skip

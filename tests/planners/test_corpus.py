@@ -100,7 +100,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
         "scale": [{"records": [[0.1, 1.0]] * 100}],
         "ssr": [{"n": 2, "draft": {"max_tokens": 8192}, "rounds": 8}],
         "decompose": [{"confidence": "low"}, {"failed": "serial"}],
-        "refine": [{"rounds": [3, 2, 1]}, {"rounds": [3, 1], "distiller": "per-sample-top-k", "judge": "model"}],
+        "refine": [{"rounds": [3, 2, 1]}, {"rounds": [3, 1], "distiller": "per-sample-top-k", "by": "model"}],
         "auto": [
             {"split": "off", **few},
             few,

@@ -63,7 +63,7 @@ async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> Non
 
 
 async def test_rounds_of_seat_end_when_the_answers_scatter_little() -> None:
-    options = {"rounds": "4x4x4", "distiller": "shared-top-k", "k": 4, "stop_entropy": 0.4, "draft_tokens": 20}
+    options = {"rounds": "4x4x4", "distiller": "shared-top-k", "k": 4, "stop_entropy": 0.4, "draft": {"max_tokens": 20}}
     replies = [Reply(when="<notes>", text="Answer: 7"), *(Reply(text=f"Answer: {n}", times=1) for n in (1, 2, 7, 3))]
     answer, worker = await ask("refine", "Why?", *replies, options=options)
     assert answer.answer == "7" and len(worker.prompts) == 8, "the second round agrees, a third is not asked"

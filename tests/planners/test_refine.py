@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from plait.core.errors import FieldError
 from plait.core.ops import Join, Plugin, Think
 from plait.core.plan import Plan, Step
+from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners.votes.refine import Refine
 from plait.planners.votes.refine.prompts import chosen
@@ -63,7 +64,7 @@ def test_the_default_is_the_papers() -> None:
 
 
 def test_the_first_round() -> None:
-    plan = checked(Refine(rounds=(3, 1), draft_tokens=44).start(brief()))
+    plan = checked(Refine(rounds=(3, 1), draft=Prompt(max_tokens=44)).start(brief()))
     assert [step.name for step in plan.steps] == ["draft-1-1", "draft-1-2", "draft-1-3", "round-1"]
     ops = [step.op for step in drafts(plan) if isinstance(step.op, Think)]
     assert {prompt(step) for step in drafts(plan)} == {"How does a plant live?"}
@@ -80,7 +81,7 @@ def test_one_round_is_a_vote() -> None:
 
 
 def test_a_summary_is_read_by_all_drafts_of_the_next_round() -> None:
-    plan = gathered("aab-", workspace_tokens=333)
+    plan = gathered("aab-", summary=Prompt(max_tokens=333))
     assert [step.name for step in plan.steps] == ["distill-1", "notes-1", "draft-2-1", "draft-2-2", "round-2"]
     distill = plan.steps[0]
     assert isinstance(distill.op, Think) and distill.op.sampling.max_tokens == 333
@@ -120,7 +121,7 @@ def test_random_k_is_another_subset_for_each_draft_and_follows_the_seed() -> Non
 
 def test_the_workspace_has_at_most_kappa_tokens() -> None:
     records = [record(i, "a", text="word " * 400 + f"end {i}", tokens=500) for i in range(1, 5)]
-    planner = Refine(rounds=(4, 1), distiller="shared-top-k", k=4, workspace_tokens=100)
+    planner = Refine(rounds=(4, 1), distiller="shared-top-k", k=4, summary=Prompt(max_tokens=100))
     (plan,) = read(planner, planner.start(brief()).steps[-1], Result(value=records), brief())
     said = prompt(drafts(plan)[0])
     assert all(f"end {i}" in said for i in range(1, 5)) and said.count("word") <= 4 * 400 * 100 // 2000 + 4
@@ -152,7 +153,7 @@ def test_a_verified_draft_ends_the_run() -> None:
 
 @pytest.mark.parametrize(("distiller", "judges"), [("shared-top-k", 1), ("per-sample-top-k", 2)])
 def test_a_model_chooses(distiller: str, judges: int) -> None:
-    plan = gathered("abcd", distiller=distiller, judge="model", k=2)
+    plan = gathered("abcd", distiller=distiller, by="model", k=2)
     chosen_step = plan.steps[-1]
     assert chosen_step.name == "chosen-1" and len(plan.steps) == judges + 1
     assert all(CHOOSE in prompt(step) for step in plan.steps[:-1])
@@ -161,7 +162,7 @@ def test_a_model_chooses(distiller: str, judges: int) -> None:
         {**record(0, None), "name": name, "text": said} for name, said in zip(names, ("4, 1", "2"), strict=False)
     ]
     records = [*replies, *(record(i, each) for i, each in enumerate("abcd", 1))]
-    planner = Refine(rounds=(4, 2, 1), distiller=distiller, judge="model", k=2)
+    planner = Refine(rounds=(4, 2, 1), distiller=distiller, by="model", k=2)
     (after,) = read(planner, chosen_step, Result(value=records), brief())
     said = [prompt(step) for step in drafts(after)]
     assert said[0].index("draft number 4") < said[0].index("draft number 1") and "draft number 2" not in said[0]
@@ -186,9 +187,9 @@ def test_what_a_judge_says(said: str, expected: list[int]) -> None:
 
 
 def test_a_judge_that_says_nothing_leaves_it_to_votes() -> None:
-    plan = gathered("abbc", distiller="shared-top-k", judge="model", k=2)
+    plan = gathered("abbc", distiller="shared-top-k", by="model", k=2)
     records = [record(i, each) for i, each in enumerate("abbc", 1)]
-    planner = Refine(rounds=(4, 2, 1), distiller="shared-top-k", judge="model", k=2)
+    planner = Refine(rounds=(4, 2, 1), distiller="shared-top-k", by="model", k=2)
     (after,) = read(planner, plan.steps[-1], Result(value=records), brief())
     assert "draft number 2" in prompt(drafts(after)[0]) and "draft number 1 " not in prompt(drafts(after)[0])
 
@@ -202,7 +203,7 @@ def test_a_judge_that_says_nothing_leaves_it_to_votes() -> None:
 def test_whatever_drafts_say_there_is_a_next_round(
     said: list[tuple[str, str | None]], distiller: str, judge: str, k: int
 ) -> None:
-    planner = Refine.model_validate({"rounds": (6, 3, 1), "distiller": distiller, "judge": judge, "k": k})
+    planner = Refine.model_validate({"rounds": (6, 3, 1), "distiller": distiller, "by": judge, "k": k})
     records = [record(i, answer, text=text) for i, (text, answer) in enumerate(said, 1)]
     (plan,) = read(planner, planner.start(brief()).steps[-1], Result(value=records), brief())
     checked(plan, outside=tuple(each["name"] for each in records))
@@ -224,7 +225,7 @@ ROUNDS = (
 @pytest.mark.parametrize("judge", ["votes", "model"])
 async def test_rounds_end_in_one_answer(distiller: str, judge: str) -> None:
     answer, worker = await ask(
-        "refine", "Why?", *ROUNDS, options={"rounds": "4x2x1", "distiller": distiller, "judge": judge, "k": 2}
+        "refine", "Why?", *ROUNDS, options={"rounds": "4x2x1", "distiller": distiller, "by": judge, "k": 2}
     )
     assert (answer.answer, answer.status) == ("42", "done") and answer.why == "round 3 of 3; a synthesis of 2 drafts"
     assert len(worker.asked("Why?")) == len(worker.prompts)

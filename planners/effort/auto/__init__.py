@@ -245,9 +245,9 @@ class Auto(Planner):
         whole: dict[str, JsonValue] = {
             "distiller": "shared-top-k",
             "k": self.most,
-            "workspace_tokens": self.deep_tokens,
+            "summary": {"max_tokens": self.deep_tokens},
         }
-        drafts: dict[str, JsonValue] = {"draft_tokens": self.tokens, "temperature": self.temperature}
+        drafts: dict[str, JsonValue] = {"draft": {"max_tokens": self.tokens, "temperature": self.temperature}}
         given = {**whole, **drafts, **self.options.get("refine", {})}
         return Refine.model_validate({**given, "rounds": rounds})
 

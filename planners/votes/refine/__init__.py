@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 from random import Random
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 from pydantic_core import from_json
 
 from plait.core.errors import PlannerError
 from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.ops import Join, Part, Plugin, Ref, Text
+from plait.core.ops import Join, Part, Plugin, Ref
 from plait.core.plan import Plan, Step
+from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
 from plait.core.sampling_theory import semantic_entropy
-from plait.core.vocabulary import OnePlugin
+from plait.core.vocabulary import Deadline, MergeOption, Reads, Settle
 
 from ..._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
 from ..._shared.seeds import derive
@@ -42,52 +43,49 @@ class Refine(Planner):
 
     Steps: `draft-r-1` … `draft-r-M` are the drafts of round r. `round-r` gathers them and expands into the workspace of
     the next round (`distill-r` with the distiller `summary`, `choose-r` where a model selects) and the next drafts. The
-    workspace has at most `workspace_tokens` and is made anew each round. The last round has one draft, the answer; if
-    it fails, the round before votes. A draft that the task's verifier finds right ends the run.
+    workspace has at most the tokens of `summary` and is made anew each round. The last round has one draft, the answer;
+    if it fails, the round before votes. A draft that the task's verifier finds right ends the run.
 
     Differs from the paper: the workspace begins with the count of the drafts' answers, since a summary can lose that of
     a minority; failed drafts are left out, and the best drafts replace a distiller that fails. The paper leaves open
     how the top k are found; here by verifier, votes and log-probability,
-    or by a call of the model (`judge`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
+    or by a call of the model (`by=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
     """
 
+    answer_prompts: ClassVar[tuple[str, ...]] = ("draft",)
+
+    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=1.0)
+    """A draft of the first round. Its template has `{question}`. At temperature 0 those of a round are all the same;
+    with `logprobs` drafts with equally frequent answers are ranked by them."""
+    turn: Annotated[Prompt, Uses("question", "histogram", "workspace")] = Prompt()
+    """A draft that reads `{workspace}` and `{histogram}`, the count of the answers before; what it leaves open is as
+    `draft` has it."""
+    last: Annotated[Prompt, Uses("question", "histogram", "workspace")] = Prompt()
+    """A draft of the last round; what it leaves open is as `turn` has it."""
+    summary: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "tokens")] = Prompt(max_tokens=1024)
+    """The notes on a round's `{drafts}`. `max_tokens` are those of any workspace (the paper's kappa), without the line
+    that counts answers."""
+    judge: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "k")] = Prompt(max_tokens=64)
+    """The choice of the k best drafts, with `by="model"`."""
     rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds)] = (8, 4, 1)
     """Drafts in each round, as `[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential
     refinement."""
     distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = "summary"
     """Content of the workspace. `summary`: a model's notes on all drafts. `shared-top-k`: the k best drafts.
     `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best others; with
-    `judge="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each."""
+    `by="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each."""
     k: int = Field(default=3, ge=1)
     """Drafts in a workspace, for the distillers that take drafts as they are."""
-    judge: Literal["votes", "model"] = "votes"
+    by: Literal["votes", "model"] = "votes"
     """How the top k are found: by verifier, frequency of the answer and log-probability, or by a call of the model."""
-    workspace_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of a workspace (the paper's kappa), without the line that counts answers."""
-    read_tokens: int = Field(default=8192, ge=1)
-    """Most tokens of drafts that a distiller or judge reads, evenly shared; of longer drafts it reads the end."""
-    draft_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of a draft."""
-    temperature: float = Field(default=1.0, ge=0.0)
-    """Of the drafts; 0 is greedy and makes those of a round all the same."""
-    last_temperature: float | None = Field(default=None, ge=0.0)
-    """Temperature of the last round's drafts, if it differs."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Sample from the most likely tokens that together have this probability."""
-    logprobs: bool = False
-    """Ask for log-probabilities, by which drafts with equally frequent answers are ranked."""
-    merge: OnePlugin = Plugin(name="majority")
-    """How the drafts of the last round become one answer, or those of the round before one in which all failed."""
-    deadline: float | None = Field(default=None, gt=0)
-    """Seconds after which a round goes on with the drafts that are done."""
+    reads: Reads = 8192
+    merge: MergeOption = Plugin(name="majority")
+    deadline: Deadline = None
     stop_entropy: float | None = Field(default=None, ge=0.0)
     """End after a round whose answers have at most this semantic entropy, in nats; the answer is that round's vote.
     With `rounds=8x8x8`, `distiller=shared-top-k` and `k=8` these are the rounds of SEAT (arXiv 2507.06829), which read
     one another."""
-    settle: bool = True
-    """A draft that the task's verifier finds right ends the run. No difference where the task has no verifier."""
-    stream: bool = False
-    """Send the drafts' text while it is being written."""
+    settle: Settle = True
 
     @field_validator("rounds")
     @classmethod
@@ -104,7 +102,7 @@ class Refine(Planner):
     def start(self, brief: Brief) -> Plan:
         """Return the first round."""
         asker = Asker("refine", brief)
-        prompts: list[tuple[Part, ...]] = [(Text(text=asker.question),)] * self.rounds[0]
+        prompts = [self.draft.parts("{question}", question=asker.question)] * self.rounds[0]
         return self._round(asker, 1, prompts, (), ())
 
     def reader(self, step: Step, brief: Brief) -> Reader:
@@ -140,19 +138,20 @@ class Refine(Planner):
                 answer = Step(name="answer", op=op, needs=tuple(draft.name for draft in drafts), label=label)
                 return Plan(steps=(answer,), output="answer")
         selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.k
-        if self.judge == "model" and selects:
+        if self.by == "model" and selects:
             return self._judged(asker, round, drafts)
         return self.next_round(asker, round, drafts, None)
 
     def _judged(self, asker: Asker, round: int, drafts: list[Draft]) -> Plan:
         """Return the calls that choose drafts, and the join that reads them."""
         many = self.rounds[round] if self.distiller == "per-sample-top-k" else 1
+        # several choices are to differ, one is the model's best
+        judge = self.judge.over(Prompt(temperature=self.draft.temperature if many > 1 else 0.0))
         steps = [
             asker.step(
                 f"choose-{round}-{i}" if many > 1 else f"choose-{round}",
-                self._digest(asker, drafts, words.CHOOSE_END, k=self.k),
-                max_tokens=64,
-                temperature=self.temperature if many > 1 else 0.0,
+                self._digest(asker, drafts, self.judge, words.CHOOSE_END, k=str(self.k)),
+                judge,
                 label=f"choose {self.k} of {len(drafts)}",
             )
             for i in range(1, many + 1)
@@ -183,16 +182,16 @@ class Refine(Planner):
         """Return the round after `round`, with its workspace. `picks`: drafts that judges chose."""
         many = self.rounds[round]
         counted = histogram(drafts) if len(drafts) > 1 else ""
-        head = Text(text=words.REFINE.format(question=asker.question) + (f"{counted}\n\n" if counted else ""))
-        end = Text(text=words.REFINE_END)
+        turn = self._prompt(round + 1)
+        said = {"question": asker.question, "histogram": f"{counted}\n\n" if counted else ""}
         if self.distiller == "summary" and len(drafts) > 1:
             distill = asker.step(
                 f"distill-{round}",
-                self._digest(asker, drafts, words.DISTIL_END, tokens=self.workspace_tokens),
-                max_tokens=self.workspace_tokens,
+                self._digest(asker, drafts, self.summary, words.DISTIL_END, tokens=str(self._workspace)),
+                self.summary,
                 label=f"notes on {len(drafts)} drafts",
             )
-            best = block(ranked(drafts)[: self.k], self.workspace_tokens)  # instead of notes that fail
+            best = block(ranked(drafts)[: self.k], self._workspace)  # instead of notes that fail
             entries: list[JsonValue] = [{"branch": distill.name, "missing": best}]
             notes = Step(
                 name=f"notes-{round}",
@@ -200,10 +199,10 @@ class Refine(Planner):
                 needs=(distill.name,),
                 label="workspace",
             )
-            prompts: list[tuple[Part, ...]] = [(head, Ref(step=notes.name), end)] * many
+            prompts = [turn.parts(words.REFINE, **said, workspace=(Ref(step=notes.name),))] * many
             return self._round(asker, round + 1, prompts, drafts, (distill, notes))
-        blocks = [block(each, self.workspace_tokens) for each in self._selected(asker, round, drafts, picks)]
-        prompts = [(head, Text(text=each), end) for each in blocks]
+        blocks = [block(each, self._workspace) for each in self._selected(asker, round, drafts, picks)]
+        prompts = [turn.parts(words.REFINE, **said, workspace=each) for each in blocks]
         return self._round(asker, round + 1, prompts, drafts, ())
 
     def _selected(
@@ -224,12 +223,28 @@ class Refine(Planner):
             case _:
                 return [best[: self.k]] * many
 
-    def _digest(self, asker: Asker, drafts: list[Draft], end: str, **fields: int) -> tuple[Part, ...]:
+    @property
+    def _workspace(self) -> int:
+        return self.summary.max_tokens or 1024
+
+    def _prompt(self, round: int) -> Prompt:
+        """Return how the drafts of a round are asked for."""
+        if round == 1 and len(self.rounds) > 1:
+            return self.draft
+        turn = self.turn.over(self.draft).model_copy(update={"template": self.turn.template})
+        return self.last.over(turn) if round == len(self.rounds) else turn
+
+    def _digest(self, asker: Asker, drafts: list[Draft], prompt: Prompt, end: str, **more: str) -> tuple[Part, ...]:
         """Return the prompt of a call that reads all drafts."""
         counted = histogram(drafts)
-        said = end.format(histogram=f"{counted}\n\n" if counted else "", **fields)
-        head = words.DISTIL.format(question=asker.question, count=len(drafts))
-        return Text(text=head), Text(text=block(drafts, self.read_tokens, "Attempt")), Text(text=said)
+        return prompt.parts(
+            words.DISTIL + end,
+            question=asker.question,
+            count=str(len(drafts)),
+            drafts=block(drafts, self.reads, "Attempt"),
+            histogram=f"{counted}\n\n" if counted else "",
+            **more,
+        )
 
     def _round(
         self,
@@ -242,16 +257,11 @@ class Refine(Planner):
         """Return the drafts of a round and the join that gathers them, or makes the answer of them."""
         last = round == len(self.rounds)
         names = tuple(f"draft-{round}-{i}" for i in range(1, len(prompts) + 1))
-        temperature = self.last_temperature if last and self.last_temperature is not None else self.temperature
         steps = [
             asker.step(
                 name,
                 prompt,
-                max_tokens=self.draft_tokens,
-                temperature=temperature,
-                top_p=self.top_p,
-                logprobs=self.logprobs,
-                stream=self.stream,
+                self._prompt(round),
                 label=f"draft {i} of {len(names)}, round {round} of {len(self.rounds)}",
             )
             for i, (name, prompt) in enumerate(zip(names, prompts, strict=True), 1)

@@ -13,8 +13,7 @@ Earlier attempts at this left the following notes. They may be incomplete or wro
 not be right.
 
 <notes>
-"""
-REFINE_END = """
+{histogram}{workspace}
 </notes>
 
 Check what the notes claim, use what holds, repair or replace what does not, and write a complete answer of your own \
@@ -25,16 +24,14 @@ DISTIL = """\
 
 Below are {count} independent attempts at this.
 
-"""
-DISTIL_END = """\
-
+{drafts}"""
+DISTIL_END = """
 {histogram}Condense the attempts into notes for somebody who will answer the question after you and sees nothing else \
 of them. Say on what they agree, where they contradict one another and which side the arithmetic or the argument \
 supports, which intermediate results are established, which mistakes to avoid, and what has not been tried. Keep the \
 answer of a minority if it could be right. At most {tokens} tokens; no final answer of your own.
 """
-CHOOSE_END = """\
-
+CHOOSE_END = """
 {histogram}Which {k} of the attempts are the most useful to somebody who will answer the question after you: correct, \
 or closest to it, and not all the same? Reply with their numbers, best first, separated by commas, and nothing else.
 """
