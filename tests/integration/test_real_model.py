@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pyte
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def plait() -> AsyncIterator[AsyncOrchestrator]:
     assert fetched("smollm2"), "fetch the model first: plait model get smollm2"
-    async with AsyncOrchestrator(model="smollm2", worker="engine", journal="off", task="plain") as orchestrator:
+    async with AsyncOrchestrator(model="smollm2", worker="engine", journal="off") as orchestrator:
         yield orchestrator
 
 
@@ -67,7 +67,7 @@ async def test_a_typed_answer_has_its_form(plait: AsyncOrchestrator) -> None:
         "required": ["name", "age"],
         "additionalProperties": False,
     }
-    answer = await plait.run("John Smith is 42 years old. Give name and age as JSON.", output_type=schema)
+    answer = await plait.run("John Smith is 42 years old. Give name and age as JSON.", output=schema)
     assert answer.status == "done", answer.failure
     said = answer.output if isinstance(answer.output, dict) else json.loads(str(answer.output))
     assert said["age"] == 42 and "John" in said["name"]
