@@ -17,7 +17,13 @@ from plait.core.prompt import Prompt
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.models import fetched
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.asyncio(loop_scope="module"),
+    # The engine runs in this process, and its libraries warn of one another; a warning that is raised there would make
+    # vLLM give up its structured output.
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -34,11 +40,11 @@ async def test_it_answers_a_question(plait: AsyncOrchestrator) -> None:
 
 async def test_a_conversation_is_put_through_its_own_template(plait: AsyncOrchestrator) -> None:
     talk = [
-        {"role": "user", "content": "My name is Ada."},
-        {"role": "assistant", "content": "Nice to meet you, Ada."},
-        {"role": "user", "content": "What is my name?"},
+        {"role": "user", "content": "What is the capital of Italy?"},
+        {"role": "assistant", "content": "The capital of Italy is Rome."},
+        {"role": "user", "content": "And of Spain?"},
     ]
-    assert "Ada" in (await plait.run(messages=talk)).answer
+    assert "Madrid" in (await plait.run(messages=talk)).answer
 
 
 async def test_what_is_streamed_is_what_is_answered(plait: AsyncOrchestrator) -> None:
