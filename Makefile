@@ -25,9 +25,10 @@ demo: $(READY) ## Solve a few puzzles serially, by a vote and by reasoning threa
 
 # First what needs no engine, over all cores (`--dist loadfile`: a file's tests share its fixtures); then, one after
 # another, what starts engines and Ray, since engines that share cores hold each other up. The second part collects only
-# the files that have such tests: to collect all takes half a minute of CPU.
+# the files that have such tests: to collect all takes half a minute of CPU. The chat model is fetched once and kept.
 define run-tests
 	@failed=0; \
+	$(BIN)/plait model get smollm2 || failed=1; \
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not engine and not gpu$(1)" || failed=1; \
 	$(BIN)/python -m pytest -m "engine and not gpu$(1)" \
 		$$(grep -rl --include='test_*.py' 'mark\.engine' tests) || failed=1; \
