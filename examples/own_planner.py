@@ -4,34 +4,38 @@ being written."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from plait import Join, Orchestrator, Plan, Planner, Sampling, Step, Think
+from plait import Join, Orchestrator, Plan, Planner, Prompt, Step
 from plait.core import Brief, Reader, Result
+from plait.planning import Uses, call_model
 from plait.workers.scripted import Reply, Scripted
 
 
 class Outline(Planner):
     """Skeleton of thought (Ning et al., arXiv 2307.15337): an outline first, then every point at the same time."""
 
-    point_tokens: int = 64
-    """Most tokens of a point."""
+    outline: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=256, stream=True)
+    """Asks for the `{question}`'s outline, a point a line."""
+    point: Annotated[Prompt, Uses("point")] = Prompt(max_tokens=64)
+    """Writes about one `{point}`."""
 
     def start(self, brief: Brief) -> Plan:
         """Ask for the outline; the step expands into the rest."""
-        prompt = f"Outline an answer, a point a line: {brief.task.render()}"
-        outline = Step(name="outline", op=Think(prompt=prompt, stream=True), expands=True)
-        return Plan(steps=(outline,), output="outline")
+        pieces = self.outline.parts("Outline an answer, a point a line: {question}", question=brief.task.render())
+        step = call_model(brief, "outline", "outline", pieces, self.outline, expands=True)
+        return Plan(steps=(step,), output="outline")
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return what reads the outline."""
-        return Points(self)
+        return Points(self, brief)
 
 
 class Points:
     """Turns each whole line into a step."""
 
-    def __init__(self, planner: Outline) -> None:
-        self._tokens = planner.point_tokens
+    def __init__(self, planner: Outline, brief: Brief) -> None:
+        self._prompt, self._brief = planner.point, brief
         self._rest = ""
         self._names: list[str] = []
 
@@ -47,8 +51,8 @@ class Points:
 
     def _point(self, line: str) -> Step:
         self._names.append(f"point-{len(self._names) + 1}")
-        op = Think(prompt=f"Write about: {line.strip()}", sampling=Sampling(max_tokens=self._tokens))
-        return Step(name=self._names[-1], op=op, label=line.strip())
+        pieces = self._prompt.parts("Write about: {point}", point=line.strip())
+        return call_model(self._brief, "outline", self._names[-1], pieces, self._prompt, label=line.strip())
 
 
 def main() -> None:
