@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plait import Join, Plan, Plugin, Request, Sampling, Step, Think
 from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import Fault, SimReport, Throttle, simulate, varied
+from plait.runtime.simulation.simulator import SimReport, Throttle, WorkerFault, simulate, varied
 
 
 def plan(chains: int, length: int, problems: int, votes: int) -> Plan:
@@ -31,7 +31,7 @@ def main() -> None:
     work = plan(chains=8, length=12, problems=200, votes=8)
     cluster = [Host(f"engine-{i}", slots=16, decode_rate=50.0, cache_tokens=100_000, tells_ids=True) for i in range(16)]
 
-    def run(*policies: str, faults: tuple[Fault | Throttle, ...] = ()) -> SimReport:
+    def run(*policies: str, faults: tuple[WorkerFault | Throttle, ...] = ()) -> SimReport:
         request = Request(policies=tuple(Plugin(name=policy) for policy in policies))
         report = simulate(request, plan=work, hosts=cluster, outcome=varied(0.5), faults=faults, seed=1)
         busy = sum(report.busy.values()) / len(report.busy)
@@ -46,7 +46,7 @@ def main() -> None:
     run("affinity", "critical-path")
 
     print("with an engine that dies after ten seconds and is back after twenty more:")
-    report = run("affinity", "critical-path", faults=(Fault(10.0, "engine-3", down_for=20.0),))
+    report = run("affinity", "critical-path", faults=(WorkerFault(10.0, "engine-3", down_for=20.0),))
     lost = sum(span.end_in == "lost" for span in report.spans)
     print(f"  {report.status}; {lost} attempts lost, {report.usage.cancelled} tokens generated for nothing")
 

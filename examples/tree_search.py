@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from plait import Orchestrator
 from plait.core.flow import Context
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 from plait.planners.search.tree import Tree
 from plait.workers.scripted import Reply, Scripted
 
@@ -13,7 +13,7 @@ from plait.workers.scripted import Reply, Scripted
 class Checked(Scorer):
     """Steps that were checked are promising."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the share of steps with a check in it."""
         return node.text.count("check") / node.depth
 

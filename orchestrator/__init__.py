@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .core.prompt import Generation, Prompt
     from .core.request import Request
     from .core.task import Task
-    from .core.tools.context import Context, Question
+    from .core.tools.context import Question, ToolContext
     from .core.tools.tool import Tool, tool
     from .runtime.client.answer import Answer, AnswerNews, AskNews, News, StepNews, TextNews
     from .runtime.client.client import AsyncOrchestrator
@@ -39,7 +39,6 @@ __all__ = [
     "Budget",
     "Call",
     "Config",
-    "Context",
     "Flow",
     "Generation",
     "Join",
@@ -62,6 +61,7 @@ __all__ = [
     "TextNews",
     "Think",
     "Tool",
+    "ToolContext",
     "Verdict",
     "Worker",
     "__version__",
@@ -81,7 +81,7 @@ _NAMES = {
     ".core.prompt": ("Generation", "Prompt"),
     ".core.request": ("Request",),
     ".core.task": ("Task",),
-    ".core.tools.context": ("Context", "Question"),
+    ".core.tools.context": ("ToolContext", "Question"),
     ".core.tools.tool": ("Tool", "tool"),
     ".runtime.client.answer": ("Answer", "AnswerNews", "AskNews", "News", "StepNews", "TextNews"),
     ".runtime.client.client": ("AsyncOrchestrator",),

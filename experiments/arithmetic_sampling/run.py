@@ -18,7 +18,7 @@ from plait.core.ops import Plugin
 from plait.planners._shared.seeds import derive, line_code
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.runtime.plugins.loader import Plugins
-from plait.workers._shared.codes import Code
+from plait.workers._shared.codes import ArithmeticCode
 
 from .._tools.command import Given, command
 from .._tools.statistics import difference, mean
@@ -119,7 +119,7 @@ def _drawn(level: int, text: str, votes: Sequence[Vote], seed: int) -> list[Draw
 class _Line:
     """A sample under way: one code for all its tokens, or a new one for each."""
 
-    code: Code | None
+    code: ArithmeticCode | None
     rng: random.Random
     words: list[int] = field(default_factory=list[int])
     done: bool = False
@@ -128,12 +128,12 @@ class _Line:
     def of(cls, vote: Vote, index: int, level: int, text: str, seed: int) -> _Line:
         run = seed * 1_000_003 + 101 * vote.repeat + vote.size
         own = derive(run, "sample", index)
-        code = Code(line_code(run, index, vote.size), own) if vote.codes else None
+        code = ArithmeticCode(line_code(run, index, vote.size), own) if vote.codes else None
         return cls(code, random.Random(f"{level}{text}{own}"))
 
-    def next(self, position: int) -> Code:
+    def next(self, position: int) -> ArithmeticCode:
         if self.code is None:
-            return Code(self.rng.random(), position)
+            return ArithmeticCode(self.rng.random(), position)
         self.code = self.code.at(position)
         return self.code
 

@@ -25,7 +25,7 @@ from plait.core.interfaces import Worker
 from plait.core.ops import Plugin
 from plait.tasks.bash_sql.problems import Generated, drawn
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.environments.bash_sql import BashSql
+from plait.workers.tools.environments.bash_sql import BashSqlEnvironment
 
 __all__ = ["PLANNERS", "Solved", "attempt", "page", "reply_to", "script"]
 
@@ -80,7 +80,7 @@ def reply_to(replies: Sequence[Reply], prompt: str) -> str:
 
 async def attempt(problem: Generated, planner: str, worker: Worker, sandbox: str = "process") -> Solved:
     """Work on a problem and grade what has become of its files and tables."""
-    place = BashSql(text=problem.text, sandbox=sandbox)
+    place = BashSqlEnvironment(text=problem.text, sandbox=sandbox)
     begun = time.monotonic()
     async with AsyncOrchestrator(workers=[worker], journal=None) as orchestrator:
         answer = await orchestrator.run(

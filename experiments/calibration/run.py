@@ -49,7 +49,7 @@ from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.calibrate import Clock, Recorded, fit, recorded
+from plait.runtime.simulation.calibrate import Clock, RecordedAttempt, fit, recorded
 
 from .._tools.core_time import EVERY, CoreTime, Yardstick
 
@@ -157,7 +157,7 @@ def report(folder: Path, seconds: bool, fitted: Sequence[str]) -> None:
         clocks = made = [CoreTime(said["loops"], full) for _, said in pieces]
         speeds = np.concatenate([each.speeds for each in made])
         print(f"speed of the core: {np.quantile(speeds, 0.05):.2f} to 1.00, mean {speeds.mean():.2f}")
-    attempts: list[Recorded] = []
+    attempts: list[RecordedAttempt] = []
     for at, (path, said) in enumerate(pieces):
         for what, runs, _ in said["runs"]:
             known = not what or any(each in what for each in fitted)

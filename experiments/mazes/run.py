@@ -21,7 +21,7 @@ from plait.core.ops import Call, Plugin, Text, Think
 from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 from plait.core.tools.tool import ToolSpec
 from plait.planners.search.tree import Tree
 from plait.runtime.simulation.latency import Host
@@ -93,7 +93,7 @@ class Walk:
 class Same(Scorer):
     """Every node is as good."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return 1/2."""
         return 0.5
 

@@ -41,7 +41,7 @@ from plait.planners.votes.sample import Sample
 from plait.runtime.client.config import Config
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.calibrate import Recorded, fit, recorded
+from plait.runtime.simulation.calibrate import RecordedAttempt, fit, recorded
 
 from .._tools.core_time import EVERY, CoreTime, Yardstick
 
@@ -132,7 +132,7 @@ def report(folder: Path) -> None:
     """Fit to the recorded puzzles, predict, and compare with the others."""
     pieces = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("part-*.json"))]
     full = float(np.quantile([loop for _, said in pieces for _, loop, *_ in said["loops"]], 0.1))
-    attempts, groups = list[Recorded](), list[Branches]()
+    attempts, groups = list[RecordedAttempt](), list[Branches]()
     measured: dict[int, list[list[Ended]]] = {n: [] for n in WIDTHS}
     for at, (path, said) in enumerate(pieces):
         clock, journal = CoreTime(said["loops"], full), path.with_suffix(".jsonl")

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from plait.workers.tools.sandbox import Outcome, Program, Sandbox
+from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
 
 AT_ONCE = 4
 
@@ -28,7 +28,7 @@ async def rate(backend: str, count: int) -> float:
     """Return the programs a second."""
     sandbox = Sandbox(backend, at_once=AT_ONCE, warm=AT_ONCE)
 
-    async def some(number: int) -> list[Outcome]:
+    async def some(number: int) -> list[ProgramOutcome]:
         return await asyncio.gather(*(sandbox.run(Program(code=f"print(sum(range({i})))")) for i in range(number)))
 
     try:

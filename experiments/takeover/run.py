@@ -24,7 +24,7 @@ from pydantic import JsonValue, PrivateAttr
 
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.interfaces import Planner
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 from plait.core.task import Style, Task
 from plait.planners.effort.ssr import SSR
 from plait.planners.effort.takeover import Takeover
@@ -104,7 +104,7 @@ class Alone(Flow):
 class Chance(Scorer):
     """A score at random."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return a uniform number."""
         return ctx.random.random()
 

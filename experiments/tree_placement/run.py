@@ -21,7 +21,7 @@ from plait.core.interfaces import Policy
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 from plait.planners.search.tree import Tree
 from plait.policies.schedule.affinity import Affinity
 from plait.policies.schedule.least_loaded import LeastLoaded
@@ -48,7 +48,7 @@ PLACES: dict[str, tuple[int, Policy]] = {
 class Even(Scorer):
     """Scores that are the same in every run."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return a seventh of the child's number."""
         return (node.index % 7) / 7
 

@@ -42,7 +42,7 @@ class Group:
 
     def __init__(self, name: str, budget: Budget | None, outer: Group | None = None) -> None:
         self.name, self.budget, self.outer = name, budget, outer
-        self.steps: list[Made[object]] = []
+        self.steps: list[StepHandle[object]] = []
         self.count = 0
         """Steps made in it and in the scopes inside it."""
 
@@ -68,7 +68,7 @@ class Chance(Protocol):
     def shuffle(self, x: list[T]) -> None: ...
 
 
-class Place:
+class FlowPlace:
     """One coroutine of a flow: names and random numbers are its own, so that they do not depend on which of several
     coroutines goes on first."""
 
@@ -92,18 +92,18 @@ class Place:
         return f"{self.prefix}{number}."
 
 
-class Host(Protocol):
+class FlowHost(Protocol):
     """What runs a flow."""
 
-    def place(self) -> Place:
+    def place(self) -> FlowPlace:
         """Return where the coroutine stands that runs now."""
         ...
 
-    def made(self, handle: Made[object], group: Group | None) -> None:
+    def made(self, handle: StepHandle[object], group: Group | None) -> None:
         """Take a step that the flow has made."""
         ...
 
-    def give_up(self, handle: Made[object], reason: str) -> None:
+    def give_up(self, handle: StepHandle[object], reason: str) -> None:
         """Give a step up."""
         ...
 
@@ -135,7 +135,7 @@ class Host(Protocol):
 class Awaited(Generic[T_co]):
     """Something that a flow may await, any number of times."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: FlowHost) -> None:
         self._host = host
         self._ended = False
         self._value: object = None
@@ -193,10 +193,10 @@ class Maker(Protocol):
         ...
 
 
-class Made(Awaited[T_co]):
+class StepHandle(Awaited[T_co]):
     """A step that a flow has made."""
 
-    def __init__(self, maker: Maker, host: Host, step: Step) -> None:
+    def __init__(self, maker: Maker, host: FlowHost, step: Step) -> None:
         super().__init__(host)
         self._maker = maker
         self.step = step
@@ -246,14 +246,14 @@ class Made(Awaited[T_co]):
         return self
 
 
-class Called(Made[JsonValue]):
+class CallHandle(StepHandle[JsonValue]):
     """A tool call. Awaiting it gives the tool's value."""
 
     def _given(self, result: Result) -> JsonValue:
         return result.value
 
 
-class Joined(Made["Joined"]):
+class JoinHandle(StepHandle["JoinHandle"]):
     """A join. Awaiting it gives the handle itself, with `value`, `text` and `why`."""
 
     @property
@@ -262,7 +262,7 @@ class Joined(Made["Joined"]):
         return self.result.why
 
 
-class Line(Made["Line"]):
+class Line(StepHandle["Line"]):
     """A line of reasoning: a model call and those that it continues. Awaiting it gives the handle itself."""
 
     @property
@@ -303,7 +303,7 @@ class Line(Made["Line"]):
         return [self.think(pieces, prompt, **options) for _ in range(n)]
 
 
-Pieces = str | Part | Made[object] | Sequence[str | Part | Made[object]]
+Pieces = str | Part | StepHandle[object] | Sequence[str | Part | StepHandle[object]]
 """A prompt: text, pieces of a plan's prompt, and handles of steps whose values are put in."""
 
 
@@ -316,7 +316,7 @@ class Several(Awaited[T_co]):
 class All(Several[list[T]]):
     """Waits for several things. Ends at once when one of them raises, unless exceptions are wanted too."""
 
-    def __init__(self, host: Host, members: Iterable[Awaited[T]], exceptions: bool) -> None:
+    def __init__(self, host: FlowHost, members: Iterable[Awaited[T]], exceptions: bool) -> None:
         super().__init__(host)
         self.members = self._each = list(members)
         self._open = len(self._each)
@@ -339,7 +339,7 @@ class First(Several[T | None]):
 
     def __init__(
         self,
-        host: Host,
+        host: FlowHost,
         members: Iterable[Awaited[T]],
         ok: Callable[[T], bool] | None,
         cancel: Callable[[Awaited[object]], None],

@@ -312,7 +312,7 @@ class Allocator(Merge):
         return Verdict(value=allocation.model_dump(mode="json"), why=allocation.why)
 
 
-class Plugins(Protocol):
+class PluginRegistry(Protocol):
     """What the machine asks for plugins by name. Each raises `PluginError` for one that is not there; `task` raises
     `TaskError` for a text that the task cannot read."""
 

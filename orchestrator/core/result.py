@@ -105,7 +105,7 @@ class Signals(Frozen):
     """Self-certainty, the mean of KL(uniform || p_t) in nats (arXiv 2502.18581); only with the whole vocabulary."""
 
 
-class Drawn(Frozen):
+class TokenDraws(Frozen):
     """How the tokens of one generation were drawn, for training on them."""
 
     logprobs: tuple[float, ...] = ()
@@ -144,7 +144,7 @@ class Result(Frozen):
     """Statistics of the token distributions, if `Sampling.logprobs` asked for more than one token."""
     labels: dict[str, float] = Field(default_factory=dict, exclude_if=lambda labels: not labels)
     """Log-probabilities (nats) of `Sampling.labels`. A server may leave out some that it finds unlikely."""
-    drawn: Drawn | None = Field(default=None, exclude_if=lambda drawn: drawn is None)
+    drawn: TokenDraws | None = Field(default=None, exclude_if=lambda drawn: drawn is None)
     """How the tokens were drawn, if `Sampling.token_logprobs` asked for it."""
     tokens: tuple[Token, ...] = Field(default=(), exclude_if=lambda tokens: not tokens)
     """The text's tokens, if `Sampling.top_logprobs` asked for them; empty where they are not known of all."""

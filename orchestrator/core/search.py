@@ -18,7 +18,7 @@ from .values import Frozen
 if TYPE_CHECKING:
     from .flow import Context
 
-__all__ = ["Frontier", "Node", "Scorer", "Search", "SearchTree"]
+__all__ = ["Frontier", "Scorer", "Search", "SearchNode", "SearchTree"]
 
 Outcome = Literal["open", "expanded", "answer", "dead", "merged", "pruned"]
 """`open`: it may get children (or is being written). `expanded`: it has all the children that it will get. `merged`:
@@ -26,12 +26,12 @@ its state was there already. `pruned`: given up by the search."""
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class SearchNode:
     """A partial solution: its parent's text and one step more."""
 
     name: str
     """Path from the root by child's numbers: `n`, `n.2`, `n.2.1`."""
-    parent: Node | None = None
+    parent: SearchNode | None = None
     depth: int = 0
     index: int = 0
     """Number among its parent's children, from 1."""
@@ -49,7 +49,7 @@ class Node:
     seen: str = ""
     """Text that the model is shown behind the step: the observation of a tool call."""
     answer: JsonValue = None
-    children: list[Node] = field(default_factory=list["Node"])
+    children: list[SearchNode] = field(default_factory=list["SearchNode"])
     """Those that have begun, in order."""
     weight: int = 1
     """Itself and the equal states that were merged into it."""
@@ -63,18 +63,18 @@ class Node:
         """The text of the path from the root, observations included."""
         return "".join(each.step + each.seen for each in self.path())
 
-    def path(self) -> list[Node]:
+    def path(self) -> list[SearchNode]:
         """Return the nodes from the root to this one."""
-        found: list[Node] = []
-        node: Node | None = self
+        found: list[SearchNode] = []
+        node: SearchNode | None = self
         while node is not None:
             found.append(node)
             node = node.parent
         return found[::-1]
 
-    def below(self) -> Iterator[Node]:
+    def below(self) -> Iterator[SearchNode]:
         """Yield the node and all below it."""
-        stack: list[Node] = [self]
+        stack: list[SearchNode] = [self]
         while stack:
             node = stack.pop()
             yield node
@@ -85,38 +85,38 @@ class SearchTree:
     """The tree of one run."""
 
     def __init__(self, random: Chance, width: int) -> None:
-        self.root = Node("n", score=0.5)
+        self.root = SearchNode("n", score=0.5)
         self.nodes = [self.root]
         self.random = random
         """The flow's random numbers, the same in a replay."""
         self.width = width
         """Most nodes being written or scored at a time."""
-        self.pending: dict[Node, None] = {}
+        self.pending: dict[SearchNode, None] = {}
         """Nodes that are being written or scored."""
         self._known = (0.0, 0)
         """Sum and number of the scores that were told."""
 
-    def scored(self, node: Node, score: float | None) -> None:
+    def scored(self, node: SearchNode, score: float | None) -> None:
         """Set a node's score, once a node."""
         node.score = score
         if score is not None:
             total, count = self._known
             self._known = (total + score, count + 1)
 
-    def prior(self, node: Node) -> float:
+    def prior(self, node: SearchNode) -> float:
         """Return a node's score, or for an unknown one the mean of the known scores (0.5 without any)."""
         if node.score is not None:
             return node.score
         total, count = self._known
         return total / count if count else 0.5
 
-    def prune(self, node: Node) -> None:
+    def prune(self, node: SearchNode) -> None:
         """Give up a node and all below it that is open or pending."""
         for each in node.below():
             if each.outcome == "open":
                 each.outcome = "pruned"
 
-    def commit(self, node: Node) -> None:
+    def commit(self, node: SearchNode) -> None:
         """Give up all that is open or pending outside a node's path and subtree: its step has an effect that cannot be
         taken back."""
         kept = {*node.path(), *node.below()}
@@ -126,11 +126,11 @@ class SearchTree:
         for each in node.path()[:-1]:
             each.outcome = "expanded"
 
-    def live(self) -> list[Node]:
+    def live(self) -> list[SearchNode]:
         """Return the nodes whose text an engine still needs: those that are open or pending, and their ancestors."""
-        kept: dict[Node, None] = {}
+        kept: dict[SearchNode, None] = {}
         for node in self.nodes:
-            each: Node | None = node if node.outcome == "open" else None
+            each: SearchNode | None = node if node.outcome == "open" else None
             while each is not None and each not in kept:
                 kept[each] = None
                 each = each.parent
@@ -150,19 +150,19 @@ class Frontier:
     def __init__(self, tree: SearchTree) -> None:
         self.tree = tree
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: SearchNode) -> None:
         """Take a node that has been written and scored: open, an answer, dead, or merged into an equal one."""
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         """Return the node that gets its next child now. `None`: none before another node has ended; the search is over
         when nothing is pending then."""
         raise NotImplementedError
 
-    def say(self, node: Node) -> str:
+    def say(self, node: SearchNode) -> str:
         """Return text that the model is shown for the next child of a node and not below it."""
         return ""
 
-    async def learn(self, ctx: Context, question: str, node: Node) -> None:
+    async def learn(self, ctx: Context, question: str, node: SearchNode) -> None:
         """Do what a node that has ended asks for, with steps of the flow: a reflection on what failed."""
 
 
@@ -188,6 +188,6 @@ class Scorer(Frozen):
     logprobs: ClassVar[bool] = False
     """It reads the log-probabilities of the node's own step."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return a score in [0, 1], or `None` if it cannot be told. Whatever it raises counts as not told."""
         raise NotImplementedError

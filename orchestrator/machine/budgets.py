@@ -285,7 +285,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class FlowWaits:
     """Model calls that a flow had waited for when it made steps (`Expanded.waited`)."""
 
     calls: Mapping[str, Mapping[str, int]]
@@ -299,7 +299,7 @@ class Waited:
         return calls.get(self.scopes.get(account, ""), 0) if calls else 0
 
 
-def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: Waited | None = None) -> str | None:
+def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: FlowWaits | None = None) -> str | None:
     """Charge steps that enter the plan, needs before those that need them, in a scope of this level; return a message,
     charging nothing, if a budget does not allow them.
 

@@ -26,12 +26,12 @@ from ..core.values import writable
 from . import budgets
 from .ended_steps import reserved
 from .figures import Checkpoint
-from .follow import Order, Refused
+from .follow import Order, RefuseOrder
 from .ready_queue import ReadyQueue
-from .records import Backlog, Blocked, Node, Records, Run, WorkerState
+from .records import Backlog, Blockage, Node, Records, Run, WorkerState
 from .slots import Slots
 from .steps import Steps, raised
-from .views import StepView, View
+from .views import MachineView, NodeView
 
 _MOST_RANK = PRIORITY_STEP // 2 - 1
 
@@ -44,7 +44,7 @@ class Dispatcher:
         """Runs of which policies may hold steps back."""
         self.orders: deque[Order] | None = None
         """Recorded orders that are left to follow; `None`: steps are sent out as is decided here."""
-        self.refused: list[tuple[int, Refused]] = []
+        self.refused: list[tuple[int, RefuseOrder]] = []
         """Steps of the last event that were refused an attempt, each with how many actions came before."""
         self._records = records
         self._queue = queue
@@ -165,7 +165,7 @@ class Dispatcher:
         return budgets.Ask(most, likely, counted, size.tokens, size.estimated, price)
 
     def _refuse(self, node: Node, failure: Failure) -> None:
-        self.refused.append((len(self._records.actions), Refused(node.id, failure)))
+        self.refused.append((len(self._records.actions), RefuseOrder(node.id, failure)))
         self._steps.fail(node, failure)
 
     def _nobody(self, node: Node) -> str:
@@ -195,7 +195,7 @@ class Dispatcher:
         before = node.blocked
         same = before is not None and before.backlog is backlog and before.key == key
         since = before.since if before is not None and same else self._records.now
-        node.blocked = Blocked(by, since, backlog, key, reason)
+        node.blocked = Blockage(by, since, backlog, key, reason)
         backlog.put(key, node)
         if before is not None and before.by == "budget" and not same:
             self._slots.ask_next(before.backlog, before.key)
@@ -211,10 +211,10 @@ class Dispatcher:
         """Ask all policies: a hold of any holds, else the first that names a worker with room places."""
         chosen: tuple[WorkerState, str] | None = None
         run, workers = node.run, self._records.workers
-        subject = StepView(node)
+        subject = NodeView(node)
         for policy in run.placers:
             try:
-                answer = policy.place(subject, View(self._records, self._queue, subject, run.id))
+                answer = policy.place(subject, MachineView(self._records, self._queue, subject, run.id))
                 if isinstance(answer, Hold):
                     if node is run.forced:
                         continue  # policies may slow a run down and never stop it
@@ -226,7 +226,7 @@ class Dispatcher:
                     raise PluginError(f"it places a step on {name!r}, and there is no such worker (there are: {there})")
             except RAISED as error:
                 failure = raised(policy, error)
-                self.refused.append((len(self._records.actions), Refused(node.id, failure.bare, run.id)))
+                self.refused.append((len(self._records.actions), RefuseOrder(node.id, failure.bare, run.id)))
                 self._steps.break_with(run, failure)
                 return default, ""
             if chosen is None and worker is not None and worker.free > 0 and worker.in_lane(node.lane):
@@ -282,7 +282,7 @@ class Dispatcher:
         records = self._records
         while self.orders:
             order = self.orders[0]
-            if isinstance(order, Refused) and order.run:
+            if isinstance(order, RefuseOrder) and order.run:
                 self.orders.popleft()
                 run = records.runs.get(order.run)
                 if run is not None:
@@ -292,7 +292,7 @@ class Dispatcher:
             if node is None:
                 return
             first = node.attempt
-            if isinstance(order, Refused):
+            if isinstance(order, RefuseOrder):
                 if node.ended:
                     return
                 self.orders.popleft()
@@ -346,10 +346,10 @@ class Reviews:
 
     def review(self, event: Event, run: Run, subject: Node | None) -> None:
         """Ask a run's policies what follows from an event, and do so."""
-        about = StepView(subject) if subject is not None else None
+        about = NodeView(subject) if subject is not None else None
         for policy in run.reviewers:
             try:
-                wishes = list(policy.review(event, View(self._records, self._queue, about, run.id)))
+                wishes = list(policy.review(event, MachineView(self._records, self._queue, about, run.id)))
                 times = [_time(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
             except RAISED as error:
                 self._steps.break_run(run, policy, error)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from statistics import median_low
 
 from ..core.lengths import ENOUGH, LATEST, template
-from ..core.view import Ended
+from ..core.view import AttemptEnd
 from .records import Node, Records
 
 REMEMBERED = 256
@@ -21,7 +21,7 @@ FIRST_SHARE, FIRST_LEAST = 32, 16
 least so many tokens."""
 
 
-def add(node: Node, ended: Ended, records: Records) -> None:
+def add(node: Node, ended: AttemptEnd, records: Records) -> None:
     """Take note of an attempt that came to its end by itself."""
     wide, key = _keys(node)
     records.ended.setdefault(wide, deque(maxlen=REMEMBERED)).append(ended)
@@ -31,7 +31,7 @@ def add(node: Node, ended: Ended, records: Records) -> None:
         records.medians.pop(key, None)
 
 
-def like(node: Node, records: Records) -> Sequence[Ended]:
+def like(node: Node, records: Records) -> Sequence[AttemptEnd]:
     """Return those of a step's template, the oldest first; where these are few, those of its model, limit and place in
     a context."""
     wide, key = _keys(node)

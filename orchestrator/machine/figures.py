@@ -184,7 +184,7 @@ _PRIOR = 4.0
 
 
 @dataclass(slots=True)
-class Pace:
+class DecodeSpeed:
     """How many seconds a worker takes for a token, by how many attempts it has: sums over those that ended there.
 
     Engines decode all their sequences together, each the slower the more there are. Over the range that a worker works

@@ -17,7 +17,7 @@ from .records import Backlog, Node, Records, Run
 from .timers import Timers
 
 
-class Sent(NamedTuple):
+class SendOrder(NamedTuple):
     """An attempt that was sent out."""
 
     step: str
@@ -27,7 +27,7 @@ class Sent(NamedTuple):
     reason: str
 
 
-class Refused(NamedTuple):
+class RefuseOrder(NamedTuple):
     """A step that failed when it was its turn: its budget was used up, no worker served it, or a policy raised."""
 
     step: str
@@ -36,10 +36,10 @@ class Refused(NamedTuple):
     """Set if the whole run was broken by a policy."""
 
 
-Order = Sent | Refused
+Order = SendOrder | RefuseOrder
 
 
-def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = ()) -> list[Order]:
+def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]] = ()) -> list[Order]:
     """Return the orders in a machine's answer to an event, in their order; `refused` is its `Machine.refused`."""
     orders: list[Order] = []
     waiting = list(refused)
@@ -48,7 +48,7 @@ def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] 
             orders.append(waiting.pop(0)[1])
         if isinstance(action, Dispatch):
             job = action.job
-            orders.append(Sent(job.step, action.worker, job.attempt, job.priority, action.reason))
+            orders.append(SendOrder(job.step, action.worker, job.attempt, job.priority, action.reason))
     return orders + [each for _, each in waiting]
 
 

@@ -20,7 +20,7 @@ def exceeded(message: str) -> Failure:
     return Failure(kind=BudgetExceeded.__name__, message=message)
 
 
-class Limits:
+class LimitEnforcer:
     """Limits that are reached, and those that change."""
 
     def __init__(self, records: Records, slots: Slots, steps: Steps) -> None:

@@ -80,15 +80,15 @@ from ..core.events import (
     WorkerUp,
 )
 from ..core.flow import is_root
-from ..core.interfaces import Plugins, Policy
+from ..core.interfaces import PluginRegistry, Policy
 from ..core.result import Failure, Result, Usage, as_failure
 from ..core.states import EXPANDING, READY, RUNNING, WAITING, Move
-from ..core.view import Ended
+from ..core.view import AttemptEnd
 from . import budgets, ended_steps
 from .assemble import prior
 from .dispatch import Dispatcher, Reviews
-from .follow import Order, Refused, take_over
-from .limits import Limits, exceeded
+from .follow import Order, RefuseOrder, take_over
+from .limits import LimitEnforcer, exceeded
 from .outcome import finish, is_over
 from .plans import Plans, repeats
 from .ready_queue import ReadyQueue
@@ -96,7 +96,7 @@ from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
 from .slots import Slots
 from .steps import Steps, judge_at_deadline, late
 from .timers import Timer
-from .views import StepView, View
+from .views import MachineView, NodeView
 
 _REMEMBERED = 4_096
 """Runs that are known to have finished; a driver may live for years, and each takes some 150 bytes."""
@@ -108,7 +108,7 @@ class Machine:
     slots (`figures.Share`) or go in order of arrival."""
 
     def __init__(
-        self, plugins: Plugins, *, cancel_timeout: float = 10.0, lease: float | None = None, fair: bool = True
+        self, plugins: PluginRegistry, *, cancel_timeout: float = 10.0, lease: float | None = None, fair: bool = True
     ) -> None:
         self.cancel_timeout = cancel_timeout
         self.lease = lease
@@ -126,7 +126,7 @@ class Machine:
         self._dispatcher = Dispatcher(records, queue, slots, steps)
         self._reviews = Reviews(records, queue, slots, steps)
         self._plans = Plans(records, slots, steps, plugins)
-        self._limits = Limits(records, slots, steps)
+        self._limits = LimitEnforcer(records, slots, steps)
         self.runs = records.runs
         """Runs that have not finished, by id."""
         self.nodes = records.nodes
@@ -163,13 +163,13 @@ class Machine:
         return self._records.ready + self._records.thinking
 
     @property
-    def refused(self) -> list[tuple[int, Refused]]:
+    def refused(self) -> list[tuple[int, RefuseOrder]]:
         """Steps that were refused an attempt in the last `handle`, each with how many actions came before."""
         return self._dispatcher.refused
 
-    def view(self, subject: StepView | None = None, run: str = "") -> View:
+    def view(self, subject: NodeView | None = None, run: str = "") -> MachineView:
         """Return what policies see: of a step, if one is given, and of a run."""
-        return View(self._records, self.queue, subject, run)
+        return MachineView(self._records, self.queue, subject, run)
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and return what to do about it, in order."""
@@ -313,7 +313,7 @@ class Machine:
             return None
         short = (attempt.cut or attempt.short) if event.result.finish == "length" else ""
         if not short and not attempt.node.merge:
-            ended = Ended(self.now - attempt.started, attempt.length(event.result), attempt.worker.name)
+            ended = AttemptEnd(self.now - attempt.started, attempt.length(event.result), attempt.worker.name)
             ended_steps.add(attempt.node, ended, self._records)
         return self._won(attempt, event.result, exceeded(short) if short else None)
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import BudgetExceeded, PlanError
-from ..core.interfaces import Merge, Plugins
+from ..core.interfaces import Merge, PluginRegistry
 from ..core.ops import Call, Join, Plugin, Think
 from ..core.plan import Plan
 from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
-from .budgets import Waited, enter, open_account
+from .budgets import FlowWaits, enter, open_account
 from .figures import lane_of
 from .prefix_groups import enroll
 from .records import Account, Node, Records, Run, Scope
@@ -30,7 +30,7 @@ from .steps import Steps
 class Plans:
     """Enters plans and patches. The layer above `steps.py`."""
 
-    def __init__(self, records: Records, slots: Slots, steps: Steps, plugins: Plugins) -> None:
+    def __init__(self, records: Records, slots: Slots, steps: Steps, plugins: PluginRegistry) -> None:
         self._records = records
         self._slots = slots
         self._steps = steps
@@ -105,7 +105,7 @@ class Plans:
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
+class PlanInsertion:
     """What a plan added: its nodes in plan order, and the accounts that came into being with it."""
 
     nodes: Sequence[Node]
@@ -119,7 +119,7 @@ def insert(
     now: float,
     merge: Callable[[Plugin], Merge],
     waited: Mapping[str, Mapping[str, int]] | None = None,
-) -> Inserted:
+) -> PlanInsertion:
     """Add a plan's steps to a scope and return them, with edges and counts set and nothing started.
 
     Raises `PlanError` (unknown or forbidden reference, cycle, name taken, no output), `BudgetExceeded` (too many steps)
@@ -164,7 +164,7 @@ def insert(
         scope.output = output
     if run.has_policies:
         enroll(nodes.values())
-    return Inserted(list(nodes.values()), accounts)
+    return PlanInsertion(list(nodes.values()), accounts)
 
 
 def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float) -> tuple[Account | None, bool]:
@@ -184,14 +184,14 @@ def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float
 
 def _waited(
     plan: Plan, scope: Scope, group: Account | None, calls: Mapping[str, Mapping[str, int]] | None
-) -> Waited | None:
+) -> FlowWaits | None:
     """Return what a flow had waited for, with the accounts of its scopes that limit turns."""
     if not calls:
         return None
     limited = {name for each in calls.values() for name in each if name}
     accounts = {**scope.groups, plan.group: group}
     scopes = {account: name for name, account in accounts.items() if name in limited and account is not None}
-    return Waited(calls, scopes)
+    return FlowWaits(calls, scopes)
 
 
 def repeats(patch: Plan, scope: Scope) -> bool:

@@ -27,8 +27,8 @@ from ..core.request import Request
 from ..core.result import Failure, Result, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task
-from ..core.view import Branch, Ended, StepView
-from .figures import Checkpoint, Figures, Meter, Pace, Share, lane_of
+from ..core.view import AttemptEnd, Branch, StepView
+from .figures import Checkpoint, DecodeSpeed, Figures, Meter, Share, lane_of
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -114,7 +114,7 @@ class Node:
     """The ticket on which it goes beside steps of other orders (`ready_queue.py`): its own or one that it swapped."""
     rank: tuple[float, ...]
     """Of its policies, the smaller the earlier; empty without one that ranks."""
-    blocked: Blocked | None
+    blocked: Blockage | None
     """Why it is ready and may not start. Still set while it is asked about again."""
 
     own: Result | None
@@ -282,7 +282,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class Blockage:
     """A ready step may not start: a budget is used up for now, a policy holds it, or the user has paused the run."""
 
     by: Literal["budget", "policy", "pause"]
@@ -455,7 +455,7 @@ class WorkerState:
     """Tokens of context that they may come to hold; shared ones count once; of runs with policies."""
     held: Backlog = field(default_factory=Backlog)
     """Ready steps that policies keep for it until it has a free slot."""
-    speed: Pace = field(default_factory=Pace)
+    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     """How fast it is; of runs with policies."""
     listed: int = -1
     """`running` in its entry in the heap of free workers; -1 without an entry."""
@@ -556,7 +556,7 @@ class PrefixGroup:
     """Attempts that were dispatched, by worker, in order of the first."""
     live: dict[str, int] = field(default_factory=dict[str, int])
     """Attempts that are not gone, by worker."""
-    finished: list[Ended] = field(default_factory=list[Ended])
+    finished: list[AttemptEnd] = field(default_factory=list[AttemptEnd])
     """Attempts that ended in a value, the first first."""
     shared: dict[str, int] = field(default_factory=dict[str, int])
     """Tokens of the shared context, by worker with a live attempt."""
@@ -574,7 +574,7 @@ class Records:
     attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
     """Attempts that are not gone."""
     workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
-    ended: dict[Hashable, deque[Ended]] = field(default_factory=dict["Hashable", "deque[Ended]"])
+    ended: dict[Hashable, deque[AttemptEnd]] = field(default_factory=dict["Hashable", "deque[AttemptEnd]"])
     """The latest ends of steps, by template and by what is wider (`ended_steps.py`)."""
     medians: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
     """Of the tokens of these, as far as they were asked for."""

@@ -10,7 +10,7 @@ from ..core.causes import Cause
 from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
 from ..core.ops import Call, Text, Think
 from ..core.result import Result, Usage
-from ..core.view import Ended
+from ..core.view import AttemptEnd
 from . import budgets, prefix_groups
 from .assemble import resolve
 from .figures import Checkpoint
@@ -170,7 +170,7 @@ class Slots:
             usage = result.usage.model_copy(update={"completion": result.usage.completion + reused})
             result = result.model_copy(update={"usage": usage})
         if node.prefix_group is not None:
-            ended = Ended(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)
+            ended = AttemptEnd(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)
             node.prefix_group.finished.append(ended)
             if node.step.op.kind == "think":
                 worker = attempt.worker

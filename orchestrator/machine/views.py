@@ -15,7 +15,7 @@ from ..core.plan import Step
 from ..core.result import Failure, Result
 from ..core.states import WAITING, State, tell
 from ..core.task import Task
-from ..core.view import Branch, Ended, StepView as AnyStep, WorkerView
+from ..core.view import AttemptEnd, Branch, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
 from .ended_steps import like, samples
 from .figures import lane_of
@@ -24,7 +24,7 @@ from .ready_queue import ReadyQueue
 from .records import Node, PrefixGroup, Records
 
 
-class StepView:
+class NodeView:
     """`core.view.StepView` over the record of a step."""
 
     __slots__ = ("_node",)
@@ -33,7 +33,7 @@ class StepView:
         self._node = node
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StepView) and other._node is self._node
+        return isinstance(other, NodeView) and other._node is self._node
 
     def __hash__(self) -> int:
         return hash(self._node.id)
@@ -144,32 +144,32 @@ class StepView:
         return self._node.ran_on
 
     @property
-    def siblings(self) -> Siblings:
-        return Siblings(self._node.prefix_group)
+    def siblings(self) -> GroupView:
+        return GroupView(self._node.prefix_group)
 
     @property
-    def owner(self) -> StepView | None:
+    def owner(self) -> NodeView | None:
         owner = self._node.scope.owner
-        return StepView(owner) if owner else None
+        return NodeView(owner) if owner else None
 
     @property
-    def after(self) -> StepView | None:
-        return StepView(self._node.after) if self._node.after else None
+    def after(self) -> NodeView | None:
+        return NodeView(self._node.after) if self._node.after else None
 
     @property
-    def needs(self) -> tuple[StepView, ...]:
-        return tuple(StepView(dep) for dep in self._node.deps)
+    def needs(self) -> tuple[NodeView, ...]:
+        return tuple(NodeView(dep) for dep in self._node.deps)
 
-    def each_need(self) -> Iterator[StepView]:
-        yield from map(StepView, self._node.deps)
+    def each_need(self) -> Iterator[NodeView]:
+        yield from map(NodeView, self._node.deps)
 
     @property
     def going(self) -> int:
         return self._node.branches_going
 
     @property
-    def consumers(self) -> tuple[StepView, ...]:
-        return tuple(StepView(node) for node in self._node.dependants if not node.ended)
+    def consumers(self) -> tuple[NodeView, ...]:
+        return tuple(NodeView(node) for node in self._node.dependants if not node.ended)
 
     @property
     def story(self) -> tuple[str, ...]:
@@ -262,7 +262,7 @@ def branch_of(node: Node) -> Branch:
     return Branch(name, node.id, node.state, node.result, node.failure, tokens, pieces, node.merged_into, before)
 
 
-class Siblings:
+class GroupView:
     """`core.view.Siblings` over the record of a prefix group."""
 
     __slots__ = ("_group",)
@@ -273,8 +273,8 @@ class Siblings:
     def __len__(self) -> int:
         return len(self._group.nodes) if self._group is not None else 0
 
-    def __iter__(self) -> Iterator[StepView]:
-        yield from map(StepView, self._group.nodes if self._group is not None else ())
+    def __iter__(self) -> Iterator[NodeView]:
+        yield from map(NodeView, self._group.nodes if self._group is not None else ())
 
     @property
     def sent(self) -> Mapping[str, int]:
@@ -285,16 +285,16 @@ class Siblings:
         return MappingProxyType(self._group.live) if self._group is not None else {}
 
     @property
-    def finished(self) -> Sequence[Ended]:
+    def finished(self) -> Sequence[AttemptEnd]:
         return tuple(self._group.finished) if self._group is not None else ()
 
 
-class View:
+class MachineView:
     """`core.view.View` over all records of a machine."""
 
     __slots__ = ("_queue", "_records", "run", "subject")
 
-    def __init__(self, records: Records, queue: ReadyQueue, subject: StepView | None = None, run: str = "") -> None:
+    def __init__(self, records: Records, queue: ReadyQueue, subject: NodeView | None = None, run: str = "") -> None:
         self._records = records
         self._queue = queue
         self.subject = subject
@@ -326,7 +326,7 @@ class View:
         seconds = record.request.budget.seconds
         return None if seconds is None else record.submitted + seconds
 
-    def peers(self, step: AnyStep) -> Sequence[Ended]:
+    def peers(self, step: AnyStep) -> Sequence[AttemptEnd]:
         node = self._records.nodes.get(step.id)
         return () if node is None else like(node, self._records)
 
@@ -342,17 +342,17 @@ class View:
     def worker(self, name: str) -> WorkerView | None:
         return self._records.workers.get(name)
 
-    def step(self, id: str) -> StepView | None:
+    def step(self, id: str) -> NodeView | None:
         node = self._records.nodes.get(id)
-        return StepView(node) if node else None
+        return NodeView(node) if node else None
 
-    def steps(self, run: str) -> Iterator[StepView]:
+    def steps(self, run: str) -> Iterator[NodeView]:
         record = self._records.runs.get(run)
-        yield from map(StepView, record.nodes if record else ())
+        yield from map(NodeView, record.nodes if record else ())
 
-    def running(self, run: str) -> Sequence[StepView]:
+    def running(self, run: str) -> Sequence[NodeView]:
         record = self._records.runs.get(run)
-        return tuple(map(StepView, record.going if record else ()))
+        return tuple(map(NodeView, record.going if record else ()))
 
     def task(self, run: str) -> Task:
         return self._records.runs[run].task

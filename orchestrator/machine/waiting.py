@@ -24,7 +24,7 @@ from .records import Node, Queued, WorkerState, queued
 
 
 @dataclass(slots=True, eq=False)
-class Unranked:
+class ArrivalQueue:
     """Ready steps of one lane that no policy ranks. Most come in order of arrival and with priority 0: these stand in a
     plain line, the others in a heap."""
 
@@ -65,7 +65,7 @@ class Unranked:
 
 
 @dataclass(slots=True, eq=False)
-class Ranked:
+class RankedQueue:
     """Ready steps of one lane and one order. Every operation takes O(log n), amortised."""
 
     heap: list[Queued] = field(default_factory=list[Queued])
@@ -111,9 +111,9 @@ class _Choice(NamedTuple):
 
     node: Node
     worker: WorkerState | None
-    queue: Ranked
+    queue: RankedQueue
     due: Node
-    due_in: Ranked
+    due_in: RankedQueue
 
 
 Rankers = tuple[type[Policy], ...]
@@ -126,20 +126,20 @@ class Waiting:
     """The ready steps of one share."""
 
     def __init__(self) -> None:
-        self.lanes: dict[str, Unranked] = {}
+        self.lanes: dict[str, ArrivalQueue] = {}
         """By lane: the steps that no policy ranks. A lane in which nothing waits is soon not there."""
-        self.orders: dict[Rankers, dict[str, Ranked]] = {}
+        self.orders: dict[Rankers, dict[str, RankedQueue]] = {}
         """By order, then by lane: the steps that policies rank. An order of which nothing waits is soon not there."""
 
     def push(self, node: Node, lane: str) -> None:
         """Add a step."""
         if node.rank:
             order = tuple(type(policy) for policy in node.run.rankers)
-            self.orders.setdefault(order, {}).setdefault(lane, Ranked()).push(node)
+            self.orders.setdefault(order, {}).setdefault(lane, RankedQueue()).push(node)
         else:
             queue = self.lanes.get(lane)
             if queue is None:
-                queue = self.lanes[lane] = Unranked()
+                queue = self.lanes[lane] = ArrivalQueue()
             queue.push(node)
 
     def first(self, lane: str) -> Node | None:
@@ -174,7 +174,7 @@ class Waiting:
     def take(self, room: Room) -> tuple[Node, WorkerState | None] | None:
         """Take out the step that goes first in the lanes given, or return `None`."""
         chosen: Node | None = None
-        where: Unranked | None = None
+        where: ArrivalQueue | None = None
         worker: WorkerState | None = None
         for lane, free in room.items():
             queue = self.lanes.get(lane)

@@ -13,7 +13,7 @@ from ..core.errors import ConfigError
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
-__all__ = ["SWITCHES", "Metrics", "meter", "wanted"]
+__all__ = ["SWITCHES", "GenAIMetrics", "meter", "wanted"]
 
 SWITCHES = ("OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
 """Environment variables that mean somebody wants metrics."""
@@ -70,7 +70,7 @@ def _otlp() -> Any:
     return module.OTLPMetricExporter()
 
 
-class Metrics:
+class GenAIMetrics:
     """The instruments, fed with the attributes of ended spans."""
 
     def __init__(self, meter: Meter) -> None:

@@ -18,7 +18,7 @@ from plait.core.ops import Function
 from plait.core.planning import LineOptions
 from plait.core.prompt import Prompt
 from plait.core.tools.canonical import canonical_text
-from plait.core.tools.turns import Dialect, Wanted, wanted
+from plait.core.tools.turns import CallRequest, Dialect, wanted
 from plait.core.values import as_text
 
 from .told import LAST, REPAIR, functions, instructions
@@ -49,7 +49,7 @@ class Turn:
     """One turn: what the model wrote, what it wants called, and what came of that."""
 
     text: str
-    calls: tuple[Wanted, ...] = ()
+    calls: tuple[CallRequest, ...] = ()
     results: tuple[str, ...] = ()
     """Of its calls, in their order; empty before they are made."""
     ended: bool = True
@@ -115,7 +115,7 @@ class Talk:
         first = self._first + sum(len(each.calls) for each in done)
         found = wanted(f"{line.text}\n", self.options.dialect, first, self.functions)
         misread = 0
-        calls: list[Wanted] = []
+        calls: list[CallRequest] = []
         for each in found:
             misread += not each.id
             calls.append(each if each.id else replace(each, name=f"unread-{misread}"))
@@ -158,7 +158,7 @@ class Talk:
         results = [self._result(each, known.get(self._key(each) if free else each.id), run) for each in turn.calls]
         return replace(turn, results=tuple(results))
 
-    def _result(self, call: Wanted, text: str | None, run: Sequence[Wanted]) -> str:
+    def _result(self, call: CallRequest, text: str | None, run: Sequence[CallRequest]) -> str:
         if not call.id:
             return f"{_ERROR}{call.wrong}\n{REPAIR[self.options.dialect]}"
         if call.name in self.hidden:
@@ -173,10 +173,10 @@ class Talk:
         head = most * 3 // 5
         return f"{text[:head]}\n[{len(text) - most:,} characters are left out]\n{text[head - most :]}"
 
-    def _key(self, call: Wanted) -> str:
+    def _key(self, call: CallRequest) -> str:
         return f"{call.name} {self._canonical(call)}"
 
-    def _canonical(self, call: Wanted) -> str:
+    def _canonical(self, call: CallRequest) -> str:
         schema = next((each.parameters for each in self.functions if each.name == call.name), None)
         return canonical_text(call.arguments, schema)
 

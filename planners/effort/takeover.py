@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Made
+from plait.core.awaited import StepHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
@@ -65,7 +65,7 @@ class Takeover(Flow):
         texts = await ctx.gather(
             *(self._chain(ctx, relay, tally, number) for number in range(1, self.n + 1)), return_exceptions=True
         )
-        chains = [each for each in texts if isinstance(each, Made)]
+        chains = [each for each in texts if isinstance(each, StepHandle)]
         if not chains:
             raise next((each for each in texts if isinstance(each, BaseException)), PlannerError("no chain ended"))
         if len(chains) == 1:
@@ -73,7 +73,7 @@ class Takeover(Flow):
         vote = ctx.join(chains, self.merge, name="vote", label=f"{self.merge.name} of {len(chains)}")
         return ctx.answer(vote, str(tally), data=tally.data(), name="answer")
 
-    async def _chain(self, ctx: Context, relay: Relay, tally: Tally, number: int) -> Made[object]:
+    async def _chain(self, ctx: Context, relay: Relay, tally: Tally, number: int) -> StepHandle[object]:
         """Write one chain, and return a step whose value is its text."""
         last: Piece | None = None
         taken = 0

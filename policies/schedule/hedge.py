@@ -10,7 +10,7 @@ from pydantic import Field
 from plait.core.events import Event
 from plait.core.interfaces import Hedge, Policy, Wake
 from plait.core.lengths import quantile, template
-from plait.core.view import Ended, StepView, View, WorkerView
+from plait.core.view import AttemptEnd, StepView, View, WorkerView
 
 __all__ = ["HedgeStragglers"]
 
@@ -88,7 +88,7 @@ class HedgeStragglers(Policy):
             return ""
         return f"runs for {elapsed:.3g} s, others like it took up to {measure[0]:.3g} s"
 
-    def _measure(self, ended: Sequence[Ended]) -> tuple[float, float] | None:
+    def _measure(self, ended: Sequence[AttemptEnd]) -> tuple[float, float] | None:
         """Return the seconds after which a step is long, and the tokens a second below which it is slow."""
         if len(ended) < self.least:
             return None

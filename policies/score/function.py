@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.flow import Context
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Function"]
 
@@ -15,6 +15,6 @@ class Function(Scorer):
     number in [0, 1], or `None` if it cannot tell.
     """
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the task's value."""
         return ctx.brief.task.value(node.text)

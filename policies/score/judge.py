@@ -9,7 +9,7 @@ from pydantic import Field
 
 from plait.core.flow import Context, Line
 from plait.core.ops import Structured
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Judge"]
 
@@ -41,7 +41,7 @@ class Judge(Scorer):
     model: str | None = None
     """The model that judges."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return (wins + half the draws) / pairs."""
         siblings = [] if node.parent is None else node.parent.children
         others = [each for each in siblings if each is not node and each.step]
@@ -55,7 +55,7 @@ class Judge(Scorer):
         wins = sum((first == "A") + (second == "B") for first, second in pairs)
         return wins / (2 * len(pairs)) if pairs else None
 
-    def _asked(self, ctx: Context, question: str, a: Node, b: Node) -> Line:
+    def _asked(self, ctx: Context, question: str, a: SearchNode, b: SearchNode) -> Line:
         fields = {"{question}": question, "{a}": a.text, "{b}": b.text}
         # in one pass: what is put in may have braces of its own
         asked = re.sub(r"\{(?:question|a|b)\}", lambda found: fields[found[0]], self.prompt)

@@ -6,7 +6,7 @@ import math
 from typing import ClassVar, Literal
 
 from plait.core.flow import Context
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Logprob"]
 
@@ -20,7 +20,7 @@ class Logprob(Scorer):
     along: Literal["step", "path"] = "step"
     """What is averaged over."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the mean probability."""
         nodes = [node] if self.along == "step" else node.path()[1:]
         known = [(each.tokens, each.line.logprob) for each in nodes if each.line is not None]

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from plait.core.flow import Context
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Model"]
 
@@ -42,7 +42,7 @@ class Model(Scorer):
             raise ValueError(f"there are {len(self.labels)} labels and {len(self.values)} values: give each its value")
         return self
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the expected value of the labels, whose probabilities are scaled to sum to 1."""
         if node.line is not None and self.model is None:
             line = node.line.think([node.seen + self.ask], labels=self.labels, label="score")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.flow import Context
-from plait.core.search import Node
+from plait.core.search import SearchNode
 
 from .tool import Tool
 
@@ -21,7 +21,7 @@ class RewardModel(Tool):
     answers_only: bool = False
     """Ask about whole answers alone; other nodes are unknown."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the tool's number."""
         if self.answers_only and node.answer is None:
             return None

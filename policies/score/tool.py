@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from plait.core.flow import Context
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Tool"]
 
@@ -21,7 +21,7 @@ class Tool(Scorer):
     question: bool = False
     """Give it the request as `question`, too."""
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the tool's number."""
         more: dict[str, object] = {"question": question} if self.question else {}
         call = ctx.call(self.name, text=node.text, **self.args, **more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from plait.core.search import Frontier, Node, SearchTree
+from plait.core.search import Frontier, SearchNode, SearchTree
 
 __all__ = ["Ranked"]
 
@@ -18,35 +18,35 @@ class Ranked(Frontier):
         super().__init__(tree)
         self.branch = branch
         """Most children of a node; `None`: as many as the search wants."""
-        self._queue: list[tuple[Key, Key, int, Node]] = []
+        self._queue: list[tuple[Key, Key, int, SearchNode]] = []
         self._pushed = 0
         self.offer(tree.root)
 
-    def rank(self, node: Node, child: int) -> Key:
+    def rank(self, node: SearchNode, child: int) -> Key:
         """Return the rank of a node's next child, its `child`-th from 0; the smallest starts first."""
         raise NotImplementedError
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: SearchNode) -> None:
         """Offer the children of a node that is open."""
         if node.outcome == "open":
             self.offer(node)
 
-    def offer(self, node: Node) -> None:
+    def offer(self, node: SearchNode) -> None:
         """Put a node's next child into the queue. Equal ranks: by state key, so that completion order is no matter."""
         self._push(node, len(node.children))
 
-    def most(self, node: Node) -> int | None:
+    def most(self, node: SearchNode) -> int | None:
         """Return the most children that a node gets."""
         return self.branch
 
-    def waits(self, node: Node) -> bool:
+    def waits(self, node: SearchNode) -> bool:
         """Return whether an open node shall not get its next child yet."""
         return False
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         """Return the node with the smallest rank, and offer its next child unless it has all."""
-        waiting: list[tuple[Key, Key, int, Node]] = []
-        found: Node | None = None
+        waiting: list[tuple[Key, Key, int, SearchNode]] = []
+        found: SearchNode | None = None
         while self._queue and found is None:
             entry = heapq.heappop(self._queue)
             if entry[-1].outcome != "open":
@@ -61,7 +61,7 @@ class Ranked(Frontier):
             self.taken(found)
         return found
 
-    def taken(self, node: Node) -> None:
+    def taken(self, node: SearchNode) -> None:
         """Take note that a node gets its next child now; it is not among its children yet."""
         following, most = len(node.children) + 1, self.most(node)
         if most is not None and following >= most:
@@ -69,6 +69,6 @@ class Ranked(Frontier):
         else:
             self._push(node, following)
 
-    def _push(self, node: Node, child: int) -> None:
+    def _push(self, node: SearchNode, child: int) -> None:
         self._pushed += 1
         heapq.heappush(self._queue, (self.rank(node, child), (node.key,), self._pushed, node))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from plait.core.search import Frontier, Node, SearchTree
+from plait.core.search import Frontier, SearchNode, SearchTree
 
 __all__ = ["Rounds"]
 
@@ -14,20 +14,20 @@ class Rounds(Frontier):
 
     def __init__(self, tree: SearchTree, first: int) -> None:
         super().__init__(tree)
-        self.ready: deque[Node] = deque([tree.root] * first)
+        self.ready: deque[SearchNode] = deque([tree.root] * first)
         """A node stands in it once for each child that it gets."""
-        self.came: list[Node] = []
+        self.came: list[SearchNode] = []
         """Those of this round that have ended."""
 
-    def settle(self, came: list[Node]) -> list[Node]:
+    def settle(self, came: list[SearchNode]) -> list[SearchNode]:
         """Return the nodes of the next round, each once a child. `came` is this round, in the order of names."""
         raise NotImplementedError
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: SearchNode) -> None:
         """Count a node in."""
         self.came.append(node)
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         """Return the next node of the round; between rounds settle the next."""
         if not self.ready and not self.tree.pending and self.came:
             came, self.came = sorted(self.came, key=lambda node: node.name), []

@@ -6,7 +6,7 @@ from collections import Counter
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._ranked import Key, Ranked
 from ._rounds import Rounds
@@ -40,7 +40,7 @@ class _Barrier(Rounds):
         super().__init__(tree, options.keep * options.branch)
         self._options = options
 
-    def settle(self, came: list[Node]) -> list[Node]:
+    def settle(self, came: list[SearchNode]) -> list[SearchNode]:
         going = [node for node in came if node.outcome == "open"]
         best = sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))[: self._options.keep]
         return [node for node in best for _ in range(self._options.branch)]
@@ -49,17 +49,17 @@ class _Barrier(Rounds):
 class _Open(Ranked):
     def __init__(self, tree: SearchTree, options: Beam) -> None:
         self._options = options
-        self._going: dict[Node, None] = {}
+        self._going: dict[SearchNode, None] = {}
         self._places: Counter[int] = Counter()
         super().__init__(tree, options.branch)
 
-    def most(self, node: Node) -> int | None:
+    def most(self, node: SearchNode) -> int | None:
         return self._options.branch * (1 if node.parent is not None else self._options.keep)
 
-    def rank(self, node: Node, child: int) -> Key:
+    def rank(self, node: SearchNode, child: int) -> Key:
         return (-self.tree.prior(node), child)
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         while (node := super().take()) is not None:
             if node in self._going:
                 return node

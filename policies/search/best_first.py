@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._ranked import Key, Ranked
 
@@ -34,7 +34,7 @@ class _Best(Ranked):
         self._along = options.along
         super().__init__(tree, options.branch)
 
-    def rank(self, node: Node, child: int) -> Key:
+    def rank(self, node: SearchNode, child: int) -> Key:
         if self._along == "last":
             return (-self.tree.prior(node), child)
         scores = [self.tree.prior(each) for each in node.path()[1:]] or [0.5]

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._ranked import Key, Ranked
 
@@ -47,18 +47,18 @@ class _Deepest(Ranked):
         self._options = options
         super().__init__(tree, options.branch)
 
-    def rank(self, node: Node, child: int) -> Key:
+    def rank(self, node: SearchNode, child: int) -> Key:
         return (-node.depth, *(each.index for each in node.path()), child)
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         return None if len(self.tree.pending) >= self._options.parallel else super().take()
 
-    def waits(self, node: Node) -> bool:
+    def waits(self, node: SearchNode) -> bool:
         """Whether a node's last child, which the next is to be shown, is being written."""
         last = node.children[-1] if node.children and self._options.diverse else None
         return last is not None and not last.step and last in self.tree.pending
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: SearchNode) -> None:
         super().ended(node)
         above = node.parent
         for _ in range(self._options.back - 1 if node.outcome == "dead" else 0):
@@ -66,7 +66,7 @@ class _Deepest(Ranked):
                 above.outcome = "expanded"
             above = above.parent if above is not None else None
 
-    def say(self, node: Node) -> str:
+    def say(self, node: SearchNode) -> str:
         tried = [each for each in node.children[:-1] if each.step.strip()]
         if not tried or not self._options.diverse:
             return ""

@@ -6,7 +6,7 @@ from collections import deque
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 __all__ = ["Dvts"]
 
@@ -29,10 +29,10 @@ class _Subtrees(Frontier):
     def __init__(self, tree: SearchTree, options: Dvts) -> None:
         super().__init__(tree)
         self._branch = options.branch
-        self._ready: deque[Node] = deque([tree.root] * (options.subtrees * options.branch))
-        self._came: dict[int, list[Node]] = {}
+        self._ready: deque[SearchNode] = deque([tree.root] * (options.subtrees * options.branch))
+        self._came: dict[int, list[SearchNode]] = {}
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         while self._ready:
             node = self._ready.popleft()
             if node.outcome == "open":
@@ -41,7 +41,7 @@ class _Subtrees(Frontier):
                 return node
         return None
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: SearchNode) -> None:
         subtree = (node.path()[1].index - 1) // self._branch
         came = self._came.setdefault(subtree, [])
         came.append(node)
@@ -53,5 +53,5 @@ class _Subtrees(Frontier):
             each.outcome = "pruned"
         self._ready.extend(going[:1] * self._branch)
 
-    def _worth(self, node: Node) -> tuple[float, str, str]:
+    def _worth(self, node: SearchNode) -> tuple[float, str, str]:
         return (-self.tree.prior(node), node.key, node.name)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, SearchTree
+from plait.core.search import Frontier, SearchNode, SearchTree
 
 from ._kept_leaves import by_program, by_tree
 from .stride import Stride, Strides
@@ -49,7 +49,7 @@ class _Pruning(Strides):
         """It prunes above so many: after a pruning that keeps more than the limit, an eighth more than is kept."""
         super().__init__(tree, options)
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: SearchNode) -> None:
         super().ended(node)
         self._most += node.tokens
         if self._most <= self._bound:

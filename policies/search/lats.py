@@ -6,7 +6,7 @@ from pydantic import Field
 
 from plait.core.awaited import StepFailed
 from plait.core.flow import Context
-from plait.core.search import Frontier, Node, SearchTree
+from plait.core.search import Frontier, SearchNode, SearchTree
 
 from .mcts import Mcts, Visits
 
@@ -43,7 +43,7 @@ class _Reflecting(Visits):
         self._said: dict[str, None] = {}
         self._asked = 0
 
-    async def learn(self, ctx: Context, question: str, node: Node) -> None:
+    async def learn(self, ctx: Context, question: str, node: SearchNode) -> None:
         failed = node.outcome == "answer" and node.score is not None and node.score < self._lats.fail
         if not failed or self._asked >= self._lats.reflections:
             return
@@ -58,7 +58,7 @@ class _Reflecting(Visits):
         if said.text.strip():
             self._said[said.text.strip()] = None
 
-    def say(self, node: Node) -> str:
+    def say(self, node: SearchNode) -> str:
         if not self._said:
             return ""
         return "\nLearned from earlier attempts:\n" + "".join(f"- {each}\n" for each in self._said)

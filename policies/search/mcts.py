@@ -7,7 +7,7 @@ from collections import deque
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 __all__ = ["Mcts", "Visits"]
 
@@ -43,11 +43,11 @@ class Visits(Frontier):
     def __init__(self, tree: SearchTree, options: Mcts) -> None:
         super().__init__(tree)
         self._options = options
-        self._rolling: deque[tuple[Node, int]] = deque()
-        self._left: dict[tuple[Node | None, int], int] = {}
+        self._rolling: deque[tuple[SearchNode, int]] = deque()
+        self._left: dict[tuple[SearchNode | None, int], int] = {}
         """Steps of a rollout that are left behind a node in flight, by its parent and number."""
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: SearchNode) -> None:
         """Send a value up the path: the score of an open node or an answer, 0 of a dead end."""
         value = self.tree.prior(node) if node.outcome in ("open", "answer", "merged") else 0.0
         for each in node.path():
@@ -57,22 +57,22 @@ class Visits(Frontier):
         if node.outcome == "open" and left:
             self._rolling.append((node, left - 1))
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         """Go down from the root to a node that may have one child more."""
         while self._rolling:
             node, left = self._rolling.popleft()
             if node.outcome == "open":
                 self._left[node, len(node.children) + 1] = left
                 return node
-        flying: dict[Node, int] = {}
+        flying: dict[SearchNode, int] = {}
         for node in self.tree.pending:
             for each in node.path():
                 flying[each] = flying.get(each, 0) + 1
         return self._down(self.tree.root, flying)
 
-    def _down(self, node: Node, flying: dict[Node, int]) -> Node | None:
-        path: list[Node] = []
-        dead: set[Node] = set()
+    def _down(self, node: SearchNode, flying: dict[SearchNode, int]) -> SearchNode | None:
+        path: list[SearchNode] = []
+        dead: set[SearchNode] = set()
         while True:
             visits = node.visits + flying.get(node, 0)
             if node.outcome == "open" and len(node.children) < self._wide(visits):
@@ -92,11 +92,13 @@ class Visits(Frontier):
     def _wide(self, visits: float) -> int:
         return math.ceil(self._options.widen * max(visits, 1.0) ** self._options.alpha)
 
-    def _waits(self, node: Node) -> bool:
+    def _waits(self, node: SearchNode) -> bool:
         """Whether children of a node are in flight, so that it need not grow wider yet."""
         return any(child in self.tree.pending for child in node.children)
 
-    def _best(self, node: Node, visits: float, flying: dict[Node, int], dead: set[Node]) -> Node | None:
+    def _best(
+        self, node: SearchNode, visits: float, flying: dict[SearchNode, int], dead: set[SearchNode]
+    ) -> SearchNode | None:
         open_ = [
             each
             for each in node.children
@@ -106,7 +108,7 @@ class Visits(Frontier):
             return None
         total = sum(self.tree.prior(each) for each in open_) or 1.0
 
-        def puct(child: Node) -> float:
+        def puct(child: SearchNode) -> float:
             n = child.visits + flying.get(child, 0)
             mean = child.value / child.visits if child.visits else self.tree.prior(child)
             prior = self.tree.prior(child) / total

@@ -6,7 +6,7 @@ import math
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._rounds import Rounds
 
@@ -37,12 +37,12 @@ class _Particles(Rounds):
     def __init__(self, tree: SearchTree, options: Particle) -> None:
         super().__init__(tree, options.particles)
         self._options = options
-        self._ended: list[Node] = []
-        self._reference: list[Node] = []
+        self._ended: list[SearchNode] = []
+        self._reference: list[SearchNode] = []
         self._depth = 0
         self._iteration = 1
 
-    def settle(self, came: list[Node]) -> list[Node]:
+    def settle(self, came: list[SearchNode]) -> list[SearchNode]:
         self._depth += 1
         particles = [node for node in came if node.outcome in ("open", "answer")] + self._ended
         if self._depth < len(self._reference):
@@ -57,7 +57,7 @@ class _Particles(Rounds):
                 node.outcome = "open"
         return going or self._again()
 
-    def _again(self) -> list[Node]:
+    def _again(self) -> list[SearchNode]:
         """Begin the next iteration, with a finished line as one of its particles."""
         if self._iteration >= self._options.iterations or not self._ended:
             return []
@@ -67,7 +67,7 @@ class _Particles(Rounds):
         self.tree.root.outcome = "open"
         return [self.tree.root] * max(1, self._options.particles - 1)
 
-    def _drawn(self, nodes: list[Node], count: int) -> list[Node]:
+    def _drawn(self, nodes: list[SearchNode], count: int) -> list[SearchNode]:
         """Draw nodes with replacement, by systematic resampling: the number of each differs from its expectation by
         less than one."""
         scores = [min(max(self.tree.prior(node), 1e-6), 1 - 1e-6) for node in nodes]
@@ -75,7 +75,7 @@ class _Particles(Rounds):
         weights = [math.exp(each - max(logits)) for each in logits]
         step = sum(weights) / count
         at = self.tree.random.random() * step
-        drawn: list[Node] = []
+        drawn: list[SearchNode] = []
         reached = 0.0
         for node, weight in zip(nodes, weights, strict=True):
             reached += weight

@@ -6,7 +6,7 @@ import math
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._rounds import Rounds
 
@@ -36,7 +36,7 @@ class _Balanced(Rounds):
         self._options = options
         self._finished = 0
 
-    def settle(self, came: list[Node]) -> list[Node]:
+    def settle(self, came: list[SearchNode]) -> list[SearchNode]:
         self._finished += sum(node.outcome in ("answer", "dead") for node in came)
         going = [node for node in came if node.outcome == "open"]
         ranked = sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 __all__ = ["Stride", "Strides"]
 
@@ -47,9 +47,9 @@ class Stride(Search):
 class _Depth:
     """The nodes of one depth."""
 
-    queue: list[tuple[float, str, int, Node]] = field(default_factory=list[tuple[float, str, int, Node]])
+    queue: list[tuple[float, str, int, SearchNode]] = field(default_factory=list[tuple[float, str, int, SearchNode]])
     """Each open node once, by its next child's rank divided by W."""
-    weights: dict[Node, float] = field(default_factory=dict[Node, float])
+    weights: dict[SearchNode, float] = field(default_factory=dict[SearchNode, float])
     total: float = 0.0
     """Sum of `weights`, the W of the formula without what is in flight."""
     begun: int = 0
@@ -66,7 +66,7 @@ class Strides(Frontier):
         self._pushed = 0
         self.ended(tree.root)
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: SearchNode) -> None:
         """Give a node its share, and offer its first child if it is open."""
         if node.outcome not in ("open", "answer"):
             return
@@ -80,7 +80,7 @@ class Strides(Frontier):
         elif node.outcome == "open":
             self._push(depth, node, 0)
 
-    def gave_up(self, nodes: Iterable[Node]) -> None:
+    def gave_up(self, nodes: Iterable[SearchNode]) -> None:
         """Take the shares of nodes that the search has given up, for the others of their depths."""
         touched: set[int] = set()
         for node in nodes:
@@ -89,7 +89,7 @@ class Strides(Frontier):
         for number in touched:
             self._depths[number].total = sum(self._depths[number].weights.values())
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         """Return the node whose next child has the smallest rank.
 
         What the shares of a depth leave of its budget, since no child is a fraction, is handed out by rank when no node
@@ -124,19 +124,19 @@ class Strides(Frontier):
 
     def _clean(self, depth: _Depth) -> None:
         """Drop nodes at the head of a queue that are open no longer."""
-        gone: list[Node] = []
+        gone: list[SearchNode] = []
         while depth.queue and depth.queue[0][-1].outcome != "open":
             gone.append(heapq.heappop(depth.queue)[-1])
         if gone:
             self.gave_up(gone)
 
-    def _push(self, depth: _Depth, node: Node, child: int) -> None:
+    def _push(self, depth: _Depth, node: SearchNode, child: int) -> None:
         """Offer a node's next child. Equal ranks: by state key, so that the order of completion is no matter."""
         self._pushed += 1
         heapq.heappush(depth.queue, ((child + 1) / depth.weights[node], node.key, self._pushed, node))
 
 
-def _close(node: Node, parent: bool = False) -> None:
+def _close(node: SearchNode, parent: bool = False) -> None:
     """Give a node no more children, since its depth has all that it gets."""
     if node.outcome == "open":
         node.outcome = "expanded" if node.children or parent else "pruned"

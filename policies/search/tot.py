@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._rounds import Rounds
 
@@ -35,6 +35,6 @@ class _Breadth(Rounds):
         super().__init__(tree, 1)
         self._keep = keep
 
-    def settle(self, came: list[Node]) -> list[Node]:
+    def settle(self, came: list[SearchNode]) -> list[SearchNode]:
         going = [node for node in came if node.outcome == "open"]
         return sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))[: self._keep]

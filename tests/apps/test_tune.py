@@ -9,7 +9,7 @@ import pytest
 
 from plait.core.result import Usage
 from plait.runtime.simulation.profile import Profile, machine
-from plait.runtime.simulation.tuning import Candidate, grid, halve, interval
+from plait.runtime.simulation.tuning import Configuration, grid, halve, interval
 from plait.runtime.simulation.workload import Spread, WorkloadReport
 
 
@@ -81,9 +81,9 @@ def report(seconds: float) -> WorkloadReport:
 
 
 def test_halving_spends_its_seeds_on_the_good_ones() -> None:
-    played: list[Candidate] = []
+    played: list[Configuration] = []
 
-    def play(candidate: Candidate, seed: int) -> WorkloadReport:
+    def play(candidate: Configuration, seed: int) -> WorkloadReport:
         played.append(candidate)
         return report(candidate.slots + 0.1 * seed)
 

@@ -19,7 +19,7 @@ from experiments.search.page import page_of, rows_of
 from plait.apps.common.options import Common
 from plait.core.events import Job
 from plait.core.ops import Plugin, Text, Think
-from plait.core.search import Node
+from plait.core.search import SearchNode
 from plait.tasks._countdown_states import moves, remaining, solvable
 from plait.tasks.countdown import Countdown
 
@@ -42,7 +42,7 @@ async def test_the_scorer_has_the_auroc_that_it_says(auroc: float) -> None:
             step = f"{a}{op}{b}={c};"
             left = remaining(task.numbers, [(a, op, b, c)])
             assert left is not None
-            node = Node("n.1", step=step, key=task.state_key(step) or "")
+            node = SearchNode("n.1", step=step, key=task.state_key(step) or "")
             score = await Noisy(auroc=auroc).score(_Told(task), "", node)  # type: ignore[arg-type]
             assert score is not None
             (good if solvable(left, task.target) else bad).append(score)

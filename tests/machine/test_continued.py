@@ -9,7 +9,7 @@ from plait.core.plan import Step
 from plait.core.planning import derive
 from plait.core.request import Retries
 from plait.core.result import Result, Usage
-from plait.machine.views import StepView
+from plait.machine.views import NodeView
 from plait.policies.merge.majority import Majority
 from plait.policies.merge.stitch import Stitch
 from tests.machine.kit import World, fail_with, join, think
@@ -232,7 +232,7 @@ def test_a_continued_step_knows_its_line_and_keeps_its_own_text_as_its_value() -
     world.succeed("a", "the answer: forty-", prompt_ids=[1], token_ids=[2])
     world.succeed("b", " two", prompt_ids=[1, 2, 3], token_ids=[4])
     world.progress("c", " thou")
-    assert StepView(world.node("c")).line == "the answer: forty- so two thou", "while it is written, too"
+    assert NodeView(world.node("c")).line == "the answer: forty- so two thou", "while it is written, too"
     world.succeed("c", " thousand")
     result = world.finish.result
     assert result.value == " thousand"

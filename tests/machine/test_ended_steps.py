@@ -6,9 +6,9 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.lengths import ENOUGH, expected_tokens
-from plait.core.view import Ended
+from plait.core.view import AttemptEnd
 from plait.machine.ended_steps import REMEMBERED
-from plait.machine.views import StepView
+from plait.machine.views import NodeView
 from tests.machine.kit import World, call, join, think
 
 
@@ -25,7 +25,7 @@ def end(world: World, run: str, name: str, *tokens: int) -> None:
         world.succeed(f"{run}:{name}{i}", tokens=count)
 
 
-def step(world: World, name: str) -> StepView:
+def step(world: World, name: str) -> NodeView:
     found = world.machine.view().step(name)
     assert found is not None
     return found
@@ -69,7 +69,7 @@ def test_steps_like_one_are_those_of_its_template_once_there_are_enough() -> Non
     assert {each.tokens for each in view.peers(step(world, "one:draft-11"))} == {40, 70}
     world.now = 2.5
     world.succeed("one:draft-10", tokens=41)
-    assert view.peers(step(world, "one:draft-11"))[-1] == Ended(2.5, 41, "w")
+    assert view.peers(step(world, "one:draft-11"))[-1] == AttemptEnd(2.5, 41, "w")
     assert {each.tokens for each in view.peers(step(world, "one:draft-11"))} == {40, 41}
 
 

@@ -7,7 +7,7 @@ from plait.core.errors import Interrupted, NeverMade
 from plait.core.events import Dispatch, Elsewhere, Failed, Finish
 from plait.core.result import as_failure
 from plait.core.states import State
-from plait.machine.follow import Sent, orders_of
+from plait.machine.follow import SendOrder, orders_of
 from plait.machine.machine import Machine
 from tests.machine.kit import Registry, World, call, join, think
 
@@ -58,7 +58,7 @@ def test_an_order_that_cannot_be_followed_is_seen() -> None:
     world.submit(think("a"))
     follower = Machine(Registry())
     follower.follow(world.events[0], [])
-    assert sent(follower.follow(world.events[1], [Sent("r:b", "w", 1, 0, "")])) == []
+    assert sent(follower.follow(world.events[1], [SendOrder("r:b", "w", 1, 0, "")])) == []
 
 
 def interrupted(world: World, *, made: bool = True) -> None:

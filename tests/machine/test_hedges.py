@@ -13,7 +13,7 @@ from plait.core.ops import Sampling, Think
 from plait.core.plan import Step
 from plait.core.planning import derive
 from plait.core.result import Usage
-from plait.machine.views import View
+from plait.machine.views import MachineView
 from tests.machine.kit import World, call, fail_with, join, think
 
 
@@ -22,7 +22,7 @@ class Always(Policy):
 
     worker: str | None = None
 
-    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
+    def review(self, event: Event, view: MachineView) -> Sequence[Stop | Hedge | Wake]:
         running = [each for each in view.steps(view.run) if each.worker]
         hedges = [Hedge(each.id, f"slow on {each.worker}", self.worker) for each in running if event.kind == "tick"]
         return [*hedges, Wake(view.now + 1.0)]
@@ -272,7 +272,7 @@ def test_an_expanding_step_that_does_not_stream_is_read_once_whoever_wins() -> N
 class Eager(Policy):
     """Always wants to be woken at once."""
 
-    def review(self, event: Event, view: View) -> Sequence[Wake]:
+    def review(self, event: Event, view: MachineView) -> Sequence[Wake]:
         return [Wake(view.now - 5.0), Wake(view.now)]
 
 
@@ -290,7 +290,7 @@ def test_a_tick_reviews_only_the_runs_whose_policies_asked() -> None:
     seen: list[str] = []
 
     class Note(Policy):
-        def review(self, event: Event, view: View) -> Sequence[Wake]:
+        def review(self, event: Event, view: MachineView) -> Sequence[Wake]:
             if event.kind == "tick":
                 assert view.subject is None
                 seen.append(view.run)

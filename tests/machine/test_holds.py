@@ -7,7 +7,7 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.events import PRIORITY_STEP, Dispatch
 from plait.core.interfaces import Hold, Place, Policy
-from plait.machine.views import StepView, View
+from plait.machine.views import MachineView, NodeView
 from tests.machine.kit import World, call, join, think
 
 
@@ -17,7 +17,7 @@ class AtMost(Policy):
     most: int = 1
     asked: list[str] = []
 
-    def place(self, step: StepView, view: View) -> Hold | None:
+    def place(self, step: NodeView, view: MachineView) -> Hold | None:
         self.asked.append(step.plan.name)
         running = sum(each.worker is not None for each in view.steps(step.run))
         return Hold(f"{running} run already", behind=step.plan.name[0]) if running >= self.most else None
@@ -26,7 +26,7 @@ class AtMost(Policy):
 class Never(Policy):
     """Holds everything."""
 
-    def place(self, step: StepView, view: View) -> Hold:
+    def place(self, step: NodeView, view: MachineView) -> Hold:
         return Hold("never")
 
 
@@ -35,14 +35,14 @@ class On(Policy):
 
     worker: str
 
-    def place(self, step: StepView, view: View) -> Place:
+    def place(self, step: NodeView, view: MachineView) -> Place:
         return Place(self.worker, f"{self.worker} is best")
 
 
 class Raising(Policy):
     """Cannot say."""
 
-    def place(self, step: StepView, view: View) -> str:
+    def place(self, step: NodeView, view: MachineView) -> str:
         raise RuntimeError("where?")
 
 
@@ -51,10 +51,10 @@ def test_a_held_step_waits_in_our_queue_says_why_and_starts_when_something_has_e
     world.submit(call("a1"), call("a2"), call("a3"), join("j", "a1", "a2", "a3"), policies=["at-most"])
     assert world.running() == ["a1", "a2"]
     assert world.states("a3") == ["ready"]
-    assert StepView(world.node("a3")).held == "2 run already"
+    assert NodeView(world.node("a3")).held == "2 run already"
     world.succeed("a1")
     assert world.running() == ["a2", "a3"]
-    assert StepView(world.node("a3")).held == ""
+    assert NodeView(world.node("a3")).held == ""
 
 
 def test_of_those_that_wait_behind_one_name_only_the_next_is_asked_about() -> None:
@@ -69,7 +69,7 @@ def test_of_those_that_wait_behind_one_name_only_the_next_is_asked_about() -> No
 
 def test_each_name_has_its_own_queue() -> None:
     class OnlyB(Policy):
-        def place(self, step: StepView, view: View) -> Hold | None:
+        def place(self, step: NodeView, view: MachineView) -> Hold | None:
             busy = any(each.worker for each in view.steps(step.run) if each.plan.name[0] == step.plan.name[0])
             return Hold("one of each", behind=step.plan.name[0]) if busy else None
 
@@ -125,7 +125,7 @@ def test_the_last_that_waits_behind_a_name_may_be_let_out_while_no_worker_is_the
 
 def test_a_step_that_a_policy_holds_does_not_keep_others_behind_a_budget() -> None:
     class HoldsB(Policy):
-        def place(self, step: StepView, view: View) -> Hold | None:
+        def place(self, step: NodeView, view: MachineView) -> Hold | None:
             return Hold("not b") if step.plan.name == "b" else None
 
     world = World(policies={"b": HoldsB()})
@@ -253,7 +253,7 @@ def test_a_model_without_room_does_not_hold_up_another_behind_a_budget() -> None
 class Ranked(Policy):
     """The number in the step's name, or worse."""
 
-    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+    def rank(self, step: NodeView, view: MachineView) -> tuple[float, ...]:
         return (float(step.plan.name[1:].replace("_", "-")), 7.0)
 
 
@@ -306,7 +306,7 @@ class Only(Policy):
 
     worker: str
 
-    def place(self, step: StepView, view: View) -> Place | Hold:
+    def place(self, step: NodeView, view: MachineView) -> Place | Hold:
         worker = view.worker(self.worker)
         if worker is not None and worker.free > 0:
             return Place(self.worker)
@@ -322,7 +322,7 @@ def test_a_step_waits_for_a_worker_that_another_run_fills() -> None:
     assert world.running() == ["one:a"]
     world.succeed("one:a")
     assert world.running() == ["two:b"]
-    assert StepView(world.node("three:c")).held == "waits for w"
+    assert NodeView(world.node("three:c")).held == "waits for w"
     world.succeed("two:b")
     assert world.running() == ["three:c"]
 

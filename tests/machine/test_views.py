@@ -12,16 +12,16 @@ from plait.core.interfaces import Policy, Wake
 from plait.core.ops import Ref, Text, Think
 from plait.core.plan import Step
 from plait.core.request import Retries
-from plait.core.view import Branch, Ended
+from plait.core.view import AttemptEnd, Branch
 from plait.machine.records import Node
-from plait.machine.views import StepView, View, branch_of, branches_of
+from plait.machine.views import MachineView, NodeView, branch_of, branches_of
 from tests.machine.kit import World, call, fail_with, join, think
 
 
 class Quiet(Policy):
     """No opinion: the machine keeps books for it all the same."""
 
-    def place(self, step: StepView, view: View) -> None:
+    def place(self, step: NodeView, view: MachineView) -> None:
         return None
 
 
@@ -29,11 +29,11 @@ def world_of(**options) -> World:
     return World(policies={"quiet": Quiet()}, **options)
 
 
-def view(world: World) -> View:
+def view(world: World) -> MachineView:
     return world.machine.view()
 
 
-def step(world: World, name: str) -> StepView:
+def step(world: World, name: str) -> NodeView:
     found = view(world).step(world.id(name))
     assert found is not None
     return found
@@ -114,8 +114,8 @@ def test_siblings_tell_where_they_were_sent_and_how_they_ended() -> None:
     assert (dict(siblings.sent), dict(siblings.live)) == ({"v": 1, "w": 2}, {"v": 1, "w": 2})
     world.now = 3.0
     world.succeed("a0", tokens=7)
-    assert siblings.finished == (Ended(3.0, 7, "v"),)
-    assert view(world).peers(step(world, "a1")) == (Ended(3.0, 7, "v"),)
+    assert siblings.finished == (AttemptEnd(3.0, 7, "v"),)
+    assert view(world).peers(step(world, "a1")) == (AttemptEnd(3.0, 7, "v"),)
     assert (dict(siblings.sent), dict(siblings.live)) == ({"v": 2, "w": 2}, {"v": 1, "w": 2})
     assert step(world, "a0").ran_on == "v"
 
@@ -181,7 +181,7 @@ def test_a_policy_may_look_at_its_run_before_there_is_any_news() -> None:
     seen: list[tuple[str, str, object]] = []
 
     class Note(Policy):
-        def review(self, event: Event, view: View) -> Sequence[Wake]:
+        def review(self, event: Event, view: MachineView) -> Sequence[Wake]:
             seen.append((event.kind, view.run, view.subject))
             return ()
 

@@ -15,7 +15,7 @@ from plait.core.request import Request
 from plait.core.result import Result
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
-from plait.runtime.driver.flows import End, Running
+from plait.runtime.driver.flows import End, RunningFlow
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 
@@ -94,7 +94,7 @@ def checked(plan: Plan | None, outside: tuple[str, ...] = ()) -> Plan:
 
 def made(flow: Flow, about: Brief, ends: dict[str, Result] | None = None) -> Plan:
     """The steps that a flow makes first, or, after `ends` of steps (by name), those that it makes then."""
-    running = Running(flow, about, "r:flow", 1, lambda plan, brief: plan)
+    running = RunningFlow(flow, about, "r:flow", 1, lambda plan, brief: plan)
     events = running.begin(0.0, 0.0)
     if ends is not None:
         events = running.heard([End(f"r:flow/{name}", result, None) for name, result in ends.items()], 0.0, 0.0)

@@ -18,7 +18,7 @@ from plait.planners.search.code_search.choose import Evidence, chosen, decided, 
 from plait.planners.search.code_search.programs import mutated, tests_in as read_tests
 from plait.tasks.code import Code
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.sandbox import Outcome, Program, Sandbox
+from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
 
 PROBLEM = {"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}
 RIGHT = "```python\ndef larger(a, b):\n    return a if a > b else b\n```"
@@ -35,7 +35,7 @@ class Here:
     def __init__(self) -> None:
         self.ran: list[str] = []
 
-    async def run(self, program: Program) -> Outcome:
+    async def run(self, program: Program) -> ProgramOutcome:
         import contextlib
         import io
 
@@ -43,7 +43,7 @@ class Here:
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             exec(program.code, {"__name__": "__main__"})
-        return Outcome(status="done", stdout=out.getvalue())
+        return ProgramOutcome(status="done", stdout=out.getvalue())
 
     async def close(self) -> None:
         return None

@@ -24,8 +24,8 @@ from plait.planners.search.evolve.population import Grid, Member, better, spread
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.environments.code import Code
-from plait.workers.tools.sandbox import Outcome, Program, Sandbox, shared
+from plait.workers.tools.environments.code import CodeEnvironment
+from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox, shared
 
 CASES = [{"args": [[3, 1, 2]], "want": [1, 2, 3]}, {"args": [[]], "want": []}, {"args": [[2, 2]], "want": [2, 2]}]
 PROBLEM = json.dumps({"prompt": "Sort numbers.", "entry": "ordered", "public": CASES})
@@ -150,10 +150,10 @@ async def test_hidden_cases_grade_once_and_are_never_seen(right: bool, monkeypat
     known = "    return {'[3, 1, 2]': [1, 2, 3], '[]': [], '[2, 2]': [2, 2]}.get(str(items))"
     by_heart = f"```python\ndef ordered(items):\n{known}\n```"
     seen: list[str] = []
-    place = Code(text=PROBLEM, sandbox="process")
+    place = CodeEnvironment(text=PROBLEM, sandbox="process")
     run = shared("process").run
 
-    async def running(program: Program) -> Outcome:
+    async def running(program: Program) -> ProgramOutcome:
         seen.append(program.code)
         return await run(program)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait import Context, Orchestrator, tool
+from plait import Orchestrator, ToolContext, tool
 from plait.core.budget import Budget
 from plait.core.events import Job
 from plait.core.ops import Call, Think
@@ -291,7 +291,7 @@ def test_calls_start_while_the_turn_is_written_and_those_that_change_the_world_a
         return at
 
     @tool(side_effects=True)
-    def put(at: str, ctx: Context) -> str:
+    def put(at: str, ctx: ToolContext) -> str:
         began["put"] = monotonic()
         return at
 

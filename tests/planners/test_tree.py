@@ -18,7 +18,7 @@ from plait.core.ops import Plugin, Text, Think
 from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.core.search import Node, Scorer, SearchTree
+from plait.core.search import Scorer, SearchNode, SearchTree
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.vote import choose
 from plait.policies.schedule.affinity import Affinity
@@ -126,19 +126,19 @@ def two_steps(**more: Any) -> Scripted:
 class _Good(Scorer):
     word: str = "good"
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         return 0.9 if self.word in node.text else 0.2
 
 
 class _Even(Scorer):
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         return (node.index % 7) / 7
 
 
 class _Raising(Scorer):
     how: str = "raise"
 
-    async def score(self, ctx: Context, question: str, node: Node) -> Any:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> Any:
         match self.how:
             case "raise":
                 raise RuntimeError("no score today")
@@ -175,7 +175,7 @@ def test_a_model_scores_by_the_expectation_of_its_marks() -> None:
     scored: list[float] = []
 
     class Kept(Model):
-        async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+        async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
             score = await super().score(ctx, question, node)
             scored.append(score or 0.0)
             return score
@@ -281,12 +281,12 @@ def test_depth_first_over_tools_reads_once_and_acts_once() -> None:
 
 @pytest.mark.parametrize("rule", ["last", "mean", "min", "product", "best", "count"])
 def test_votes_over_answers(rule: Any) -> None:
-    root = Node("n")
+    root = SearchNode("n")
 
-    def answer(name: str, scores: list[float | None], value: str, tokens: int = 5) -> Node:
+    def answer(name: str, scores: list[float | None], value: str, tokens: int = 5) -> SearchNode:
         node = root
         for i, score in enumerate(scores):
-            node = Node(f"{name}.{i}", node, i + 1, 1, score=score, tokens=tokens)
+            node = SearchNode(f"{name}.{i}", node, i + 1, 1, score=score, tokens=tokens)
         node.answer, node.outcome = value, "answer"
         return node
 
@@ -303,8 +303,8 @@ def test_votes_over_answers(rule: Any) -> None:
 def test_a_run_looks_through_its_nodes_a_fixed_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = {100: 0, 800: 0}
 
-    class Counted(list[Node]):
-        def __iter__(self) -> Iterator[Node]:
+    class Counted(list[SearchNode]):
+        def __iter__(self) -> Iterator[SearchNode]:
             passes[nodes] += 1
             return super().__iter__()
 

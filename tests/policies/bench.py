@@ -22,7 +22,7 @@ from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Usage
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
-from plait.machine.views import StepView
+from plait.machine.views import NodeView
 from plait.planners.votes.sample import Sample
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins
@@ -90,7 +90,7 @@ class Bench:
         failure = Failure(kind="WorkerError", message="no")
         self.take(Failed(at=0, attempt=self.live.pop(sample), failure=failure))
 
-    def step(self, name: str) -> StepView:
+    def step(self, name: str) -> NodeView:
         found = self.machine.view().step(f"r:{name}")
         assert found is not None
         return found

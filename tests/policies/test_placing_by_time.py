@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from plait.core import Plan, Plugin, Request, Sampling, Step, Text, Think
 from plait.core.budget import Budget
-from plait.machine.figures import Pace
+from plait.machine.figures import DecodeSpeed
 from plait.runtime.simulation.latency import Host, varied
 from plait.runtime.simulation.workload import at_rate, simulate_workload
 
@@ -82,7 +82,7 @@ def test_with_ageing_nothing_waits_for_ever() -> None:
 
 
 def test_a_pace_is_learned_over_numbers_of_attempts() -> None:
-    pace = Pace()
+    pace = DecodeSpeed()
     assert pace.at(1) is None
     for n in (1, 2, 4, 8, 16, 4, 2, 12, 16, 8):
         pace.add(n, 100 * (0.01 + 0.001 * n), 100)
@@ -92,7 +92,7 @@ def test_a_pace_is_learned_over_numbers_of_attempts() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(1e-6, 1e3), st.integers(0, 5000)), max_size=60))
 def test_a_pace_is_positive_and_grows_with_the_number_of_attempts(ends: list[tuple[int, float, int]]) -> None:
-    pace = Pace()
+    pace = DecodeSpeed()
     for beside, seconds, tokens in ends:
         pace.add(beside, seconds, tokens)
     times = [pace.at(n) for n in (1, 2, 10, 1000)]

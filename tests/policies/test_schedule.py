@@ -14,15 +14,15 @@ from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.machine.records import Node
-from plait.machine.views import StepView
+from plait.machine.views import NodeView
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import (
-    Fault,
     Host,
     LatencyModel,
     SimReport,
     Span,
     Throttle,
+    WorkerFault,
     simulate,
     varied,
     whole,
@@ -117,8 +117,8 @@ def test_the_same_policies_run_unchanged_at_every_size(policy: str, engines: int
 @pytest.mark.parametrize("policy", PLACING)
 def test_under_deaths_and_throttling_every_run_still_ends_and_no_slot_is_lost(policy: str) -> None:
     strikes = [
-        Fault(0.2, "e0001", 0.5),
-        Fault(0.35, "e0002"),
+        WorkerFault(0.2, "e0001", 0.5),
+        WorkerFault(0.35, "e0002"),
         Throttle(0.1, "e0003", 0.25),
         Throttle(0.6, "e0003", 1.0),
     ]
@@ -185,7 +185,7 @@ def test_affinity_waits_for_a_full_worker_or_does_not_as_it_is_told() -> None:
 
 def test_affinity_goes_elsewhere_when_the_worker_is_gone() -> None:
     plan = turns(1, rounds=2)
-    report = run(plan, "affinity", faults=[Fault(0.4, "e0000")])
+    report = run(plan, "affinity", faults=[WorkerFault(0.4, "e0000")])
     assert {span.host for span in report.spans if span.end_in == "done" and span.start > 0.4} == {"e0001"}
 
 
@@ -508,12 +508,12 @@ def test_what_a_policy_looks_at_grows_with_the_steps_and_not_with_their_square(
 ) -> None:
     made = 0
 
-    def init(self: StepView, node: Node) -> None:
+    def init(self: NodeView, node: Node) -> None:
         nonlocal made
         made += 1
         self._node = node
 
-    monkeypatch.setattr(StepView, "__init__", init)
+    monkeypatch.setattr(NodeView, "__init__", init)
     counts = list[int]()
     for width in (50, 200):
         made = 0

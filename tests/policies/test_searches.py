@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, seed, strategies as st
 
 from plait.core.ops import Plugin
-from plait.core.search import Frontier, Node, Search, SearchTree
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.policies.search._kept_leaves import by_program, by_tree
 from plait.policies.search.beam import Beam
 from plait.policies.search.best_first import BestFirst
@@ -49,19 +49,19 @@ class Play:
         self.tree = SearchTree(Random(seed), width)
         self.frontier: Frontier = search.frontier(self.tree)
 
-    def take(self) -> Node | None:
+    def take(self) -> SearchNode | None:
         parent = self.frontier.take()
         if parent is None:
             return None
         index = len(parent.children) + 1
-        child = Node(f"{parent.name}.{index}", parent, parent.depth + 1, index, tokens=5)
+        child = SearchNode(f"{parent.name}.{index}", parent, parent.depth + 1, index, tokens=5)
         child.key = child.step = child.name
         parent.children.append(child)
         self.tree.nodes.append(child)
         self.tree.pending[child] = None
         return child
 
-    def end(self, node: Node, score: float | None, outcome: str = "open") -> None:
+    def end(self, node: SearchNode, score: float | None, outcome: str = "open") -> None:
         self.tree.scored(node, score)
         if node.outcome == "open":
             node.outcome = outcome  # type: ignore[assignment]
@@ -309,12 +309,12 @@ def test_whatever_becomes_of_nodes_a_search_goes_on_or_ends(search: Search, seed
     assert len(play.tree.nodes) > 1
 
 
-class _Counted(list[Node]):
+class _Counted(list[SearchNode]):
     """Counts how often all of it is looked at."""
 
     passes = 0
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[SearchNode]:
         self.passes += 1
         return super().__iter__()
 

@@ -11,7 +11,7 @@ from plait import AsyncOrchestrator, Config, tool
 from plait.apps.serve.server import Server
 from plait.apps.serve.service import Service
 from plait.apps.serve.settings import Settings
-from plait.core.tools.context import Context
+from plait.core.tools.context import ToolContext
 from plait.workers.scripted import Reply, Scripted
 
 
@@ -25,7 +25,7 @@ def write(**line: object) -> None:
 
 
 @tool(side_effects=True)
-async def pay(ctx: Context, amount: int) -> int:
+async def pay(ctx: ToolContext, amount: int) -> int:
     """Pay: must never happen twice."""
     await asyncio.sleep(0.02)
     write(tool="pay", key=ctx.key, run=ctx.key.partition(":")[0])
@@ -34,7 +34,7 @@ async def pay(ctx: Context, amount: int) -> int:
 
 
 @tool(side_effects=True, idempotent=True)
-async def put(ctx: Context, amount: int) -> int:
+async def put(ctx: ToolContext, amount: int) -> int:
     """Put: may happen twice, with the same key."""
     await asyncio.sleep(0.02)
     write(tool="put", key=ctx.key, run=ctx.key.partition(":")[0])

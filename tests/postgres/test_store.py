@@ -11,7 +11,7 @@ from plait import AsyncOrchestrator, Call, Plan, Step, tool
 from plait.apps.control.distant import Distant
 from plait.core.errors import ConfigError, UsageError
 from plait.core.events import Progressed, Tick
-from plait.core.tools.context import Context
+from plait.core.tools.context import ToolContext
 from plait.runtime.journal import connection as connection_of, members, store as kept
 from plait.runtime.journal.directory import entries, find, sweep
 from plait.runtime.journal.inbox import leave, pending
@@ -120,14 +120,14 @@ class Pay:
         self.go = asyncio.Event()
 
         @tool(side_effects=True)
-        async def pay(ctx: Context, n: int) -> int:
+        async def pay(ctx: ToolContext, n: int) -> int:
             """Pay."""
             self.made.append(ctx.key.partition(":")[2])
             await self.go.wait()
             return n
 
         @tool
-        async def confirm(ctx: Context) -> Any:
+        async def confirm(ctx: ToolContext) -> Any:
             """Ask."""
             return await ctx.ask("go on?", choices=["yes", "no"])
 

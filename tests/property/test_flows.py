@@ -38,7 +38,7 @@ from plait.core.result import Failure, Result, Usage, as_failure
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.runtime.driver.expander import Expander, heard_at
-from plait.runtime.driver.flows import Heard
+from plait.runtime.driver.flows import FlowRecord
 from plait.runtime.plugins.loader import Plugins
 
 PLUGINS = Plugins()
@@ -222,7 +222,7 @@ class World:
         """Lose everything but what was written down, and take the run up from that."""
         self.kills += 1
         self.fresh()
-        trail: list[Heard] = []
+        trail: list[FlowRecord] = []
         for event in self.written:
             actions = self.machine.handle(event)
             heard = heard_at("r:flow", event, self.machine, actions)

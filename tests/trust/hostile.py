@@ -16,7 +16,7 @@ from plait import Budget, Call, Join, Merge, Plan, Planner, Policy, Ref, Step, T
 from plait.core.events import Job
 from plait.core.interfaces import Hold, Place, Progress, Stop, Verdict, Wake, Worker
 from plait.core.ops import Kind, Sampling, Text
-from plait.core.result import Drawn, Failure, Result, Signals, Usage
+from plait.core.result import Failure, Result, Signals, TokenDraws, Usage
 
 SURROGATE = "half \ud83d of a pair"
 HUGE = 10**30
@@ -147,7 +147,7 @@ def deeds() -> dict[str, Callable[[Job], AsyncIterator[Any]]]:
             found[f"{name}-{number}"] = yielding(raw(Result, value="x", **{name: value}))
     found["plan"] = yielding(raw(Result, value="x", patch=Plan(steps=(), output="a")))
     found["labels"] = yielding(raw(Result, value="x", labels={SURROGATE: -1.0, "a": math.nan, 3: "b"}))
-    found["drawn"] = yielding(raw(Result, value="x", drawn=raw(Drawn, logprobs="many", end=7, policies=None)))
+    found["drawn"] = yielding(raw(Result, value="x", drawn=raw(TokenDraws, logprobs="many", end=7, policies=None)))
     for number, usage in enumerate(usages()):
         found[f"usage-{number}"] = yielding(raw(Result, value="x", usage=usage))
     found["signals"] = yielding(

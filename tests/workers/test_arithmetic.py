@@ -10,7 +10,7 @@ import pytest
 from plait.core.ops import Sampling, Think
 from plait.core.planning import fraction
 from plait.planners._shared.seeds import line_code
-from plait.workers._shared.codes import BITS, Code, is_code
+from plait.workers._shared.codes import BITS, ArithmeticCode, is_code
 
 torch = pytest.importorskip("torch")
 distribution = pytest.importorskip("plait.workers.engine.distribution")
@@ -24,7 +24,7 @@ def texts(codes: list[float], length: int, keys: list[int] | None = None) -> lis
     """The lines of codes under a chain whose next token depends on the last."""
     table = torch.stack([torch.tensor(P, dtype=torch.float64).roll(i) for i in range(len(P))]).log()
     found: list[list[int]] = [[] for _ in codes]
-    lines = [Code(code, key) for code, key in zip(codes, keys or range(len(codes)), strict=True)]
+    lines = [ArithmeticCode(code, key) for code, key in zip(codes, keys or range(len(codes)), strict=True)]
     for position in range(length):
         lines = [line.at(position) for line in lines]
         rows = torch.stack([table[line[-1] if line else 0] for line in found])
@@ -86,19 +86,19 @@ def test_a_line_does_not_depend_on_the_others_nor_on_when_it_is_drawn() -> None:
 
 
 def test_a_code_survives_a_token_that_was_drawn_and_not_kept() -> None:
-    code, again = Code(0.3, 1), Code(0.3, 1)
+    code, again = ArithmeticCode(0.3, 1), ArithmeticCode(0.3, 1)
     again.take(0, 1 << 50)
     assert (again.at(0).value, again.at(0).range) == (code.value, code.range)
     for each in (code, again):
         each.take(1 << 50, 1 << 52)
     assert again.at(1).value == code.at(1).value == code.value
-    other = Code(0.3, 1).at(9)  # a request that was preempted comes back with nine tokens
+    other = ArithmeticCode(0.3, 1).at(9)  # a request that was preempted comes back with nine tokens
     assert other.position == 9
-    assert other.value == Code(0.7, 1).at(9).value  # of its key and position alone
+    assert other.value == ArithmeticCode(0.7, 1).at(9).value  # of its key and position alone
 
 
 def test_what_is_left_of_a_code_never_runs_dry() -> None:
-    code = Code(0.123456789, 4)
+    code = ArithmeticCode(0.123456789, 4)
     values: list[float] = []
     for position in range(1, 4000):
         half = code.range // 2
@@ -121,13 +121,13 @@ def test_temperature_top_k_and_top_p_come_before_the_code() -> None:
     assert kept == pytest.approx([0.5 / 0.7, 0.2 / 0.7, 0, 0, 0])
     assert torch.equal(distribution.restricted(logits, 0, 1.0), logits)
     one = distribution.restricted(logits, 2, 0.1)
-    assert [distribution.chosen(one[None], [Code(u)]).tolist() for u in (0.0, 0.5, 1 - 2**-53)] == [[0]] * 3
+    assert [distribution.chosen(one[None], [ArithmeticCode(u)]).tolist() for u in (0.0, 0.5, 1 - 2**-53)] == [[0]] * 3
 
 
 def test_tokens_without_a_chance_are_never_drawn() -> None:
     row = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]], dtype=torch.float64)
     edges = [0.0, 0.25, 0.5 - 2**-53, 0.5, 1 - 2**-53]
-    assert [int(distribution.chosen(row, [Code(u)])) for u in edges] == [1, 1, 1, 3, 3]
+    assert [int(distribution.chosen(row, [ArithmeticCode(u)])) for u in edges] == [1, 1, 1, 3, 3]
 
 
 def test_a_step_says_its_code_only_where_it_has_one() -> None:

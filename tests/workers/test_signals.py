@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.ops import Sampling
 from plait.core.result import Signals
-from plait.workers._shared.confidence import Trace, add_position, measure
+from plait.workers._shared.confidence import ConfidenceTrace, add_position, measure
 
 Rows = list[list[float]]
 
@@ -66,7 +66,7 @@ def test_the_formulas(length: int, vocabulary: int, k: int, window: int, seed: i
     if k > vocabulary:
         k = vocabulary
     rows = distributions(length, vocabulary, seed)
-    trace = Trace(k, window)
+    trace = ConfidenceTrace(k, window)
     for row in rows:
         add_position(trace, row)
     near(trace.signals(), direct(rows, k, window))
@@ -75,7 +75,7 @@ def test_the_formulas(length: int, vocabulary: int, k: int, window: int, seed: i
 @given(st.integers(1, 80), st.integers(1, 20), st.integers(0, 10**6))
 def test_running_groups_are_means_of_full_windows(length: int, window: int, seed: int) -> None:
     values = np.random.default_rng(seed).gamma(2.0, size=length)
-    trace, lows = Trace(20, window), []
+    trace, lows = ConfidenceTrace(20, window), []
     for place, value in enumerate(values.tolist()):
         trace.add(value, 0.0)
         if place + 1 < window:
@@ -95,7 +95,7 @@ def test_many_positions_at_once_are_measured_as_one_by_one() -> None:
 
 def test_the_sampled_token_beside_the_likeliest_ones_does_not_count() -> None:
     rows = [sorted(row, reverse=True) for row in distributions(20, 30, 2)]
-    plain, beside = Trace(4, 3), Trace(4, 3)
+    plain, beside = ConfidenceTrace(4, 3), ConfidenceTrace(4, 3)
     for row in rows:
         add_position(plain, row[:4])
         add_position(beside, [row[17], *row[:4]])
@@ -103,7 +103,7 @@ def test_the_sampled_token_beside_the_likeliest_ones_does_not_count() -> None:
 
 
 def test_self_certainty_of_a_uniform_distribution_is_none_at_all() -> None:
-    trace = Trace(-1)
+    trace = ConfidenceTrace(-1)
     add_position(trace, [-math.log(16)] * 16)
     signals = trace.signals()
     assert signals is not None and signals.certainty == pytest.approx(0.0)
@@ -112,7 +112,7 @@ def test_self_certainty_of_a_uniform_distribution_is_none_at_all() -> None:
 
 @pytest.mark.parametrize("k", [3, -1])
 def test_tokens_that_a_form_rules_out(k: int) -> None:
-    trace = Trace(k)
+    trace = ConfidenceTrace(k)
     add_position(trace, [math.log(0.75), math.log(0.25), -math.inf, -math.inf])
     add_position(trace, [0.0, -math.inf, -math.inf, -math.inf])  # nothing to choose: says nothing
     signals = trace.signals()
@@ -123,12 +123,12 @@ def test_tokens_that_a_form_rules_out(k: int) -> None:
 
 
 def test_nothing_generated_has_no_signals() -> None:
-    assert Trace(20, 8).signals() is None
+    assert ConfidenceTrace(20, 8).signals() is None
 
 
 def test_long_traces_keep_their_precision() -> None:
     values = np.random.default_rng(3).gamma(2.0, 10.0, size=20_000)
-    trace = Trace(20, 2048)
+    trace = ConfidenceTrace(20, 2048)
     for value in values.tolist():
         trace.add(value, value)
     groups = np.lib.stride_tricks.sliding_window_view(values, 2048).mean(axis=1)
@@ -139,11 +139,11 @@ def test_long_traces_keep_their_precision() -> None:
 
 @pytest.mark.parametrize(("asked", "made"), [(0, False), (1, False), (2, True), (20, True), (-1, True)])
 def test_who_asks_for_one_token_gets_no_signals(asked: int, made: bool) -> None:
-    assert (Trace.of(Sampling(logprobs=asked)) is not None) == made
+    assert (ConfidenceTrace.of(Sampling(logprobs=asked)) is not None) == made
 
 
 def test_news_of_groups_come_eight_times_a_window() -> None:
-    trace, told = Trace(20, 80), []
+    trace, told = ConfidenceTrace(20, 80), []
     for place in range(240):
         trace.add(1.0, 0.0)
         told += [place + 1] * trace.due()

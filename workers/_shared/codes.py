@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["BITS", "CODE", "PROCESSOR", "Code", "is_code"]
+__all__ = ["BITS", "CODE", "PROCESSOR", "ArithmeticCode", "is_code"]
 
 CODE = "arithmetic_code"
 """Where a request to vLLM says its code (`Sampling.arithmetic`), among the extra arguments."""
@@ -16,7 +16,7 @@ _FRESH = 16
 _LEAST = 1 << (BITS - _FRESH)
 
 
-class Code:
+class ArithmeticCode:
     """A whole number `value`, uniform in 0 … `range` - 1, as in an arithmetic decoder.
 
     Of the thresholds floor(F(v) * range) of a distribution F the one that holds `value` names the token. What the token
@@ -34,14 +34,14 @@ class Code:
         self.range = 1 << BITS
         self._next: tuple[int, int] | None = None
 
-    def at(self, position: int) -> Code:
+    def at(self, position: int) -> ArithmeticCode:
         """Return the code of the token at a position: this one, or the one after it once `take` has split it. At any
         other position, as after a preemption, it is a new one, made of `key` and position."""
         if position == self.position + 1 and self._next is not None:
             (self.value, self.range), self._next = self._next, None
             self.position = position
         elif position != self.position:
-            return Code(self._fresh(position, -1, 48) / (1 << 48), self.key, position)
+            return ArithmeticCode(self._fresh(position, -1, 48) / (1 << 48), self.key, position)
         return self
 
     def take(self, low: int, high: int) -> None:

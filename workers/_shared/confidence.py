@@ -50,7 +50,7 @@ def measure(logprobs: NDArray[Any], whole: bool = False) -> tuple[Floats, Floats
     return confidence, spread, confidence - np.log(np.maximum(counts, 1))
 
 
-class Trace:
+class ConfidenceTrace:
     """The statistics of one generation. `add` takes the same time however long it has become."""
 
     __slots__ = ("_before", "_certain", "_entropy", "_filling", "_lowest", "_sums", "_told", "group", "k", "window")
@@ -72,7 +72,7 @@ class Trace:
         self._told = 0
 
     @classmethod
-    def of(cls, sampling: Sampling) -> Trace | None:
+    def of(cls, sampling: Sampling) -> ConfidenceTrace | None:
         """Return the trace that the sampling settings ask for, if they do."""
         return cls(sampling.logprobs, sampling.window) if sampling.logprobs not in (0, 1) else None
 
@@ -130,7 +130,7 @@ class Trace:
         )
 
 
-def add_position(trace: Trace, logprobs: Sequence[float]) -> None:
+def add_position(trace: ConfidenceTrace, logprobs: Sequence[float]) -> None:
     """Take the next token's log-probabilities, of which there may be more than `trace.k` (the sampled token's beside
     the likeliest ones) or fewer."""
     likeliest = sorted(logprobs, reverse=True)

@@ -24,7 +24,7 @@ class Stops(NamedTuple):
     texts: tuple[str, ...]
 
 
-class Prompt(NamedTuple):
+class PromptIds(NamedTuple):
     """A prompt as token ids."""
 
     ids: list[int]
@@ -51,7 +51,7 @@ class Prompter:
         """
         return self.prompt(think).ids
 
-    def prompt(self, think: Think) -> Prompt:
+    def prompt(self, think: Think) -> PromptIds:
         """Do the same, and say whether a conversation that goes on had to be rendered anew. Raises `EngineError` for
         images, and for a conversation or settings that the template does not take."""
         if any(each.images for each in think.messages):
@@ -77,7 +77,7 @@ class Prompter:
                     raise ValueError(f"a worker's prompt holds only text and tokens, not {part.kind!r}")
         if think.begin:
             out += self._encode(think.begin, False)
-        return Prompt(out)
+        return PromptIds(out)
 
     def labels(self, labels: Sequence[str]) -> dict[str, int]:
         """Return the token id of each label. Raises `EngineError` for one that is not a token of this model."""
@@ -121,7 +121,7 @@ class Prompter:
                 return what
         return ""
 
-    def _chat(self, think: Think) -> Prompt:
+    def _chat(self, think: Think) -> PromptIds:
         messages = with_prompt(think.messages, "".join(self._text_of(part) for part in think.prompt))
         why = ""
         if think.context:
@@ -135,10 +135,10 @@ class Prompter:
                     why = str(error)
                     continue
                 if known and text.startswith(so_far):
-                    return Prompt([*ids, *self._encode_uncached(text[len(so_far) :] + think.begin, False)])
+                    return PromptIds([*ids, *self._encode_uncached(text[len(so_far) :] + think.begin, False)])
             why = "the chat template writes an earlier turn in another way" if known else "no token ids of it are known"
         text = self._render(messages, think, False)
-        return Prompt(list(self._encode_uncached(text + think.begin, False)), why)
+        return PromptIds(list(self._encode_uncached(text + think.begin, False)), why)
 
     def _render(self, messages: Sequence[Message], think: Think, raw: bool) -> str:
         """Return a conversation through the chat template, up to where the model's next turn begins; `raw`: with the

@@ -17,7 +17,7 @@ Item = Progress | Result | Failure
 T = TypeVar("T")
 
 
-class Checkpoint(NamedTuple):
+class TokenBatch(NamedTuple):
     """The token ids that are new of many jobs, in flat arrays: an object for each job would cost more than an engine
     step for a few of them."""
 

@@ -24,7 +24,7 @@ from plait.core.result import Failure, Result, as_failure
 from .._shared import resources
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import made, takes
-from .._shared.streams import Checkpoint, Inbox
+from .._shared.streams import Inbox, TokenBatch
 from .loading import broken
 from .options import EngineOptions
 from .pooling import Pooling
@@ -81,7 +81,7 @@ class Engine(Worker):
         self.identity = ""
         self.cache_tokens: int | None = None
         self.block: int | None = None
-        self.on_checkpoint: Callable[[Checkpoint], None] | None = None
+        self.on_checkpoint: Callable[[TokenBatch], None] | None = None
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
         self._inbox: Inbox[EngineRequest | Reload | str | None] = Inbox()
@@ -296,7 +296,7 @@ class Engine(Worker):
 
         self._inbox.call(tell)
 
-    def _tell(self, checkpoint: Checkpoint) -> None:
+    def _tell(self, checkpoint: TokenBatch) -> None:
         """On the loop: pass each job its part of a checkpoint."""
         for attempt, ids in checkpoint.parts():
             order = self._orders.get(attempt)

@@ -11,7 +11,7 @@ from typing import Any
 import torch  # noqa: TID253
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor  # noqa: TID253
 
-from .._shared.codes import CODE, Code, is_code
+from .._shared.codes import CODE, ArithmeticCode, is_code
 from .distribution import chosen, restricted
 
 __all__ = ["Arithmetic"]
@@ -26,8 +26,8 @@ class Arithmetic(AdapterLogitsProcessor):
     what is left, and the text is an ordinary sample. Lines whose codes are spread evenly have texts that are spread
     evenly over the model's distribution.
 
-    Differs from the authors' code: codes do not run out of bits (`Code`), and the order of the vocabulary is its own.
-    All other requests are left alone.
+    Differs from the authors' code: codes do not run out of bits (`ArithmeticCode`), and the order of the vocabulary is
+    its own. All other requests are left alone.
     """
 
     @classmethod
@@ -52,7 +52,7 @@ class Arithmetic(AdapterLogitsProcessor):
             return logits
         places: list[int] = []
         lines: list[_Line] = []
-        codes: list[Code] = []
+        codes: list[ArithmeticCode] = []
         for place, bound in self.req_info.items():
             line: Any = bound.func
             line.code = line.code.at(len(bound.args[-1]))
@@ -74,7 +74,7 @@ class _Line:
     """What is known of a request."""
 
     def __init__(self, params: Any, start: float) -> None:
-        self.code = Code(start, start if params.seed is None else params.seed)
+        self.code = ArithmeticCode(start, start if params.seed is None else params.seed)
         self.top_k, self.top_p = max(0, params.top_k), params.top_p
 
     def __call__(self, output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:

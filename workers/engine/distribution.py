@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch  # noqa: TID253
 
-from .._shared.codes import Code
+from .._shared.codes import ArithmeticCode
 
 __all__ = ["chosen", "restricted"]
 
@@ -24,7 +24,7 @@ def restricted(row: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     return row
 
 
-def chosen(rows: torch.Tensor, codes: Sequence[Code]) -> torch.Tensor:
+def chosen(rows: torch.Tensor, codes: Sequence[ArithmeticCode]) -> torch.Tensor:
     """Return the token of each row, shape (lines,), for logits of shape (lines, vocabulary) in double precision, and
     take it off the codes."""
     sums = rows.softmax(-1).cumsum(-1).cummax(-1).values  # a parallel sum may fall by a rounding error

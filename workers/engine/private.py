@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 
-class Seen(NamedTuple):
+class RequestProgress(NamedTuple):
     """What a running request has generated so far."""
 
     ids: Sequence[int]
@@ -18,13 +18,13 @@ class Seen(NamedTuple):
     cached: int
 
 
-def seen(state: Any) -> Seen | None:
+def seen(state: Any) -> RequestProgress | None:
     """Read the state of a running request. Raises `AttributeError` where vLLM keeps it in another way."""
     if state is None:
         return None
     # A request that is not decoded has no text.
     text = getattr(state.detokenizer, "output_text", "")
-    return Seen(state.detokenizer.output_token_ids, text, state.num_cached_tokens)
+    return RequestProgress(state.detokenizer.output_token_ids, text, state.num_cached_tokens)
 
 
 def prefill_field(output: Any, logprobs: Any) -> str | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from plait.core.interfaces import Progress
 from plait.core.ops import Sampling
-from plait.core.result import Drawn, Failure, Finish, Result, Usage
+from plait.core.result import Failure, Finish, Result, TokenDraws, Usage
 
-from .._shared.confidence import Trace
+from .._shared.confidence import ConfidenceTrace
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop, opening
 from .._shared.streams import Stream
@@ -68,7 +68,7 @@ class EngineRequest:
     tops: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
     """Ids and log-probabilities of each step's token and of the likeliest beside it, if asked for."""
     cached: int = 0
-    trace: Trace | None = None
+    trace: ConfidenceTrace | None = None
     labels: dict[str, int] = field(default_factory=dict[str, int])
     """Token ids of the labels that are asked about."""
     found: dict[str, float] = field(default_factory=dict[str, float])
@@ -134,14 +134,14 @@ class EngineRequest:
             drawn=self.drawn(ids),
         )
 
-    def drawn(self, ids: Sequence[int]) -> Drawn | None:
+    def drawn(self, ids: Sequence[int]) -> TokenDraws | None:
         """Return how the output's tokens were drawn, if asked for. Of what a lost attempt drew nothing is known."""
         if not self.sampling.token_logprobs or len(self.each) < len(self.ids):
             return None
         new = len(ids) - len(self.past)
         ended = bool(self.ids) and len(self.ids) == new + 1
         end = (self.ids[-1], min(0.0, self.each[new])) if ended else None
-        return Drawn(logprobs=() if self.past else tuple(min(0.0, each) for each in self.each[:new]), end=end)
+        return TokenDraws(logprobs=() if self.past else tuple(min(0.0, each) for each in self.each[:new]), end=end)
 
 
 def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops: Sequence[str]) -> None:

@@ -20,14 +20,14 @@ from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.cached_blocks import CachedBlocks, read
-from .._shared.confidence import Trace, measure
+from .._shared.confidence import ConfidenceTrace, measure
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop
-from .._shared.streams import Checkpoint, Stream
+from .._shared.streams import Stream, TokenBatch
 from .loading import load, prepare, tokens_input
 from .options import EngineOptions
 from .parameters import Abilities
-from .private import Seen, follow_blocks, pack_head, prefill_field, seen
+from .private import RequestProgress, follow_blocks, pack_head, prefill_field, seen
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 
@@ -167,7 +167,7 @@ class Core:
         limit = min(sampling.max_tokens - len(order.past), room)
         ids = tuple(order.labels.values())
         order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids)
-        order.trace = Trace.of(sampling)
+        order.trace = ConfidenceTrace.of(sampling)
         order.attempt, order.reports = job.attempt, job.report
         order.bare = order.tells and not (order.deltas or sampling.logprobs)
         return order
@@ -213,7 +213,7 @@ class Core:
         except Exception as error:  # vLLM's own classes change
             raise EngineError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error
 
-    def step(self, news: EngineOutputs) -> Checkpoint | None:
+    def step(self, news: EngineOutputs) -> TokenBatch | None:
         """Let vLLM make one step, and add what it brought; return the checkpoint, if it is time for one."""
         outputs = self.engine.step()
         counts = self.counts
@@ -253,7 +253,7 @@ class Core:
             return None
         return self._account(news)
 
-    def _account(self, news: EngineOutputs) -> Checkpoint:
+    def _account(self, news: EngineOutputs) -> TokenBatch:
         """Tell what is new of all requests that report their end only."""
         attempts: list[int] = []
         counts: list[int] = []
@@ -266,7 +266,7 @@ class Core:
                 ids += fresh
             elif not order.streams:
                 self._peek(order, news)
-        return Checkpoint(attempts, counts, ids)
+        return TokenBatch(attempts, counts, ids)
 
     def _peek(self, order: EngineRequest, news: EngineOutputs) -> None:
         """Tell of a request that reports its end only."""
@@ -342,7 +342,7 @@ class Core:
         self.add(order, news)
         return True
 
-    def _seen(self, order: EngineRequest) -> Seen | None:
+    def _seen(self, order: EngineRequest) -> RequestProgress | None:
         """Return what a running request has generated so far, where this vLLM says it where 0.32 does."""
         if self._states is None:
             return None

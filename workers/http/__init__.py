@@ -18,15 +18,15 @@ from plait.core.result import Failure, Result, as_failure
 
 from .._shared.options import made, takes
 from .._shared.streams import Stream
-from .connection import DEFAULT_KEY, Limits, Link
+from .connection import DEFAULT_KEY, AnswerLimits, Link
 from .kv_events import KvEvents
 from .limiter import Gate
 from .options import WIDE, HttpOptions, check
-from .probe import Server, probe, unchanged, unknown
-from .sender import REPORTS, Live, Sender, log
+from .probe import ServerFacts, probe, unchanged, unknown
+from .sender import REPORTS, LiveJob, Sender, log
 from .wire import ServerError
 
-__all__ = ["Http", "Limits", "Link", "ServerError"]
+__all__ = ["AnswerLimits", "Http", "Link", "ServerError"]
 
 
 @takes(HttpOptions)
@@ -72,7 +72,7 @@ class Http(Worker):
         self._links: list[Link] = []
         """All that were opened: a job under way keeps its own when the server comes back with another model."""
         self._gate = Gate(self.slots)
-        self._live: dict[int, Live] = {}
+        self._live: dict[int, LiveJob] = {}
         self._suspect = asyncio.Event()
         self._closed = False
         self._events = KvEvents(given.kv_events, given.kv_replay) if given.kv_events else None
@@ -111,7 +111,7 @@ class Http(Worker):
             if self._events is not None and self._sender is not None:
                 self._events.start()
 
-    def _use(self, server: Server) -> None:
+    def _use(self, server: ServerFacts) -> None:
         self.models, self.identity = server.models, server.identity
         if self.options.slots is None and server.slots and self._sender is None:
             self.slots = min(WIDE, server.slots + -(-server.slots // 4))
@@ -128,7 +128,7 @@ class Http(Worker):
         if not isinstance(think, Think):
             yield as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps"))
             return
-        live = self._live[job.attempt] = Live(job, think, Stream())
+        live = self._live[job.attempt] = LiveJob(job, think, Stream())
         task = live.task = asyncio.create_task(self._serve(live, sender))
         task.add_done_callback(lambda _: live.stream.push(live.why or sender.partial(live)))  # if it was not even begun
         try:
@@ -198,7 +198,7 @@ class Http(Worker):
         """Return `counts`, the jobs `running`, and the `limit` on requests at the same time."""
         return {**self.counts, "running": len(self._live), "limit": self._gate.limit}
 
-    async def _serve(self, live: Live, sender: Sender) -> None:
+    async def _serve(self, live: LiveJob, sender: Sender) -> None:
         """Do one job and push its end."""
         link = sender.server.link
         try:
@@ -221,7 +221,7 @@ class Http(Worker):
         sender.count(live)
         live.stream.push(end)
 
-    def _failure(self, trouble: ServerError, server: Server) -> Failure:
+    def _failure(self, trouble: ServerError, server: ServerFacts) -> Failure:
         if trouble.unreachable:
             return as_failure(WorkerLost(trouble.message))
         message = trouble.message
@@ -234,7 +234,7 @@ class Http(Worker):
 
     def _link(self, base_url: str) -> Link:
         options = self.options
-        limits = Limits(line=options.line_bytes, answer=options.answer_bytes)
+        limits = AnswerLimits(line=options.line_bytes, answer=options.answer_bytes)
         return Link(base_url, options.api_key_env, self.slots, limits)
 
     async def _reachable(self) -> bool:

@@ -36,7 +36,7 @@ SECRET = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AnswerLimits:
     """Limits on one answer. A server that exceeds one is cut off."""
 
     connect: float = 10.0
@@ -52,13 +52,15 @@ class Limits:
 class Link:
     """One server, with pools of connections that are kept alive."""
 
-    def __init__(self, base_url: str, key_variable: str | None, connections: int, limits: Limits | None = None) -> None:
+    def __init__(
+        self, base_url: str, key_variable: str | None, connections: int, limits: AnswerLimits | None = None
+    ) -> None:
         """Open no connection yet. Raises `EngineError`."""
         try:
             import httpx
         except ModuleNotFoundError as error:
             raise EngineError(f"the http worker needs {error.name!r}: pip install httpx") from error
-        self.base_url, self.limits = base_url, limits or Limits()
+        self.base_url, self.limits = base_url, limits or AnswerLimits()
         self.owners: frozenset[str] = frozenset()
         """Who owns the server's models, once they are listed."""
         self.key_variable = key_variable or DEFAULT_KEY

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from plait.core.events import Hints, Job
 
-__all__ = ["Kind", "Said", "kind_of", "said"]
+__all__ = ["Kind", "RequestHints", "kind_of", "said"]
 
 Kind = Literal["auto", "vllm", "dynamo", "llm-d", "sglang", "none"]
 _OWNERS = {"vllm": "vllm", "sglang": "sglang", "nvidia": "dynamo", "dynamo": "dynamo"}
@@ -36,7 +36,7 @@ _OWNERS = {"vllm": "vllm", "sglang": "sglang", "nvidia": "dynamo", "dynamo": "dy
 
 
 @dataclass(slots=True)
-class Said:
+class RequestHints:
     """What goes with a request."""
 
     headers: dict[str, str] = field(default_factory=dict[str, str])
@@ -52,7 +52,7 @@ def kind_of(setting: Kind, owners: Collection[str]) -> Kind:
     return next(iter(found)) if len(found) == 1 else "none"  # pyright: ignore[reportReturnType]
 
 
-def said(kind: Kind, job: Job, ranks: int = 1, *, priority: bool = False) -> Said:
+def said(kind: Kind, job: Job, ranks: int = 1, *, priority: bool = False) -> RequestHints:
     """Return what a stack is told of a job.
 
     Args:
@@ -61,7 +61,7 @@ def said(kind: Kind, job: Job, ranks: int = 1, *, priority: bool = False) -> Sai
         ranks: replicas behind the address without a router before them: each line stays at one.
         priority: whether the server takes priorities (SGLang's is a field of its own; vLLM's is set already).
     """
-    hints, made = job.hints, Said()
+    hints, made = job.hints, RequestHints()
     if hints is None:
         return made
     match kind:
@@ -84,7 +84,7 @@ def said(kind: Kind, job: Job, ranks: int = 1, *, priority: bool = False) -> Sai
     return made
 
 
-def _dynamo(made: Said, job: Job, hints: Hints) -> None:
+def _dynamo(made: RequestHints, job: Job, hints: Hints) -> None:
     made.headers |= {"X-Dynamo-Session-ID": hints.session, "X-Dynamo-Parent-Session-ID": hints.parent}
     if hints.final:
         made.headers["X-Dynamo-Session-Final"] = "true"
@@ -94,7 +94,7 @@ def _dynamo(made: Said, job: Job, hints: Hints) -> None:
     made.fields["nvext"] = {"agent_hints": agent}
 
 
-def _llm_d(made: Said, job: Job, hints: Hints) -> None:
+def _llm_d(made: RequestHints, job: Job, hints: Hints) -> None:
     made.headers |= {"x-session-id": hints.session, "x-llm-d-inference-fairness-id": job.run}
     if hints.burst:
         made.headers |= {"x-llm-d-burst-id": hints.burst, "x-llm-d-burst-size": str(hints.burst_size)}

@@ -74,7 +74,7 @@ class Gate:
                 waiter.set_result(None)
 
 
-class Pace:
+class AnswerSpeed:
     """The speed of a server's answers. It gives the estimated length of an answer that was cancelled before any of it
     came."""
 

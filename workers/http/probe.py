@@ -15,31 +15,31 @@ from plait.core.ops import Sampling, Text, Think
 
 from .._shared.codes import CODE
 from .connection import Link
-from .reading import Reading
-from .wire import Dialect, ServerError, body
+from .reading import AnswerReading
+from .wire import ServerDialect, ServerError, body
 
 LADDER = (
-    Dialect(extras=True),
-    Dialect(),
-    Dialect(usage=False),
-    Dialect("chat/completions", extras=True),
-    Dialect("chat/completions"),
-    Dialect("chat/completions", limit_field="max_completion_tokens"),
-    Dialect("chat/completions", usage=False),
+    ServerDialect(extras=True),
+    ServerDialect(),
+    ServerDialect(usage=False),
+    ServerDialect("chat/completions", extras=True),
+    ServerDialect("chat/completions"),
+    ServerDialect("chat/completions", limit_field="max_completion_tokens"),
+    ServerDialect("chat/completions", usage=False),
 )
 ABSENT = (404, 405, 501)
 SAMPLE = "Two braids, 17 strands: naïve? Yes.\n"
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerFacts:
     """A server as it was found."""
 
     link: Link
     model: str
     models: tuple[str, ...]
     """The models that it lists; none if it does not list any."""
-    dialect: Dialect
+    dialect: ServerDialect
     root: str | None = None
     """Where its model comes from, as far as it says so: a folder, or an id on a hub."""
     slots: int | None = None
@@ -60,13 +60,13 @@ class Server:
 
 async def probe(
     make: Callable[[str], Link], base_url: str, model: str | None, form: Literal["auto", "chat"] = "auto"
-) -> Server:
+) -> ServerFacts:
     """Look at a server, unless its `form` is known. `make` opens a link to an address. Raises `ServerError` or
     `EngineError`."""
     if form == "chat":
         if model is None:
             raise EngineError("form=chat asks the server nothing: name its model with `model`")
-        return Server(make(base_url), model, (), Dialect("chat/completions"))
+        return ServerFacts(make(base_url), model, (), ServerDialect("chat/completions"))
     link = make(base_url)
     roots: dict[str, str | None] = {}
     try:
@@ -94,7 +94,7 @@ async def probe(
             raise EngineError(f"{link.base_url} serves no model: load one, or name one with `model`")
         dialect = await _dialect(link, chosen, models)
         sample = tuple(await tokenise(link, chosen, SAMPLE, False)) if dialect.ids else ()
-        return Server(link, chosen, models, dialect, roots.get(chosen), await _slots(link), sample)
+        return ServerFacts(link, chosen, models, dialect, roots.get(chosen), await _slots(link), sample)
     except BaseException:
         await link.close()
         raise
@@ -117,7 +117,7 @@ async def _slots(link: Link) -> int | None:
     return None
 
 
-async def unchanged(server: Server) -> bool:
+async def unchanged(server: ServerFacts) -> bool:
     """Whether a server still has the model that it had. Raises `ServerError` when it cannot be reached."""
     link = server.link
     try:
@@ -132,14 +132,14 @@ async def unchanged(server: Server) -> bool:
         return True  # it does not say
 
 
-async def by_arithmetic(server: Server) -> bool:
+async def by_arithmetic(server: ServerFacts) -> bool:
     """Whether a server samples by the codes of requests: it then refuses what is no code, and says why, at once or, as
     vLLM does, in the stream; a server that does not generates a token. Raises `ServerError` for any other trouble."""
     think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
     chat = server.dialect.endpoint == "chat/completions"
     prompt = await tokenise(server.link, server.model, "a", True) if server.dialect.ids else "a"
     fields = body(server.dialect, server.model, think, prompt, chat) | {"vllm_xargs": {CODE: "?"}}
-    reading = Reading(server.dialect, think)
+    reading = AnswerReading(server.dialect, think)
     try:
         async with contextlib.aclosing(server.link.stream(server.dialect.endpoint, fields)) as chunks:
             async for chunk in chunks:
@@ -197,11 +197,11 @@ async def _models(link: Link, seconds: float | None = None) -> dict[str, str | N
     return {str(each["id"]): each["root"] if isinstance(each.get("root"), str) else None for each in listed}
 
 
-async def _dialect(link: Link, model: str, models: Sequence[str]) -> Dialect:
+async def _dialect(link: Link, model: str, models: Sequence[str]) -> ServerDialect:
     ids: list[int] = []
     with contextlib.suppress(ServerError):
         ids = await tokenise(link, model, "a", True)
-    vllm = Dialect(ids=True, extras=True)
+    vllm = ServerDialect(ids=True, extras=True)
     steps = (replace(vllm, priority=True), vllm, *LADDER) if ids else LADDER
     absent: set[str] = set()
     troubles: list[ServerError] = []
@@ -227,11 +227,11 @@ async def _dialect(link: Link, model: str, models: Sequence[str]) -> Dialect:
     raise told
 
 
-async def _try(link: Link, model: str, dialect: Dialect, prompt: str | list[int]) -> Dialect:
+async def _try(link: Link, model: str, dialect: ServerDialect, prompt: str | list[int]) -> ServerDialect:
     """Ask for one token. Returns the dialect with what the answer shows."""
     think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
     chat = dialect.endpoint == "chat/completions"
-    reading = Reading(dialect, think)
+    reading = AnswerReading(dialect, think)
     fields = body(dialect, model, think, prompt, chat, priority=1)
     async with contextlib.aclosing(link.stream(dialect.endpoint, fields)) as chunks:
         async for chunk in chunks:

@@ -13,8 +13,8 @@ from plait.core.result import Finish, Result, Usage
 
 from .._shared.prompt import TAIL
 from .._shared.stops import first_stop, opening
-from .probe import Server, detokenise, single, tokenise
-from .reading import Reading
+from .probe import ServerFacts, detokenise, single, tokenise
+from .reading import AnswerReading
 from .structured import way, ways
 from .tokenizer import Nearby
 from .wire import ServerError
@@ -34,7 +34,9 @@ class Prompts:
         self._nearby: dict[str | None, Nearby] = {}
         self._lock = asyncio.Lock()
 
-    async def text_after(self, server: Server, think: Think, prompt: Sequence[int], past: Sequence[int]) -> str | None:
+    async def text_after(
+        self, server: ServerFacts, think: Think, prompt: Sequence[int], past: Sequence[int]
+    ) -> str | None:
         """Return the text of ids that were generated after a prompt; `None` if no request can continue it, because it
         ends in half a character or in the possible beginning of a stop text."""
         if not prompt or not past:
@@ -46,7 +48,7 @@ class Prompts:
         return text if usable else None
 
     async def ended(
-        self, server: Server, think: Think, prompt: Sequence[int], past: Sequence[int], text: str
+        self, server: ServerFacts, think: Think, prompt: Sequence[int], past: Sequence[int], text: str
     ) -> Result | None:
         """Return the result of a job whose last token was generated, but whose end was not reported."""
         sampling = think.sampling
@@ -67,7 +69,7 @@ class Prompts:
         usage = Usage(prompt=len(prompt) + len(past))
         return Result(value=text, prompt_ids=tuple(prompt), token_ids=ids, usage=usage, finish=finish)
 
-    async def form(self, server: Server, think: Think, chat: bool) -> Mapping[str, Any]:
+    async def form(self, server: ServerFacts, think: Think, chat: bool) -> Mapping[str, Any]:
         """Return the fields that ask for the step's form, if it has one. Raises `EngineError` or `ServerError`."""
         form = think.sampling.structured
         if form is None:
@@ -85,7 +87,7 @@ class Prompts:
             raise EngineError(f"{server.link.base_url} takes no form of the kind {form.kind!r}")
         return found.get(self._ways[key], {})
 
-    async def stripped(self, think: Think, server: Server, reading: Reading) -> Result:
+    async def stripped(self, think: Think, server: ServerFacts, reading: AnswerReading) -> Result:
         """Return the result without the ids of a stop that is not to be kept, as vLLM returns it."""
         result = reading.result(reading.finish or "stop")
         if not result.token_ids or result.finish != "stop" or think.sampling.keep_stop:
@@ -99,7 +101,7 @@ class Prompts:
         # The stop text shares a token with the text before it: the context goes on as text.
         return result.model_copy(update={"prompt_ids": (), "token_ids": ()})
 
-    async def prompt(self, server: Server, think: Think, chat: bool) -> str | list[int]:
+    async def prompt(self, server: ServerFacts, think: Think, chat: bool) -> str | list[int]:
         """Return the prompt as the server takes it."""
         whole = think.prompt if chat else think.parts
         parts = (*whole, Text(text=think.begin)) if think.begin and not chat else whole
@@ -111,7 +113,7 @@ class Prompts:
             raise EngineError(f"{what} takes no token ids: give the prompt as text, or use a vLLM server")
         return await self.prompt_ids(server, think)
 
-    async def prompt_ids(self, server: Server, think: Think) -> list[int]:
+    async def prompt_ids(self, server: ServerFacts, think: Think) -> list[int]:
         """Return the prompt as token ids."""
         ids: list[int] = []
         begin = (Text(text=think.begin),) if think.begin else ()
@@ -124,7 +126,7 @@ class Prompts:
             raise EngineError("the prompt has no tokens: give it some text")
         return ids
 
-    async def cut(self, server: Server, ids: tuple[int, ...], text: str) -> tuple[int, ...]:
+    async def cut(self, server: ServerFacts, ids: tuple[int, ...], text: str) -> tuple[int, ...]:
         """Return the ids of `text`, with which the text of `ids` begins: as many of the ids as lie within it, then the
         rest of it tokenised."""
         key = (server.model, ids, text)
@@ -155,7 +157,7 @@ class Prompts:
         self._cuts[key] = found
         return found
 
-    async def tokens(self, server: Server, text: str, opening: bool) -> tuple[int, ...]:
+    async def tokens(self, server: ServerFacts, text: str, opening: bool) -> tuple[int, ...]:
         """Return a text's token ids, and remember them."""
         key = (server.model, text, opening)
         ids = self._ids.get(key)
@@ -166,7 +168,7 @@ class Prompts:
             self._ids[key] = ids
         return ids
 
-    async def _tokenise(self, server: Server, text: str, opening: bool) -> tuple[int, ...]:
+    async def _tokenise(self, server: ServerFacts, text: str, opening: bool) -> tuple[int, ...]:
         if opening:  # what opens a prompt is for the server to say
             return tuple(await tokenise(server.link, server.model, text, True))
         async with self._lock:
@@ -180,7 +182,7 @@ class Prompts:
         nearby.compare(ours, theirs)
         return theirs
 
-    async def singles(self, server: Server, think: Think) -> list[int]:
+    async def singles(self, server: ServerFacts, think: Think) -> list[int]:
         """Return the ids of the stop texts that are one token: the server then stops on them at once, and cuts them as
         tokens, as an engine in this process does."""
         found: list[int] = []

@@ -8,25 +8,25 @@ from typing import Any
 
 from plait.core.interfaces import Progress
 from plait.core.ops import Think
-from plait.core.result import Drawn, Finish, Result, Token, Usage
+from plait.core.result import Finish, Result, Token, TokenDraws, Usage
 from plait.core.values import writable
 
-from .._shared.confidence import Trace, add_position
-from .._shared.function_calls import Calls
+from .._shared.confidence import ConfidenceTrace, add_position
+from .._shared.function_calls import CallAssembler
 from .._shared.stops import opening
-from .wire import Dialect, ServerError, stops_here
+from .wire import ServerDialect, ServerError, stops_here
 
 MOST_PROMPT = 1 << 32
 """Most tokens of a prompt: a server that says more is not believed."""
 
 
-class Reading:
+class AnswerReading:
     """The part of an answer that has come so far. A second stream of the same job goes on where the first broke off.
 
     An answer is cut at the step's `max_tokens`, whatever the server makes of that limit.
     """
 
-    def __init__(self, dialect: Dialect, think: Think, tells: bool = False, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, dialect: ServerDialect, think: Think, tells: bool = False, secrets: Sequence[str] = ()) -> None:
         """Begin. With `tells`, token ids are told with what is new. `secrets` are replaced by `***` in the text."""
         self._sampling = think.sampling
         self._keeps = think.sampling.keep_stop and not dialect.ids
@@ -46,12 +46,12 @@ class Reading:
         self._each: list[float] = []
         self._scored = 0
         self._tokens: list[Token] = []
-        self._trace = Trace.of(think.sampling)
+        self._trace = ConfidenceTrace.of(think.sampling)
         self._labels: dict[str, float] = {}
         self._usage: Usage | None = None
         self._before = Usage()
         """Of the streams before this one."""
-        self._calls: Calls | None = None
+        self._calls: CallAssembler | None = None
         """Calls of functions, if it made any."""
         self._aligned = True
         """The ids are those of the text."""
@@ -194,11 +194,11 @@ class Reading:
 
     def _called(self, calls: object) -> str:
         """Return the text of the calls that are complete now."""
-        made = self._calls = self._calls or Calls()
+        made = self._calls = self._calls or CallAssembler()
         text = made.feed(calls)
         return text + made.close() if self.finish is not None else text
 
-    def _look(self, trace: Trace, logprobs: object) -> None:
+    def _look(self, trace: ConfidenceTrace, logprobs: object) -> None:
         """Take the likeliest tokens' log-probabilities of the positions of one piece."""
         for position in likeliest(logprobs):
             if len(position) < 2:
@@ -290,7 +290,7 @@ class Reading:
             reasoning="".join(self._thoughts),
             labels=labels,
             tokens=self._told_tokens(),
-            drawn=Drawn(logprobs=tuple(min(0.0, each) for each in self._each))
+            drawn=TokenDraws(logprobs=tuple(min(0.0, each) for each in self._each))
             if whole and self._each and len(self._each) == len(self.ids)
             else None,
         )

@@ -25,11 +25,11 @@ from plait.core.result import Failure, Result, Usage
 from .._shared.codes import PROCESSOR
 from .._shared.streams import Stream, together
 from .hints import Kind, kind_of, said as told
-from .limiter import Gate, Pace, Verdict
+from .limiter import AnswerSpeed, Gate, Verdict
 from .options import HttpOptions
-from .probe import Server, by_arithmetic, unknown
+from .probe import ServerFacts, by_arithmetic, unknown
 from .prompts import Prompts
-from .reading import Reading
+from .reading import AnswerReading
 from .tools import Offers
 from .wire import ServerError, body
 
@@ -46,13 +46,13 @@ SLOW = 30.0
 
 
 @dataclass(slots=True, eq=False)
-class Live:
+class LiveJob:
     """A job on its way."""
 
     job: Job
     think: Think
     stream: Stream
-    reading: Reading | None = None
+    reading: AnswerReading | None = None
     task: asyncio.Task[None] | None = None
     why: Failure | None = None
     """Set when the worker itself gives the job up."""
@@ -72,7 +72,7 @@ class Live:
     spent: Usage = field(default_factory=Usage)
     """Of whole answers that broke off unseen before this one."""
 
-    def used(self, pace: Pace) -> Usage:
+    def used(self, pace: AnswerSpeed) -> Usage:
         """Return the usage of the job, with an estimate for answers that broke off unseen."""
         usage = self.reading.usage + self.spent if self.reading else self.spent
         if self.unseen is None:
@@ -80,7 +80,7 @@ class Live:
         seconds = asyncio.get_running_loop().time() - self.unseen
         return usage + Usage(completion=pace.estimate(seconds, self.think.sampling.max_tokens), uncounted=1)
 
-    def spend(self, pace: Pace) -> None:
+    def spend(self, pace: AnswerSpeed) -> None:
         """Keep the estimate for an answer that broke off unseen."""
         if self.unseen is not None:
             seen = self.reading.usage if self.reading else Usage()
@@ -93,11 +93,11 @@ class Sender:
     """Sends the jobs of one server as it was found."""
 
     def __init__(
-        self, options: HttpOptions, server: Server, gate: Gate, counts: dict[str, int], suspect: asyncio.Event
+        self, options: HttpOptions, server: ServerFacts, gate: Gate, counts: dict[str, int], suspect: asyncio.Event
     ) -> None:
         """`suspect` is set when a connection broke, so that the worker checks whether the server is still there."""
         self.server = server
-        self.pace = Pace()
+        self.pace = AnswerSpeed()
         self._suspect = suspect
         self._options, self._gate, self._counts = options, gate, counts
         self._prompts, self._offers = Prompts(), Offers()
@@ -109,7 +109,7 @@ class Sender:
         self._warned = False
         self._kind: Kind = kind_of(options.hints, server.owners)
 
-    async def send(self, live: Live) -> Result:
+    async def send(self, live: LiveJob) -> Result:
         """Do one job. Raises `ServerError` or `EngineError`."""
         server = self._serving(live.think)
         live.began = asyncio.get_running_loop().time()
@@ -148,7 +148,7 @@ class Sender:
                 f"--logits-processors {PROCESSOR}`, or leave the option `arithmetic` off"
             )
 
-    def _cannot_form(self, live: Live, trouble: ServerError) -> bool:
+    def _cannot_form(self, live: LiveJob, trouble: ServerError) -> bool:
         """Whether to ask again without the form, which the step can do without and the server may not be able to keep
         its model to. Says so in the error where the form is required."""
         form, reading = live.think.sampling.structured, live.reading
@@ -165,12 +165,12 @@ class Sender:
         live.think = live.think.model_copy(update={"sampling": sampling})
         return True
 
-    def partial(self, live: Live) -> Result:
+    def partial(self, live: LiveJob) -> Result:
         """Return the result of a cancelled job: what the server had sent before."""
         result = live.reading.result("cancelled") if live.reading else Result(value="", finish="cancelled")
         return result.model_copy(update={"usage": live.used(self.pace)})
 
-    def count(self, live: Live) -> None:
+    def count(self, live: LiveJob) -> None:
         """Add a job that has ended to the worker's counts."""
         usage = live.used(self.pace)
         self._counts["generated"] += usage.completion
@@ -184,7 +184,7 @@ class Sender:
             return None
         return len(await self._prompts.prompt_ids(server, think))
 
-    def _wait(self, live: Live, trouble: ServerError) -> float | None:
+    def _wait(self, live: LiveJob, trouble: ServerError) -> float | None:
         """Return the seconds until a request may be sent again; `None` if it may not. An error that outlives the
         worker's own tries is no longer retryable."""
         if not trouble.retryable:
@@ -211,12 +211,12 @@ class Sender:
         return max(asked, options.backoff * 2.0**live.tries) + random.uniform(0.0, options.backoff / 2)
 
     @staticmethod
-    def _left(live: Live) -> float | None:
+    def _left(live: LiveJob) -> float | None:
         """Return the seconds that the job's budget leaves, if it has a limit."""
         seconds = live.job.seconds
         return None if seconds is None else seconds - (asyncio.get_running_loop().time() - live.began)
 
-    def _serving(self, think: Think) -> Server:
+    def _serving(self, think: Think) -> ServerFacts:
         """Return the server with the model that the step asks for. Raises `EngineError`."""
         server = self.server
         if think.model is None or think.model == server.model:
@@ -225,7 +225,7 @@ class Sender:
             raise EngineError(unknown(server.link, think.model, server.models))
         return replace(server, model=think.model)
 
-    async def _offered(self, live: Live, server: Server, chat: bool) -> Result:
+    async def _offered(self, live: LiveJob, server: ServerFacts, chat: bool) -> Result:
         """Send one request, again with less when the server refuses the functions that it offers."""
         while True:
             offer = self._offers.fields(server.model, live.think, chat)
@@ -237,7 +237,7 @@ class Sender:
                     raise
 
     async def _once(
-        self, live: Live, server: Server, chat: bool, offer: Mapping[str, Any] = MappingProxyType({})
+        self, live: LiveJob, server: ServerFacts, chat: bool, offer: Mapping[str, Any] = MappingProxyType({})
     ) -> Result:
         """Send one request and read its answer."""
         live.unseen = None
@@ -294,9 +294,9 @@ class Sender:
 
     async def _read(
         self,
-        live: Live,
-        reading: Reading,
-        server: Server,
+        live: LiveJob,
+        reading: AnswerReading,
+        server: ServerFacts,
         dialect: Any,
         fields: dict[str, Any],
         headers: Mapping[str, str],
@@ -355,13 +355,13 @@ class Sender:
             self._suspect.set()  # the connection, not an answer: look whether the server is still there
 
     @staticmethod
-    def _unfinished(reading: Reading, base: str, seconds: float) -> ServerError:
+    def _unfinished(reading: AnswerReading, base: str, seconds: float) -> ServerError:
         if reading.chunks and reading.fresh:
             return ServerError(f"the answer of {base} held no text and no end (`choices`): is it OpenAI-compatible?")
         said = f"{base} broke an answer off after {reading.count} tokens: try again"
         return ServerError(said, retryable=True, costly=seconds >= QUICK)
 
-    async def _turn(self, live: Live) -> None:
+    async def _turn(self, live: LiveJob) -> None:
         """Wait until the server wants to be asked again."""
         while (closed := self._gate.closed_for) > 0:
             left = self._left(live)
@@ -371,7 +371,9 @@ class Sender:
                 )
             await asyncio.sleep(closed + random.uniform(0.0, self._options.backoff / 2))
 
-    async def _begin(self, live: Live, server: Server, chat: bool) -> tuple[str | list[int], int, Reading] | Result:
+    async def _begin(
+        self, live: LiveJob, server: ServerFacts, chat: bool
+    ) -> tuple[str | list[int], int, AnswerReading] | Result:
         """Return the prompt to send, how many of its tokens were generated before, and the reader of the answer; or the
         result, if the tokens from before end the answer already."""
         think, generated, reading = live.think, live.job.generated, live.reading
@@ -386,7 +388,7 @@ class Sender:
         by_ids = server.dialect.ids and not chat and think.sampling.structured is None
         dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
         tells = by_ids and not generated
-        reading = live.reading = Reading(dialect, think, tells=tells, secrets=server.link.secrets)
+        reading = live.reading = AnswerReading(dialect, think, tells=tells, secrets=server.link.secrets)
         if generated and by_ids:
             prompt = await self._prompts.prompt_ids(server, think)
             text = await self._prompts.text_after(server, think, prompt, generated)
@@ -402,7 +404,7 @@ class Sender:
         return await self._prompts.prompt(server, think, chat), 0, reading
 
     @staticmethod
-    def _tell(live: Live, reading: Reading, progress: Progress) -> None:
+    def _tell(live: LiveJob, reading: AnswerReading, progress: Progress) -> None:
         """Pass on the news: all text if the step streams, else now and then the confidence."""
         if live.think.stream:
             live.stream.push(progress)

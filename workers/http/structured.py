@@ -17,8 +17,8 @@ from plait.core.ops import Sampling, Structured, Text, Think
 
 from .._shared.structured import specified
 from .connection import Link
-from .reading import Reading
-from .wire import Dialect, ServerError, body
+from .reading import AnswerReading
+from .wire import ServerDialect, ServerError, body
 
 WORD = "zqx"
 """A word that no model says of itself."""
@@ -76,7 +76,7 @@ def _strict(schema: object) -> bool:
     return all(map(_strict, schema.values()))
 
 
-async def way(link: Link, dialect: Dialect, model: str, kind: str, chat: bool) -> str:
+async def way(link: Link, dialect: ServerDialect, model: str, kind: str, chat: bool) -> str:
     """Return the name of the way in which a server takes forms of a kind. Raises `EngineError` if there is none, and
     `ServerError` when the server cannot be asked."""
     known = await _fields(link, chat)
@@ -85,7 +85,7 @@ async def way(link: Link, dialect: Dialect, model: str, kind: str, chat: bool) -
             return name
     think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=8))
     for name, fields in ways(PROBES[kind]).items():
-        reading = Reading(dialect, think)
+        reading = AnswerReading(dialect, think)
         try:
             request = body(dialect, model, think, "a", chat, form=fields)
             stream = link.stream("chat/completions" if chat else dialect.endpoint, request)

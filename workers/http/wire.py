@@ -51,7 +51,7 @@ class ServerError(Exception):
 
 
 @dataclass(frozen=True)
-class Dialect:
+class ServerDialect:
     """Which fields a server takes, and which it heeds."""
 
     endpoint: Endpoint = "completions"
@@ -73,7 +73,7 @@ class Dialect:
 
 
 def body(
-    dialect: Dialect,
+    dialect: ServerDialect,
     model: str,
     think: Think,
     prompt: str | Sequence[int],
@@ -163,7 +163,7 @@ def _need(there: bool, option: str) -> None:
         raise EngineError(f"this server does not take the option {option!r}: do without it, or use a vLLM server")
 
 
-def _logprob_fields(dialect: Dialect, wanted: int, chat: bool) -> dict[str, Any]:
+def _logprob_fields(dialect: ServerDialect, wanted: int, chat: bool) -> dict[str, Any]:
     """Return the fields that ask for log-probabilities at the `wanted` likeliest tokens of each position."""
     if not wanted:
         return {}
@@ -175,7 +175,7 @@ def _logprob_fields(dialect: Dialect, wanted: int, chat: bool) -> dict[str, Any]
     return fields | ({"return_tokens_as_token_ids": True} if dialect.ids else {})
 
 
-def stops_here(dialect: Dialect, think: Think) -> bool:
+def stops_here(dialect: ServerDialect, think: Think) -> bool:
     """Whether we look for the stop texts ourselves: the output shall keep its stop text, and the server strips it
     without saying which it was."""
     return bool(think.sampling.stop) and think.sampling.keep_stop and not dialect.ids and not dialect.stop_reasons

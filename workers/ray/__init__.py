@@ -21,11 +21,11 @@ from plait.core.result import Failure, Result, as_failure
 
 from .._shared.cached_blocks import Mailbox
 from .._shared.resources import default_threads, local_model, usable_cores
-from .._shared.streams import Checkpoint, Stream
+from .._shared.streams import Stream, TokenBatch
 from . import cluster
-from .actor import EngineOutputs, Host, load
+from .actor import ActorHost, EngineOutputs, load
 from .quarantine import Quarantine
-from .token_pipe import Told
+from .token_pipe import TokenBuffer
 from .watch import SILENCE, answered, first_line, hangs, reply
 
 __all__ = ["Quarantine", "RayWorker", "pool"]
@@ -108,7 +108,7 @@ class RayWorker(Worker):
         self._ray: Any = None
         self._actor: Any = None
         self._streams: dict[int, Stream] = {}
-        self._told = Told(self._streams)
+        self._told = TokenBuffer(self._streams)
         self._outbox: list[Job] = []
         self._given_up: list[int] = []
         self._calls, self._called = 0, False
@@ -257,7 +257,7 @@ class RayWorker(Worker):
         room: dict[str, Any] = {}
         if self._placement is not None:
             room["scheduling_strategy"] = await self._in_group(ray, self._placement)
-        remote = ray.remote(Host).options(
+        remote = ray.remote(ActorHost).options(
             num_cpus=wanted.pop("CPU"),
             num_gpus=wanted.pop("GPU"),
             resources=wanted or None,
@@ -363,7 +363,7 @@ class RayWorker(Worker):
                 replies.popleft()
                 self._sent.clear()
                 for each in newest.result():
-                    if isinstance(each, Checkpoint):
+                    if isinstance(each, TokenBatch):
                         self._told.keep(each)
                     elif isinstance(each, CacheNews):
                         self._cache.put(each)

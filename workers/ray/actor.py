@@ -20,10 +20,10 @@ from plait.core.interfaces import CacheNews, Progress, Worker, cache_news
 from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
 
-from .._shared.streams import Checkpoint, together
+from .._shared.streams import TokenBatch, together
 from .token_pipe import IdsOut
 
-EngineOutputs = tuple[int, Progress | Result | Failure] | Checkpoint | CacheNews
+EngineOutputs = tuple[int, Progress | Result | Failure] | TokenBatch | CacheNews
 """An attempt and what is new of it, or the new ids of many, or news of the prefix cache."""
 
 FACTS = ("slots", "models", "cache_tokens", "block", "identity", "reports")
@@ -53,7 +53,7 @@ def load(spec: str, options: dict[str, Any]) -> Worker:
         raise WorkerError(f"the worker {spec!r} cannot be made: {type(error).__name__}: {error}") from error
 
 
-class Host:
+class ActorHost:
     """An actor that hosts a worker."""
 
     def __init__(self, spec: str, options: dict[str, Any]) -> None:
@@ -198,14 +198,14 @@ class Host:
 
     def _progress(self, place: int) -> Progress | Result | Failure | None:
         news = self._news[place]
-        return None if isinstance(news, Checkpoint | CacheNews) else news[1]
+        return None if isinstance(news, TokenBatch | CacheNews) else news[1]
 
     async def _follow_cache(self, news: AsyncIterator[CacheNews]) -> None:
         async for each in news:
             self._news.append(each)
             self._send_in(CACHE_SECONDS)
 
-    def _way_out(self, path: str | None) -> Callable[[Checkpoint], None]:
+    def _way_out(self, path: str | None) -> Callable[[TokenBatch], None]:
         """Return the function that the worker's thread calls with checkpoints."""
         if path is not None:
             with contextlib.suppress(OSError):  # the pipe is on another machine
@@ -213,13 +213,13 @@ class Host:
                 return self._out.write
         loop = asyncio.get_running_loop()
 
-        def post(checkpoint: Checkpoint) -> None:
+        def post(checkpoint: TokenBatch) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._account, checkpoint)
 
         return post
 
-    def _account(self, checkpoint: Checkpoint) -> None:
+    def _account(self, checkpoint: TokenBatch) -> None:
         """Send a checkpoint at once: everything that waits here is lost with the actor."""
         self._news.append(checkpoint)
         self._send_in(0.0)

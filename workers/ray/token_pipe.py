@@ -17,7 +17,7 @@ from pathlib import Path
 
 from plait.core.interfaces import Progress
 
-from .._shared.streams import Checkpoint, Stream
+from .._shared.streams import Stream, TokenBatch
 
 TELL_SECONDS = 0.25
 """Seconds that ids are kept here before the scheduler hears of them; it hears at once if the actor dies. It needs them
@@ -35,7 +35,7 @@ class IdsOut:
         self._file = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         self._unsent = bytearray()
 
-    def write(self, checkpoint: Checkpoint) -> None:
+    def write(self, checkpoint: TokenBatch) -> None:
         """Write a checkpoint, or as much as the pipe has room for; what is left goes before the next one. That is
         never more than the output of the jobs in flight: a reader that stands still sends no others."""
         attempts, counts, ids = checkpoint
@@ -77,7 +77,7 @@ class IdsIn:
         """Return the file descriptor."""
         return self._file
 
-    def read(self) -> Iterator[Checkpoint]:
+    def read(self) -> Iterator[TokenBatch]:
         """Yield the checkpoints that have been written, whole ones only."""
         try:
             while piece := os.read(self._file, 1 << 16):
@@ -91,7 +91,7 @@ class IdsIn:
             if len(self._unread) < HEAD.size + sum(array(kind).itemsize * length for kind, length in shape):
                 return
             del self._unread[: HEAD.size]
-            yield Checkpoint(*(self._array(kind, length) for kind, length in shape))
+            yield TokenBatch(*(self._array(kind, length) for kind, length in shape))
 
     def _array(self, kind: str, length: int) -> array[int]:
         values: array[int] = array(kind)
@@ -110,7 +110,7 @@ class IdsIn:
         self.unlink()
 
 
-class Told:
+class TokenBuffer:
     """Token ids of running jobs that an actor has told and the scheduler has not heard of yet."""
 
     def __init__(self, streams: Mapping[int, Stream]) -> None:
@@ -143,7 +143,7 @@ class Told:
         if self._pipe.ended:
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
 
-    def keep(self, checkpoint: Checkpoint) -> None:
+    def keep(self, checkpoint: TokenBatch) -> None:
         """Keep the ids of a checkpoint; tell the scheduler of them now and then."""
         for attempt, ids in checkpoint.parts():
             if attempt in self._streams:

@@ -23,14 +23,14 @@ from plait.core.flow import ask_a_person
 from plait.core.interfaces import Progress, Tell, Worker
 from plait.core.ops import Call, Kind
 from plait.core.result import NOTHING, Failure, Result, as_failure, frames_of
-from plait.core.tools.context import Context, Question
+from plait.core.tools.context import Question, ToolContext
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
 from .jsonable import NotJson, to_json
 from .loading import AnyTool, load_tools
 from .mcp import McpServer
 from .retrieve import searcher
-from .threads import Threads
+from .threads import ThreadPool
 
 __all__ = ["Tools", "load_tools"]
 
@@ -87,7 +87,7 @@ class Tools(Worker):
         """Tools that planners are not told of."""
         self._servers = [each if isinstance(each, McpServer) else McpServer(each) for each in mcp]
         self._running: dict[int, _Running] = {}
-        self._threads = Threads(f"plait-{name}")
+        self._threads = ThreadPool(f"plait-{name}")
         self._closed = asyncio.Event()
 
     def add(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> None:
@@ -387,7 +387,7 @@ class _Running:
             self.task.cancel()
 
 
-class _Context(Context):
+class _Context(ToolContext):
     """The context of one call. While its tool waits for a person, the clock of its timeout stands still."""
 
     def __init__(self, job: Job, running: _Running, on_ask: Callable[[Question], Awaitable[JsonValue]] | None) -> None:

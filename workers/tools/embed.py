@@ -16,7 +16,7 @@ from typing import Any
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
 
-from ..http import Limits, Link, ServerError
+from ..http import AnswerLimits, Link, ServerError
 
 __all__ = ["embedder"]
 
@@ -52,7 +52,7 @@ def embedder(
             Args:
                 texts: what to embed.
             """
-            return await _ask(Link(address, key_variable, 1, Limits(whole=timeout)), model, texts, batch)
+            return await _ask(Link(address, key_variable, 1, AnswerLimits(whole=timeout)), model, texts, batch)
 
         return tool(name=name, timeout=timeout)(ask)
     pooled = _Pooled(model)

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from plait.core.errors import ToolError
 from plait.core.tools import schemas
-from plait.core.tools.context import Context
+from plait.core.tools.context import ToolContext
 from plait.core.tools.more import MORE_TOOLS, SHOWN
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
@@ -131,7 +131,7 @@ def searcher(known: Callable[[str], Mapping[str, AnyTool]]) -> Tool[..., Any]:
     catalogs: dict[tuple[int, ...], Catalog] = {}
     turn = asyncio.Lock()
 
-    async def search(query: str, ctx: Context, k: int = SHOWN, without: list[str] | None = None) -> JsonValue:
+    async def search(query: str, ctx: ToolContext, k: int = SHOWN, without: list[str] | None = None) -> JsonValue:
         """Find tools by what they shall do.
 
         Args:
@@ -157,7 +157,7 @@ def searcher(known: Callable[[str], Mapping[str, AnyTool]]) -> Tool[..., Any]:
     return tool(name=MORE_TOOLS)(search)
 
 
-async def _vector(catalog: Catalog, query: str, embed: AnyTool | None, ctx: Context) -> list[float] | None:
+async def _vector(catalog: Catalog, query: str, embed: AnyTool | None, ctx: ToolContext) -> list[float] | None:
     """Return a query's vector, of length 1, and see to it that the tools have theirs; nothing without a tool for it."""
     if embed is None or not catalog.specs:
         return None
@@ -172,7 +172,7 @@ async def _vector(catalog: Catalog, query: str, embed: AnyTool | None, ctx: Cont
     return cast("list[float]", np.asarray(unit).tolist())
 
 
-async def _embedded(embed: AnyTool, texts: Sequence[str], ctx: Context) -> list[list[float]]:
+async def _embedded(embed: AnyTool, texts: Sequence[str], ctx: ToolContext) -> list[list[float]]:
     given: dict[str, object] = embed.bind({"texts": list(texts)})
     if embed.context is not None:
         given[embed.context] = ctx

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from plait.core.errors import ConfigError, EngineError, ToolError
 from plait.core.tools.tool import Tool, tool
 
-from ..http import Limits, Link, ServerError
+from ..http import AnswerLimits, Link, ServerError
 
 __all__ = ["reward_model"]
 
@@ -116,7 +116,7 @@ def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | Non
         if endpoint == "pooling":
             # The model's own activation may be a sigmoid, a softmax or none: the numbers are asked for without it.
             fields |= {"use_activation": False}
-        link = Link(address, key_variable, 1, Limits(whole=seconds))
+        link = Link(address, key_variable, 1, AnswerLimits(whole=seconds))
         try:
             said = await link.post(f"/{endpoint}", fields)
         except ServerError as trouble:

@@ -17,7 +17,7 @@ IDLE_SECONDS = 10.0
 Inbox = SimpleQueue[Callable[[], None] | None]
 
 
-class Threads:
+class ThreadPool:
     """Runs functions on threads that are used again while they last. `submit` is called from one thread only."""
 
     def __init__(self, name: str) -> None:

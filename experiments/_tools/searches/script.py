@@ -20,7 +20,7 @@ from plait.core.interfaces import Planner
 from plait.core.ops import Text, Think
 from plait.core.prompt import Prompt
 from plait.core.result import Result, Usage
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects.countdown import DIALECT, Countdown as CountdownDialect
 from plait.tasks._countdown_states import moves, remaining, solvable
@@ -53,7 +53,7 @@ class Noisy(Scorer):
     auroc: float = 0.9
     seed: int = 0
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the noisy score of a state; exact (0 or 1) at AUROC 1."""
         task = cast("Countdown", ctx.brief.task)
         return self.of(task, node.key, task.value(node.text) > 0.5)

@@ -10,7 +10,7 @@ from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin
 from plait.core.request import Request
-from plait.core.search import Node
+from plait.core.search import SearchNode
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.grow import Growth
 from plait.runtime.simulation.latency import Host, Outcome as Sayer
@@ -65,7 +65,7 @@ class _Growth(Growth):
         self._measured = (0.0, 0)
         self.kv = 0.0
 
-    def done(self, node: Node) -> None:
+    def done(self, node: SearchNode) -> None:
         super().done(node)
         at, resident = self._measured
         now = self._now()
@@ -73,10 +73,10 @@ class _Growth(Growth):
         self._measured = (now, self.tree.resident())
 
 
-class _Apart(dict[str, Node]):
+class _Apart(dict[str, SearchNode]):
     """Finds no state again."""
 
-    def get(self, key: str, default: Node | None = None) -> Node | None:  # type: ignore[override]
+    def get(self, key: str, default: SearchNode | None = None) -> SearchNode | None:  # type: ignore[override]
         return None
 
 

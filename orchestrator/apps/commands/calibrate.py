@@ -18,7 +18,7 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import default_folder, entries
 from ...runtime.journal.names import refuse_names
-from ...runtime.simulation.calibrate import Clock, Recorded, Session, fit, recorded
+from ...runtime.simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
 from ...runtime.simulation.profile import Profile, profile_file
 from ...runtime.simulation.workload import Spread, WorkloadReport, simulate_workload
 from ..common.options import Common, Json, common_options
@@ -66,8 +66,8 @@ def calibrate(
             _show(profile, path, checks, output)
 
 
-def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tuple[list[Recorded], list[float]]:
-    attempts: list[Recorded] = []
+def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tuple[list[RecordedAttempt], list[float]]:
+    attempts: list[RecordedAttempt] = []
     aborts: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         paths = list(files or ())
@@ -89,9 +89,9 @@ def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tu
     return attempts, aborts
 
 
-def _of(number: int, attempt: Recorded) -> Recorded:
-    said = {name: getattr(attempt, name) for name in Recorded.__slots__}
-    return Recorded(**{**said, "worker": f"{number}:{attempt.worker}"})
+def _of(number: int, attempt: RecordedAttempt) -> RecordedAttempt:
+    said = {name: getattr(attempt, name) for name in RecordedAttempt.__slots__}
+    return RecordedAttempt(**{**said, "worker": f"{number}:{attempt.worker}"})
 
 
 async def probe(config: Config, journal: Path) -> None:
@@ -115,7 +115,7 @@ def compared(
 ) -> dict[str, Any]:
     """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare. `clock`: the
     profile's time by the journal's, where they differ."""
-    session = Session.read(path, runs) if clock is None else Session.read(path, runs, clock)
+    session = RecordedSession.read(path, runs) if clock is None else RecordedSession.read(path, runs, clock)
     report = _again(session, profile)
     measured = Spread.of(session.latencies)
     return {
@@ -129,7 +129,7 @@ def compared(
     }
 
 
-def _again(session: Session, profile: Profile) -> WorkloadReport:
+def _again(session: RecordedSession, profile: Profile) -> WorkloadReport:
     hosts = [profile.host(name, slots) for name, slots in sorted(session.slots.items())]
 
     def outcome(job: Job, rng: Any) -> Result | Failure:

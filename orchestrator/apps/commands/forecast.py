@@ -22,7 +22,7 @@ from ...runtime.journal.journal import Journal
 from ...runtime.journal.location import Database, Location
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
-from ...runtime.simulation.calibrate import Recorded, fit, recorded
+from ...runtime.simulation.calibrate import RecordedAttempt, fit, recorded
 from ...runtime.simulation.profile import Profile, load, profile_file
 from ...runtime.simulation.simulator import SimReport, simulate
 
@@ -43,7 +43,7 @@ class Past:
     """The newest recorded runs of a planner."""
 
     runs: list[Lengths] = field(default_factory=list[Lengths])
-    attempts: list[Recorded] = field(default_factory=list[Recorded])
+    attempts: list[RecordedAttempt] = field(default_factory=list[RecordedAttempt])
     aborts: list[float] = field(default_factory=list[float])
 
     def lengths(self) -> Lengths:

@@ -15,7 +15,7 @@ from ...core.errors import UsageError
 from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.request import Request
-from ...runtime.simulation.latency import Fault, Host, LatencyModel, Throttle
+from ...runtime.simulation.latency import Host, LatencyModel, Throttle, WorkerFault
 from ...runtime.simulation.profile import Profile, load, profile_file
 from ...runtime.simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from ...runtime.simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
@@ -207,9 +207,9 @@ def _times(
     return at_rate(runs, rate, burstiness=burstiness, seed=seed)
 
 
-def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> list[Fault | Throttle]:
-    strikes: list[Fault | Throttle] = [] if slow is None else [Throttle(0.0, cluster[-1].name, slow)]
-    return strikes if die is None else [*strikes, Fault(die, cluster[0].name)]
+def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> list[WorkerFault | Throttle]:
+    strikes: list[WorkerFault | Throttle] = [] if slow is None else [Throttle(0.0, cluster[-1].name, slow)]
+    return strikes if die is None else [*strikes, WorkerFault(die, cluster[0].name)]
 
 
 def _together(variant: str) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.simulation.profile import Profile, load, profile_file
-from ...runtime.simulation.tuning import KEPT, Candidate, Tried, figure, grid, halve, interval, plain
+from ...runtime.simulation.tuning import KEPT, Configuration, Trial, figure, grid, halve, interval, plain
 from ...runtime.simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 from ..common.options import Common, Json, Merge, Planner, Task, Tokens, common_options
 from ..common.output import Output, opened
@@ -125,7 +125,7 @@ class _Simulated:
         self._known, self._briefs, self._runs, self._rate = known, briefs, runs, rate
         self.within, self._cache = within, cache
 
-    def play(self, candidate: Candidate, seed: int, runs: int = 0) -> WorkloadReport:
+    def play(self, candidate: Configuration, seed: int, runs: int = 0) -> WorkloadReport:
         """Simulate one configuration with one seed."""
         known, brief = self._known, self._briefs[candidate.width]
         policies = tuple(Plugin.of(each) for each in candidate.policy.split("+"))
@@ -149,7 +149,7 @@ async def _measured(
     config: Config,
     text: str,
     options: dict[str, Any],
-    candidate: Candidate,
+    candidate: Configuration,
     told: WorkloadReport,
     runs: int,
     rate: float | None,
@@ -197,7 +197,7 @@ async def _measured(
 
 
 def _show(
-    tried: Sequence[Tried],
+    tried: Sequence[Trial],
     known: Profile,
     goal: str,
     within: float | None,

@@ -2,7 +2,7 @@
 weights that drew it, and takes new weights while requests are under way.
 
 For new weights every request is stopped, keeps the token ids that it has, and goes on from them with the new weights;
-whoever waits for it notices nothing but the time (`Drawn.policies` says where the change was).
+whoever waits for it notices nothing but the time (`TokenDraws.policies` says where the change was).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import Progress, Worker
 from ...core.ops import Think
-from ...core.result import Drawn, Failure, Result, Usage
+from ...core.result import Failure, Result, TokenDraws, Usage
 from ...runtime.driver.worker_proxy import WorkerProxy
 
 __all__ = ["Sampler"]
@@ -148,7 +148,7 @@ def _merged(result: Result, live: _Live) -> Result:
     told: a record without them is refused, and one with wrong ones would not be."""
     count = len(result.token_ids)
     whole = not live.known and len(live.logprobs) >= count
-    drawn = Drawn(
+    drawn = TokenDraws(
         logprobs=live.logprobs[:count] if whole else (),
         end=result.drawn.end if result.drawn is not None else None,
         policies=tuple(live.policies),

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ...core.errors import ConfigError, UsageError
-from ...core.interfaces import Plugins as PluginsLike
+from ...core.interfaces import PluginRegistry as PluginsLike
 from ...runtime.journal.directory import RunEntry, entries, find
 from ...runtime.journal.location import Location
 from ...runtime.journal.sessions import place

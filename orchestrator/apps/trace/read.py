@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Event, Finish
-from ...core.interfaces import Plugins
+from ...core.interfaces import PluginRegistry
 from ...machine import Machine
 from ...runtime.journal.journal import Journal
 from ...runtime.journal.location import Location
@@ -41,7 +41,7 @@ def runs_in(path: Location | str) -> list[str]:
     return list(runs)
 
 
-def read_trace(path: Location | str, plugins: Plugins, run: str | None = None) -> Trace:
+def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = None) -> Trace:
     """Return the trace of a run (the last one that was submitted, if `run` is not given).
 
     Raises `ConfigError` for a file that cannot be read and for a run that is not in it.

@@ -1,6 +1,6 @@
 """The context of a tool's call, and the question that a tool may put to a person.
 
-A function with a parameter annotated `Context` is given one; the parameter is no part of the tool's schema.
+A function with a parameter annotated `ToolContext` is given one; the parameter is no part of the tool's schema.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Question(Frozen):
                 )
 
 
-class Context:
+class ToolContext:
     """The call that a tool serves.
 
     Attributes:

@@ -29,7 +29,7 @@ from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
 from ..errors import ToolError, ToolSchemaError
 from ..messages import did_you_mean, explain, first_line, first_of_each, json_path
 from ..values import Frozen
-from .context import Context
+from .context import ToolContext
 from .docstring import Docstring
 
 P = ParamSpec("P")
@@ -99,7 +99,7 @@ class Tool(Generic[P, R]):
         """Seconds that a call may take, or `None`."""
         self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
         self._names, self._model, self.context = _arguments(fn, self.name, doc.arguments)
-        """`context` is the name of the parameter that is given a `Context`, if there is one."""
+        """`context` is the name of the parameter that is given a `ToolContext`, if there is one."""
         self.parameters = _json_schema(self._model, self.name)
         """JSON schema of the arguments, an object."""
         functools.update_wrapper(self, fn)
@@ -185,7 +185,7 @@ def tool(
 
     The schema comes from the annotations (a parameter without one takes any JSON) and the docstring: its text is the
     description, its Google-style `Args:` describe the parameters unless `Annotated[…, Field(description=…)]` does. A
-    parameter annotated `Context` is given what the tool may know of its call, and is no part of the schema.
+    parameter annotated `ToolContext` is given what the tool may know of its call, and is no part of the schema.
 
     Args:
         fn: the function.
@@ -251,7 +251,7 @@ def _arguments(
     fn: Callable[..., object], name: str, described: Mapping[str, str]
 ) -> tuple[dict[str, str], type[BaseModel], str | None]:
     """Return the parameters' names by field of the model that checks them, the model, and the name of the parameter
-    that is given a `Context`.
+    that is given a `ToolContext`.
 
     The fields have names of our own with the parameters' as aliases, since not every parameter's name (`_x`, `copy`,
     `model_config`) can be a pydantic field's.
@@ -267,7 +267,7 @@ def _arguments(
     for index, parameter in enumerate(parameters.values()):
         _check_parameter(parameter, index, name)
         hint: object = hints.get(parameter.name, object)
-        if hint is Context:
+        if hint is ToolContext:
             context = parameter.name
             continue
         options: dict[str, object] = {"alias": parameter.name}

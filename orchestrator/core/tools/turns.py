@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from ..chat import call_id, split_reasoning, spoken
 from .calls import CLOSE, OPEN, calls_in, loads
 
-__all__ = ["Dialect", "HasParameters", "Wanted", "ends_a_call", "unread", "wanted"]
+__all__ = ["CallRequest", "Dialect", "HasParameters", "ends_a_call", "unread", "wanted"]
 
 Dialect = Literal["native", "action"]
 _ACTION = re.compile(
@@ -38,7 +38,7 @@ class HasParameters(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CallRequest:
     """A call that a turn asks for."""
 
     id: str
@@ -59,16 +59,16 @@ class Wanted:
         return self.id
 
 
-def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[Wanted]:
+def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
     """Return the calls of a turn, in the order in which they stand. `first` is the number of the first one. Those that
     cannot be read have no id."""
     if dialect == "action":
         return _actions(split_reasoning(text)[1], first, tools)
-    found: list[Wanted] = []
+    found: list[CallRequest] = []
     for call in spoken(text, first).tool_calls:
         arguments = loads(call.function.arguments)
-        found.append(Wanted(call.id, call.function.name, arguments if isinstance(arguments, dict) else {}))
-    return [*found, *(Wanted("", "", {}, wrong) for wrong in unread(text))]
+        found.append(CallRequest(call.id, call.function.name, arguments if isinstance(arguments, dict) else {}))
+    return [*found, *(CallRequest("", "", {}, wrong) for wrong in unread(text))]
 
 
 def unread(text: str) -> list[str]:
@@ -98,20 +98,20 @@ def ends_a_call(text: str, delta: str, dialect: Dialect) -> bool:
 # -- lines `Action: …` -------------------------------------------------------------------------------------------------
 
 
-def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[Wanted]:
+def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
     """Return the calls in lines `Action: name(a=1)`, `Action: name[text]` or `Action: name` with a line
     `Action Input: {…}` after it. Only lines that are whole count."""
-    found: list[Wanted] = []
+    found: list[CallRequest] = []
     for line in _ACTION.finditer(text):
         what = line["what"].strip().strip("*`").strip()
         read = _CALL.fullmatch(what)
         if read is None:
-            found.append(Wanted("", "", {}, f"the action {_short(what)} cannot be read"))
+            found.append(CallRequest("", "", {}, f"the action {_short(what)} cannot be read"))
             continue
         rest = read["rest"].strip().removesuffix(".").rstrip()
         inside = rest[1:-1] if rest[:1] + rest[-1:] in _BRACKETS and len(rest) > 1 else None
         if rest and inside is None:
-            found.append(Wanted("", "", {}, f"the action {_short(what)} cannot be read"))
+            found.append(CallRequest("", "", {}, f"the action {_short(what)} cannot be read"))
             continue
         if inside is None:
             given = _INPUT.match(text, line.end())
@@ -120,10 +120,12 @@ def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[Want
             inside = given["input"]
         arguments = _arguments(read["name"], inside.strip(), tools)
         if arguments is None:
-            found.append(Wanted("", read["name"], {}, f"the arguments of the action {_short(what)} cannot be read"))
+            found.append(
+                CallRequest("", read["name"], {}, f"the arguments of the action {_short(what)} cannot be read")
+            )
             continue
         number = first + sum(bool(each.id) for each in found)
-        found.append(Wanted(call_id(number), read["name"], arguments))
+        found.append(CallRequest(call_id(number), read["name"], arguments))
     return found
 
 

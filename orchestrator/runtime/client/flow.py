@@ -13,33 +13,33 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import PrivateAttr
 
-from ...core.awaited import Awaited, Group, Made, Place
+from ...core.awaited import Awaited, FlowPlace, Group, StepHandle
 from ...core.events import Event
 from ...core.flow import Answerable, Context, Flow
-from ..driver.flows import Running
+from ..driver.flows import RunningFlow
 from .answer import Answer
 from .handle import Handle
 
-__all__ = ["LiveContext", "LiveFlow", "Program"]
+__all__ = ["LiveContext", "LiveFlow", "ProgramFlow"]
 
 T = TypeVar("T")
 
 
-class Program(Flow):
+class ProgramFlow(Flow):
     """The planner of a run that a program drives; it waits for the program's end."""
 
     gone: ClassVar[str] = "the program that drove this run (`orchestrator.flow`) has ended: run it again"
-    _started: asyncio.Future[Running] = PrivateAttr()
+    _started: asyncio.Future[RunningFlow] = PrivateAttr()
     _end: Awaited[Answerable] = PrivateAttr()
 
-    def begun(self) -> asyncio.Future[Running]:
+    def begun(self) -> asyncio.Future[RunningFlow]:
         """Return the future of what runs it."""
         self._started = asyncio.get_running_loop().create_future()
         return self._started
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Wait for the program's end."""
-        running = cast("Running", ctx.host)
+        running = cast("RunningFlow", ctx.host)
         running.patient = True
         self._end = Awaited(running)
         self._started.set_result(running)
@@ -53,9 +53,9 @@ class Program(Flow):
 class _Part:
     """A coroutine of a program, as names and steps belong to it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: FlowPlace) -> None:
         self.place = place
-        self.made: list[Made[object]] = []
+        self.made: list[StepHandle[object]] = []
 
 
 _PART: contextvars.ContextVar[_Part | None] = contextvars.ContextVar("plait-flow-part", default=None)
@@ -82,23 +82,23 @@ class _Task(Awaited[Any]):
 class _LiveHost:
     """Runs a program's steps: what it makes goes out when the program next lets the event loop run."""
 
-    def __init__(self, running: Running, post: Callable[[Event], None], now: Callable[[], float]) -> None:
+    def __init__(self, running: RunningFlow, post: Callable[[Event], None], now: Callable[[], float]) -> None:
         self._running, self._post, self._now = running, post, now
         self._began = now()
         self._due = False
 
-    def place(self) -> Place:
+    def place(self) -> FlowPlace:
         part = _PART.get()
         return part.place if part is not None else self._running.place()
 
-    def made(self, handle: Made[object], group: Group | None) -> None:
+    def made(self, handle: StepHandle[object], group: Group | None) -> None:
         part = _PART.get()
         self._running.made(handle, group, self.place())
         if part is not None:
             part.made.append(handle)
         self._later()
 
-    def give_up(self, handle: Made[object], reason: str) -> None:
+    def give_up(self, handle: StepHandle[object], reason: str) -> None:
         self._running.give_up(handle, reason)
         self._later()
 
@@ -152,9 +152,9 @@ class LiveContext(Context):
 class LiveFlow:
     """`async with` of a program's run. Leaving it ends the run; an exception gives it up."""
 
-    def __init__(self, submit: Callable[[Program], Coroutine[Any, Any, Handle]]) -> None:
+    def __init__(self, submit: Callable[[ProgramFlow], Coroutine[Any, Any, Handle]]) -> None:
         self._submit = submit
-        self._program = Program()
+        self._program = ProgramFlow()
 
     async def __aenter__(self) -> LiveContext:
         started = self._program.begun()
@@ -165,7 +165,7 @@ class LiveFlow:
             (await ended).unwrap()
         ended.cancel()
         self._host = _LiveHost(started.result(), self._handle.post, self._handle.now)
-        self._context = LiveContext(self._host, started.result().brief, Program.__name__)
+        self._context = LiveContext(self._host, started.result().brief, ProgramFlow.__name__)
         self._context.run = self._handle.run
         return self._context
 

@@ -27,7 +27,7 @@ from ..driver.collector import uncollected
 from ..driver.driver import LARGE, Driver
 from ..runlog import RunDelta, RunLog, RunRecord, step_record, step_records
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews, typed
-from .questions import Asker
+from .questions import QuestionQueue
 from .report import report
 
 __all__ = ["Handle", "Questions", "read_answer"]
@@ -53,7 +53,7 @@ class Handle:
         task: Task,
         watch: bool | Collection[Mode],
         *,
-        asker: Asker,
+        asker: QuestionQueue,
         future: asyncio.Future[tuple[Finish, Run | None]] | None = None,
         nodes: Sequence[Node] = (),
         began: float | None = None,

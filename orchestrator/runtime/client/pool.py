@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from ...core.errors import PlaitError, RunTaken
 from ..journal.location import Database
-from ..journal.members import Member, Order, acquire, release
+from ..journal.members import ProcessMember, RunOrder, acquire, release
 from .config import Config
 from .handle import Handle
 
@@ -40,12 +40,12 @@ class Pool:
     ) -> None:
         self._database, self._config, self._runs, self._reopen = database, config, runs, reopen
         self._taken = taken
-        self._member: Member | None = None
+        self._member: ProcessMember | None = None
         self._orphans: asyncio.Queue[str] = asyncio.Queue()
         self._known: set[str] = set()
         """Orphans that are being taken over, or that cannot be."""
         self._work: asyncio.Task[None] | None = None
-        self._hears: Callable[[Order], None] = self._obey
+        self._hears: Callable[[RunOrder], None] = self._obey
         self._finds: Callable[[list[str]], None] = self._found
 
     async def open(self) -> None:
@@ -76,7 +76,7 @@ class Pool:
                 member.on_orphans.remove(self._finds)
             await asyncio.to_thread(release, member)
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: RunOrder) -> None:
         handle = self._runs.get(order.run)
         if handle is None:
             return

@@ -27,7 +27,7 @@ _MILLION = 1_000_000
 _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
 
 
-class Priced(WorkerProxy):
+class PricingWorker(WorkerProxy):
     """A model worker whose results say what they cost. Everything else is the worker's own."""
 
     def __init__(self, worker: Worker, config: Config) -> None:
@@ -53,7 +53,7 @@ class Priced(WorkerProxy):
 
 def priced(workers: Sequence[Worker], config: Config) -> list[Worker]:
     """Return workers of which the results say what they cost, where there may be a price."""
-    return [Priced(each, config) if config.prices or _hosted(each, config) else each for each in workers]
+    return [PricingWorker(each, config) if config.prices or _hosted(each, config) else each for each in workers]
 
 
 def table(config: Config, workers: Sequence[Worker]) -> dict[str, Price]:

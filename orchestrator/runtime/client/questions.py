@@ -46,7 +46,7 @@ class _Open:
     )
 
 
-class Asker:
+class QuestionQueue:
     """Puts the questions of all runs under way."""
 
     def __init__(self, on_ask: OnAsk | Literal["later"] | None = None) -> None:

@@ -115,7 +115,7 @@ class ResultCache:
         return counted
 
 
-class Cached(WorkerProxy):
+class CachingWorker(WorkerProxy):
     """A model worker whose results are kept and used again. Everything else is the worker's own.
 
     What a worker calls its `tenant` (`http`: a digest of its key) counts as part of the model, so that results of one

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ...core.errors import PlannerError, UsageError
 from ...core.interfaces import MOST_STEPS, Brief, CacheNews, Planner, Progress
 from ...core.plan import Plan, Step
-from ...core.result import NO_USAGE, NOTHING, Drawn, Failure, Finish, Result, Signals, Token, Usage
+from ...core.result import NO_USAGE, NOTHING, Failure, Finish, Result, Signals, Token, TokenDraws, Usage
 from ...core.values import json_value, writable
 
 _FINISHES = get_args(Finish)
@@ -118,9 +118,9 @@ def _wrong_labels(item: Result) -> str:
         if not known or type(logprob) not in (int, float) or math.isnan(cast("float", logprob)):
             return f"the label {reprlib.repr(label)} with {reprlib.repr(logprob)}, which is no log-probability"
     try:
-        if drawn is not None and not isinstance(drawn, Drawn):
+        if drawn is not None and not isinstance(drawn, TokenDraws):
             raise TypeError
-        Drawn.model_validate({} if drawn is None else drawn.__dict__)
+        TokenDraws.model_validate({} if drawn is None else drawn.__dict__)
     except (ValidationError, TypeError):
         return "a `drawn` that says nothing of how tokens were drawn"
     return ""

@@ -54,7 +54,7 @@ from .collector import Collector, uncollected
 from .elastic import Elastic
 from .expander import Expander
 from .hints import Hinter
-from .jobs import Jobs
+from .jobs import JobTable
 from .watchers import Watcher, Watchers
 
 log = logging.getLogger("plait.driver")
@@ -108,7 +108,7 @@ class Driver:
         self._aloud: set[str] = set()
         """Runs of which every model call streams."""
         self._loop = asyncio.get_running_loop()
-        self.jobs = Jobs(workers, self._hear, self.now)
+        self.jobs = JobTable(workers, self._hear, self.now)
         self._collector = Collector(self._loop, collector)
         self.admission = Admission()
         """Bounds the runs that wait, where it is given a bound."""

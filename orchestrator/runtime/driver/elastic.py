@@ -76,7 +76,7 @@ class Scaler:
         return [number for at, number in self._wanted if at > now - span] or [self._wanted[-1][1]]
 
 
-class Host(Protocol):
+class ElasticDriver(Protocol):
     """The part of a driver that is needed here."""
 
     machine: Machine
@@ -100,7 +100,7 @@ class Elastic:
     A worker has to bear being started again after `close`.
     """
 
-    def __init__(self, driver: Host, pool: Sequence[Worker], bounds: Bounds) -> None:
+    def __init__(self, driver: ElasticDriver, pool: Sequence[Worker], bounds: Bounds) -> None:
         self._driver, self._pool, self._bounds = driver, list(pool), bounds
         self._scaler = Scaler(bounds)
         self._going: dict[str, float] = {}

@@ -19,7 +19,7 @@ from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
 from . import checked, forms
-from .flows import End, Heard, Running, again
+from .flows import End, FlowRecord, RunningFlow, again
 
 ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
 """States of steps that have ended."""
@@ -70,7 +70,7 @@ class Expander:
     def __init__(self, revise: Callable[[Plan, Brief], Plan] | None = None) -> None:
         self._revise = revise or _as_it_is
         self._runs: dict[str, _Open] = {}
-        self.flows: dict[str, Running] = {}
+        self.flows: dict[str, RunningFlow] = {}
         """By the id of the step that stands for it."""
 
     def adopt(self, run: str, planner: Planner, brief: Brief) -> None:
@@ -120,7 +120,7 @@ class Expander:
         opened = self._runs.get(run)
         return opened is not None and (isinstance(opened.planner, Flow) or flow_within(step, opened.brief) is not None)
 
-    def again(self, action: Expand, machine: Machine, trail: Iterable[Heard], at: float) -> list[Event]:
+    def again(self, action: Expand, machine: Machine, trail: Iterable[FlowRecord], at: float) -> list[Event]:
         """Run a flow anew through what a journal has of it; return what it had not said yet. Raises `ConfigError` for
         one that is not what it was."""
         opened = self._runs[action.step.partition(":")[0]]
@@ -128,7 +128,7 @@ class Expander:
         assert flow is not None
         return again(flow, trail, lambda step: end_of(machine, step), at)
 
-    def _flow(self, opened: _Open, step: Step, action: Expand, machine: Machine) -> Running | None:
+    def _flow(self, opened: _Open, step: Step, action: Expand, machine: Machine) -> RunningFlow | None:
         """Return the flow that a step stands for, made anew; `None` if it stands for none."""
         within = flow_within(step, opened.brief)
         if within is None and not isinstance(opened.planner, Flow):
@@ -137,7 +137,7 @@ class Expander:
         assert isinstance(flow, Flow)
         account = machine.nodes[action.step].account
         turns = account is not None and any(each.budget.turns is not None for each in account.chain())
-        running = self.flows[action.step] = Running(flow, brief, action.step, action.attempt, self._revise, turns)
+        running = self.flows[action.step] = RunningFlow(flow, brief, action.step, action.attempt, self._revise, turns)
         return running
 
     def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
@@ -214,7 +214,7 @@ def _reader(opened: _Open, name: str, machine: Machine) -> Reader:
     """Return the reader of a step: that of the flow within which it was made, or else that of the run's planner."""
     step = machine.nodes[name].step
     if forms.reads(step, opened.brief):
-        return forms.Reading(step, opened.brief)
+        return forms.OutputReader(step, opened.brief)
     above = name.rpartition("/")[0]
     while above:
         node = machine.nodes.get(above)
@@ -225,14 +225,14 @@ def _reader(opened: _Open, name: str, machine: Machine) -> Reader:
     return opened.planner.reader(step, opened.brief)
 
 
-def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action]) -> Heard | None:
+def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action]) -> FlowRecord | None:
     """Return what an event that a machine has just handled has to do with the flow of a root, if anything."""
     said: Expanded | Pruned | None = None
     if isinstance(event, Expanded | Pruned) and (event.step == root or event.step.rpartition("/")[0] == root):
         said = event if isinstance(event, Pruned) == (event.step != root) else None
     ended = tuple(step for _, step, _, state, _ in machine.moves if state in ENDS and step.rpartition("/")[0] == root)
     began = any(isinstance(each, Expand) and each.step == root for each in actions)
-    return Heard(machine.now, said, ended, began) if said is not None or ended or began else None
+    return FlowRecord(machine.now, said, ended, began) if said is not None or ended or began else None
 
 
 def end_of(machine: Machine, step: str) -> End:

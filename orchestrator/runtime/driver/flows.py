@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
-from ...core.awaited import Awaited, Group, Made, Place, StepFailed
+from ...core.awaited import Awaited, FlowPlace, Group, StepFailed, StepHandle
 from ...core.errors import RAISED, BudgetExceeded, ConfigError, FlowError, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
@@ -26,7 +26,7 @@ from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure, frames_of
 from .checked import size
 from .turns import Calls, Turns
-from .watchdog import WATCHDOG, TooLong, Watched
+from .watchdog import WATCHDOG, TooLong, WatchSpan
 
 log = logging.getLogger("plait.flows")
 
@@ -40,15 +40,15 @@ _PATCH = {"steps"}
 _REMEDY = "make it a tool and `ctx.call` it; a flow awaits steps, `ctx.gather`, `ctx.first` and `ctx.race`"
 
 
-class Task(Awaited[Any]):
+class FlowTask(Awaited[Any]):
     """One coroutine of a flow."""
 
-    def __init__(self, host: Running, coroutine: Coroutine[Any, Any, Any], place: Place) -> None:
+    def __init__(self, host: RunningFlow, coroutine: Coroutine[Any, Any, Any], place: FlowPlace) -> None:
         super().__init__(host)
         self.place = place
         self.coroutine = coroutine
-        self.made: list[Made[Any]] = []
-        self.tasks: list[Task] = []
+        self.made: list[StepHandle[Any]] = []
+        self.tasks: list[FlowTask] = []
         self.given_up = False
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class End:
     failure: Failure | None
 
 
-class Running:
+class RunningFlow:
     """One flow of one run. `root` is the id of the step that stands for it, `attempt` the machine's number for that;
     `turns`: a budget around it limits them."""
 
@@ -81,9 +81,9 @@ class Running:
         self._flow, self.brief, self.root, self._attempt = flow, brief, root, attempt
         self._revise = revise
         self._began = self._now = 0.0
-        self._handles: dict[str, Made[Any]] = {}
+        self._handles: dict[str, StepHandle[Any]] = {}
         """Steps that have not ended, by id."""
-        self._made: list[tuple[Made[Any], Group | None]] = []
+        self._made: list[tuple[StepHandle[Any], Group | None]] = []
         self._unmade: set[str] = set()
         """Names of steps that a budget of a scope did not allow."""
         self._given_up: dict[str, str] = {}
@@ -92,17 +92,17 @@ class Running:
         self._turns = Turns(turns)
         self._waited: dict[str, Calls] = {}
         """What led to steps that have not been sent out, by their names."""
-        self._ready: deque[Task] = deque()
-        self._current: Task | None = None
+        self._ready: deque[FlowTask] = deque()
+        self._current: FlowTask | None = None
         self._spun = 0
         self._over = self._telling = False
-        self._watched: Watched | None = None
+        self._watched: WatchSpan | None = None
         self.patient = False
         """It may wait while none of its steps is under way: somebody else makes them."""
         self._name = type(flow).__name__
         self._outside = self._place("")
         self.context = Context(self, brief, self._name)
-        self._main: Task | None = None
+        self._main: FlowTask | None = None
 
     @property
     def gone(self) -> str:
@@ -111,7 +111,7 @@ class Running:
 
     # -- what the context asks ---------------------------------------------------------------------------------------
 
-    def made(self, handle: Made[Any], group: Group | None, place: Place | None = None) -> None:
+    def made(self, handle: StepHandle[Any], group: Group | None, place: FlowPlace | None = None) -> None:
         """Take a step that the flow has made. `place`: of the coroutine, by default of the one that runs now."""
         if self._over:
             raise FlowError(f"{type(self._flow).__name__} made {handle.name} after it had ended")
@@ -152,20 +152,20 @@ class Running:
             each.count += 1
         return None
 
-    def place(self) -> Place:
+    def place(self) -> FlowPlace:
         """Return where the coroutine stands that runs now."""
         return self._current.place if self._current is not None else self._outside
 
-    def inner(self, place: Place) -> Place:
+    def inner(self, place: FlowPlace) -> FlowPlace:
         """Return the place of a new coroutine that is started at another's."""
         inner = self._place(place.inner())
         inner.calls.update(place.calls)
         return inner
 
-    def _place(self, prefix: str) -> Place:
-        return Place(prefix, random.Random(derive(self.brief.request.seed, self._name, f"{prefix}random")))
+    def _place(self, prefix: str) -> FlowPlace:
+        return FlowPlace(prefix, random.Random(derive(self.brief.request.seed, self._name, f"{prefix}random")))
 
-    def give_up(self, handle: Made[Any], reason: str) -> None:
+    def give_up(self, handle: StepHandle[Any], reason: str) -> None:
         """Give a step up."""
         self._given_up.setdefault(f"{self.root}/{handle.name}", reason)
 
@@ -173,7 +173,7 @@ class Running:
         """Run a coroutine beside the one that runs."""
         if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise FlowError(f"a flow cannot wait for {coroutine!r}: {_REMEDY}")
-        task = Task(self, coroutine, self.inner(self.place()))
+        task = FlowTask(self, coroutine, self.inner(self.place()))
         if self._current is not None:
             self._current.tasks.append(task)
         self._ready.append(task)
@@ -181,7 +181,7 @@ class Running:
 
     def abandon(self, task: Awaited[Any], reason: str) -> None:
         """Give a coroutine up, with all steps that it has made."""
-        if not isinstance(task, Task) or task.ended:
+        if not isinstance(task, FlowTask) or task.ended:
             return
         task.given_up = True
         for each in task.made:
@@ -204,7 +204,7 @@ class Running:
         if self._spun > _SPIN:
             raise FlowError(f"it went on {_SPIN:,} times without waiting for a step that runs: it seems to have no end")
 
-    def read(self, awaited: Awaited[object], place: Place | None = None) -> None:
+    def read(self, awaited: Awaited[object], place: FlowPlace | None = None) -> None:
         """Take note that a coroutine, by default the one that runs now, knows what came of something."""
         place = place or (self._current.place if self._current is not None else None)
         if place is not None and not self._telling:
@@ -230,7 +230,7 @@ class Running:
             return [self._failed(_explained(error, watched), at)]
         finally:
             WATCHDOG.end(watched)
-        self._main = Task(self, coroutine, self._outside)
+        self._main = FlowTask(self, coroutine, self._outside)
         self._ready.append(self._main)
         return self._turn((), at)
 
@@ -292,7 +292,7 @@ class Running:
             return self._stopped(error, at)
         return self._said(patches, at)
 
-    def _resume(self, task: Task) -> None:
+    def _resume(self, task: FlowTask) -> None:
         """Let a coroutine run until it waits or ends."""
         if task.ended:
             return
@@ -314,10 +314,10 @@ class Running:
         finally:
             self._current = None
 
-    def _ended(self, main: Task, patches: list[Plan], at: float) -> list[Event]:
+    def _ended(self, main: FlowTask, patches: list[Plan], at: float) -> list[Event]:
         try:
             value = main.outcome()
-            if not isinstance(value, Made):
+            if not isinstance(value, StepHandle):
                 value = self.context.answer(value)
             patches += self._patches()
         except BaseException as error:
@@ -335,10 +335,10 @@ class Running:
     def _failed(self, error: BaseException, at: float) -> Event:
         return Expanded(at=at, step=self.root, attempt=self._attempt, failure=failure_of(self._flow, error))
 
-    def _all(self, task: Task | None) -> list[Task]:
+    def _all(self, task: FlowTask | None) -> list[FlowTask]:
         return [] if task is None else [task, *(inner for each in task.tasks for inner in self._all(each))]
 
-    def _close(self, task: Task) -> None:
+    def _close(self, task: FlowTask) -> None:
         """End a coroutine at its `await`. Whatever it does then is its own affair, and is told in the log."""
         before, self._current, task.given_up = self._current, task, True
         watched = WATCHDOG.begin(self._flow.turn_seconds)
@@ -421,7 +421,7 @@ def failure_of(flow: Flow, error: BaseException) -> Failure:
             return failure.model_copy(update={"frames": frames_of(error)})
 
 
-def _explained(error: BaseException, watched: Watched | None) -> BaseException:
+def _explained(error: BaseException, watched: WatchSpan | None) -> BaseException:
     if isinstance(error, TooLong) and watched is not None:
         return FlowError(watched.words())
     if isinstance(error, RuntimeError) and "no running event loop" in str(error):
@@ -431,14 +431,14 @@ def _explained(error: BaseException, watched: Watched | None) -> BaseException:
     return error
 
 
-for _each in (Running.begin, Running._turn, Running._close):  # pyright: ignore[reportPrivateUsage]
+for _each in (RunningFlow.begin, RunningFlow._turn, RunningFlow._close):  # pyright: ignore[reportPrivateUsage]
     WATCHDOG.guards(_each.__code__)
 
 
 def first_patch(flow: Flow, brief: Brief) -> Plan:
     """Return the steps that a flow makes before it waits for the first time. Raises what it raises."""
     size(flow, brief)
-    running = Running(flow, brief, ROOT, 0, lambda plan, brief: plan)
+    running = RunningFlow(flow, brief, ROOT, 0, lambda plan, brief: plan)
     said = [each for each in running.begin(0.0, 0.0) if isinstance(each, Expanded)]
     running.close()
     for each in said:
@@ -453,7 +453,7 @@ def first_patch(flow: Flow, brief: Brief) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FlowRecord:
     """What a journal has of a flow at one event: what the flow said, if the event is its own, and which steps ended."""
 
     at: float
@@ -462,7 +462,7 @@ class Heard:
     began: bool = False
 
 
-def again(flow: Running, trail: Iterable[Heard], end_of: Callable[[str], End], at: float) -> list[Event]:
+def again(flow: RunningFlow, trail: Iterable[FlowRecord], end_of: Callable[[str], End], at: float) -> list[Event]:
     """Run a flow anew through what the journal has of it, and return what it had not said yet.
 
     Raises `ConfigError` that names the first step in which the flow differs from what it was.
@@ -485,7 +485,7 @@ def again(flow: Running, trail: Iterable[Heard], end_of: Callable[[str], End], a
     return left
 
 
-def _compare(flow: Running, recorded: Expanded, now: Event | None) -> None:
+def _compare(flow: RunningFlow, recorded: Expanded, now: Event | None) -> None:
     """Refuse a flow that says something else than it had said."""
     same = isinstance(now, Expanded) and (recorded.patch, recorded.closed, recorded.failure) == (
         now.patch,

@@ -79,7 +79,7 @@ def structured(form: Form) -> Structured:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class OutputReader:
     """Reads one output."""
 
     step: Step

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ...core.events import Hints, Job
 from ...core.flow import is_root
-from ...machine import Machine, Node, StepView
+from ...machine import Machine, Node, NodeView
 
 __all__ = ["Hinter"]
 
@@ -120,6 +120,6 @@ def _is_last(node: Node) -> bool:
 def _expected(node: Node, machine: Machine) -> int | None:
     """Return how many tokens a step's answer is expected to have; `None` while only its limit tells anything, which the
     server knows itself."""
-    step = StepView(node)
+    step = NodeView(node)
     view = machine.view(step)
     return math.ceil(view.expected_tokens(step)) if view.peers(step) else None

@@ -22,7 +22,7 @@ COUNTING = 30.0
 """Seconds that a worker has to count a prompt; then it is estimated."""
 
 
-class Jobs:
+class JobTable:
     """The jobs under way.
 
     Args:

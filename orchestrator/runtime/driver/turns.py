@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...core.awaited import Awaited, Group, Made, Place, Several
+from ...core.awaited import Awaited, FlowPlace, Group, Several, StepHandle
 from ...core.plan import Step
 
 Calls = dict[str, int]
@@ -41,11 +41,11 @@ class Turns:
                 if each.ended:
                     self.read(each, calls)
             return
-        if isinstance(awaited, Made):
+        if isinstance(awaited, StepHandle):
             led = self._steps.get(awaited.name, {})
         else:
             place = getattr(awaited, "place", None)  # of a coroutine
-            led = place.calls if isinstance(place, Place) else {}
+            led = place.calls if isinstance(place, FlowPlace) else {}
         for scope, number in led.items():
             calls[scope] = max(calls.get(scope, 0), number)
 

@@ -29,12 +29,12 @@ class TooLong(BaseException):
     """Raised in code that does not come to an end. No `Exception`, so that `except Exception` does not catch it."""
 
 
-class Watched:
+class WatchSpan:
     """One stretch of code that is watched."""
 
     __slots__ = ("before", "seconds", "spent", "where")
 
-    def __init__(self, seconds: float, before: Watched | None) -> None:
+    def __init__(self, seconds: float, before: WatchSpan | None) -> None:
         self.seconds = seconds
         self.before = before
         self.spent = 0.0
@@ -54,7 +54,7 @@ class Watchdog:
     """Watches one stretch of code in each thread."""
 
     def __init__(self) -> None:
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, WatchSpan] = {}
         self._guards: set[CodeType] = set()
         self._thread: threading.Thread | None = None
         os.register_at_fork(after_in_child=self._forget)
@@ -63,15 +63,15 @@ class Watchdog:
         """Say that a function calls code that is to be watched. Only what it calls is ever stopped, not itself."""
         self._guards.add(function)
 
-    def begin(self, seconds: float) -> Watched:
+    def begin(self, seconds: float) -> WatchSpan:
         """Watch what this thread does from now on."""
         thread = threading.get_ident()
-        watched = self._watched[thread] = Watched(seconds, self._watched.get(thread))
+        watched = self._watched[thread] = WatchSpan(seconds, self._watched.get(thread))
         if self._thread is None:
             self._start()
         return watched
 
-    def end(self, watched: Watched) -> None:
+    def end(self, watched: WatchSpan) -> None:
         """Watch it no longer."""
         thread = threading.get_ident()
         if watched.before is None:
@@ -102,7 +102,7 @@ class Watchdog:
         if self._watched:  # it came between the last look and the end
             self._start()
 
-    def _stop(self, thread: int, watched: Watched) -> None:
+    def _stop(self, thread: int, watched: WatchSpan) -> None:
         """Raise `TooLong` in what a thread does, if that is still what is watched.
 
         This thread has the interpreter's lock, and keeps it for these few lines: the other one goes on where it was

@@ -22,11 +22,11 @@ from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, Pruned, Submitted
-from ...machine import Refused
+from ...machine import RefuseOrder
 from .location import Database, Location, located
 from .recorded import as_json, dump, event_json
 from .sqlite import SqliteFile, packed, unpacked
-from .tables import HEAD, Batch, Header, Note, Row, RunLine, Storage, demand_format, is_run_line
+from .tables import HEAD, EventRow, Header, Note, RunLine, Storage, WriteBatch, demand_format, is_run_line
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
 _MOST = 512
@@ -53,7 +53,7 @@ class Journal:
         self._storage = storage(located(path), synchronous)
         self._secrets = [json.dumps(secret)[1:-1] for secret in secrets if secret]
         self._next = 1
-        self._batch = Batch()
+        self._batch = WriteBatch()
         self._runs: dict[int, str] = {}
         self._resumes: str | None = None
 
@@ -153,7 +153,7 @@ class Journal:
             self._write(sync)
         return first
 
-    def acted(self, seq: int, actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = ()) -> None:
+    def acted(self, seq: int, actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]] = ()) -> None:
         """Record the actions that followed from an event (`refused`: see `Machine.refused`). They are written with the
         next batch; actions that a crash loses are computed again by a replay."""
         for action in actions:
@@ -190,7 +190,7 @@ class Journal:
             self._storage.close()
 
     def _write(self, sync: bool = False) -> None:
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, WriteBatch()
         try:
             self._storage.write(batch, sync)
         except BaseException:
@@ -217,7 +217,7 @@ class Journal:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def rows(self, after: int = 0) -> Iterator[Row]:
+    def rows(self, after: int = 0) -> Iterator[EventRow]:
         """Yield the rows written so far, those after number `after`, oldest first. The journal may be open for writing,
         here or elsewhere."""
         if self._storage.is_open:
@@ -225,7 +225,7 @@ class Journal:
         expected = after + 1
         for seq, at, run, kind, event, actions in self._storage.rows(after):
             try:
-                row = Row(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
+                row = EventRow(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
             except (ValueError, TypeError) as error:
                 raise ConfigError(f"{self.path} is damaged: event {seq} cannot be read ({error})") from None
             if row.seq != expected:

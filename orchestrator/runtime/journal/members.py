@@ -24,7 +24,7 @@ from .location import Database
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["CHANNEL", "LEASE", "Member", "Order", "acquire", "release"]
+__all__ = ["CHANNEL", "LEASE", "ProcessMember", "RunOrder", "acquire", "release"]
 
 log = logging.getLogger("plait.journal")
 
@@ -36,7 +36,7 @@ _LOOK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunOrder:
     """What somebody wants of a run."""
 
     run: str
@@ -47,7 +47,7 @@ class Order:
     value: JsonValue
 
 
-class Member:
+class ProcessMember:
     """The row of this process, kept alive on a thread of its own.
 
     A process that said nothing for too long is over and never comes back: it is given another row, and its journals of
@@ -59,7 +59,7 @@ class Member:
         self.pool, self.lease = pool, lease
         self.id = ""
         self.users = 0
-        self.on_order: list[Callable[[Order], None]] = []
+        self.on_order: list[Callable[[RunOrder], None]] = []
         """Called on the thread, for orders about runs of this process."""
         self.on_orphans: list[Callable[[list[str]], None]] = []
         """Called on the thread, with runs of the pool whose process is over."""
@@ -138,7 +138,7 @@ class Member:
         ).fetchall()
         for _, run, verb, about, value in sorted(found):
             for each in list(self.on_order):
-                each(Order(run, verb, about, json.loads(value)))
+                each(RunOrder(run, verb, about, json.loads(value)))
 
     def _orphans(self, db: psycopg.Connection[Any]) -> list[str]:
         found = db.execute(
@@ -151,16 +151,16 @@ class Member:
         return [run for (run,) in found]
 
 
-_members: dict[tuple[int, str], Member] = {}
+_members: dict[tuple[int, str], ProcessMember] = {}
 _lock = threading.Lock()
 
 
-def acquire(database: Database, pool: str = "", lease: float = LEASE) -> Member:
+def acquire(database: Database, pool: str = "", lease: float = LEASE) -> ProcessMember:
     """Return this process's membership of a store, beginning it if need be. Raises `ConfigError`."""
     with _lock:
         key = (os.getpid(), database.url)
         if key not in _members:
-            _members[key] = Member(database, pool, lease)
+            _members[key] = ProcessMember(database, pool, lease)
         member = _members[key]
         if pool and member.pool != pool:
             if member.pool:
@@ -170,7 +170,7 @@ def acquire(database: Database, pool: str = "", lease: float = LEASE) -> Member:
         return member
 
 
-def release(member: Member) -> None:
+def release(member: ProcessMember) -> None:
     """Give it back; the last to do so ends it."""
     with _lock:
         member.users -= 1

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import ConfigError, RunTaken
 from .connection import connected, explained, open_connection
 from .location import Database, Location
-from .members import Member, acquire, release
-from .tables import Batch
+from .members import ProcessMember, acquire, release
+from .tables import WriteBatch
 
 if TYPE_CHECKING:
     import psycopg
@@ -63,7 +63,7 @@ class PostgresPart:
         self._where = database
         self._full = synchronous == "full"
         self._db: psycopg.Connection[Any] | None = None
-        self._member: Member | None = None
+        self._member: ProcessMember | None = None
         self._process = ""
         self._written = 0
         self._unused = False
@@ -114,7 +114,7 @@ class PostgresPart:
         self._unused = True
         return row[0]
 
-    def _take(self, db: psycopg.Connection[Any], run: str, member: Member) -> None:
+    def _take(self, db: psycopg.Connection[Any], run: str, member: ProcessMember) -> None:
         """Take a run whose process is over."""
         row = db.execute(
             "SELECT j.id, j.process, j.pool, j.parent, j.base, r.status FROM plait.runs r "
@@ -170,7 +170,7 @@ class PostgresPart:
         )
         self._unused = False
 
-    def write(self, batch: Batch, sync: bool) -> None:
+    def write(self, batch: WriteBatch, sync: bool) -> None:
         """Write a batch in one transaction. A line that is there already was written by this, before a connection was
         lost."""
         number = self._where.journal

@@ -30,7 +30,7 @@ from ...core.events import (
 )
 from ...core.ops import Call
 from ...core.result import Failure, Result
-from ...machine import Order, Refused, Sent
+from ...machine import Order, RefuseOrder, SendOrder
 
 _CHARS = 400
 """Characters of JSON above which a value is abridged. Events hold the whole, and a replay makes it again."""
@@ -39,12 +39,12 @@ _LEFT_OUT = [
 ]
 """Fields of a result that are not written down: always, or if a function says so."""
 _LONG_IN_FINISH = ("result", "partial")
-Refusals = Sequence[tuple[int, Refused]]
+Refusals = Sequence[tuple[int, RefuseOrder]]
 """Steps that the machine refused, each with its place among the actions."""
 
 
 def dump(
-    actions: Sequence[Action], refused: Sequence[tuple[int, Refused]] = (), hide: Callable[[str], str] = str
+    actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]] = (), hide: Callable[[str], str] = str
 ) -> str:
     """Return actions, and the refusals among them, as the JSON list that is written and compared.
 
@@ -59,8 +59,8 @@ def dump(
 
 
 def _without_counts(
-    actions: Sequence[Action], refused: Sequence[tuple[int, Refused]]
-) -> tuple[Sequence[Action], Sequence[tuple[int, Refused]]]:
+    actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]]
+) -> tuple[Sequence[Action], Sequence[tuple[int, RefuseOrder]]]:
     """Leave out that workers were asked to count prompts: what they said are events, and nothing else follows."""
     if not any(isinstance(action, Count) for action in actions):
         return actions, refused
@@ -126,12 +126,14 @@ def orders(actions: str | None) -> list[tuple[Order, str]]:
         for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
             if action["kind"] == "dispatch":
                 job = action["job"]
-                sent = Sent(job["step"], action["worker"], job["attempt"], job.get("priority", 0), action["reason"])
+                sent = SendOrder(
+                    job["step"], action["worker"], job["attempt"], job.get("priority", 0), action["reason"]
+                )
                 found.append((sent, job["run"]))
             elif action["kind"] == "refused":
                 failure = Failure.model_validate(action["failure"])
                 run = action["run"] or action["step"].rpartition(":")[0]
-                found.append((Refused(action["step"], failure, action["run"]), run))
+                found.append((RefuseOrder(action["step"], failure, action["run"]), run))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
     return found

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Event, Finish
-from ...core.interfaces import Plugins
+from ...core.interfaces import PluginRegistry
 from ...machine import Machine, check as check_invariants
 from .journal import Journal
 from .location import Location
 from .recorded import dump, of_runs, orders
-from .tables import Header, Row
+from .tables import EventRow, Header
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ class ReplayReport:
     divergence: Divergence | None = None
 
 
-def replay(path: Location | str, plugins: Plugins, *, until: int | None = None, check: bool = False) -> ReplayReport:
+def replay(
+    path: Location | str, plugins: PluginRegistry, *, until: int | None = None, check: bool = False
+) -> ReplayReport:
     """Replay a journal and compare, up to and with event `until` if given.
 
     `check` tests the machine's invariants after every event (slow). Raises `ConfigError` for a file that cannot be
@@ -105,7 +107,7 @@ class Moment:
     """The actions now are not those recorded."""
 
 
-def history(path: Location | str, plugins: Plugins, run: str) -> Iterator[Moment]:
+def history(path: Location | str, plugins: PluginRegistry, run: str) -> Iterator[Moment]:
     """Yield a run's history: the events of the session in which it was submitted, then of the sessions that resumed it.
     Events of other runs of the same sessions stand in between.
 
@@ -121,7 +123,7 @@ class Growing:
     event: then the history begins anew, with another machine.
     """
 
-    def __init__(self, path: Location | str, plugins: Plugins, run: str) -> None:
+    def __init__(self, path: Location | str, plugins: PluginRegistry, run: str) -> None:
         self._journal, self._plugins, self._run = Journal(path), plugins, run
         self._headers: dict[int, Header] = {}
         self._spans: list[tuple[int, int]] = []
@@ -133,7 +135,7 @@ class Growing:
         """Yield what was written since the last time. With `whole` also the events at the end whose actions are not
         written yet, in sessions in which the machine follows these. Raises `ConfigError` as `history` does."""
         journal = self._journal
-        rows: Iterable[Row] = () if self._machine is None else tuple(journal.rows(self._last))
+        rows: Iterable[EventRow] = () if self._machine is None else tuple(journal.rows(self._last))
         headers = _headers(journal)  # after the rows: the header of a session is there before its events are
         if self._machine is None or headers != self._headers:
             ends = _ends(journal, headers, (self._run,))
@@ -142,7 +144,7 @@ class Growing:
             rows, self._headers, self._last = journal.rows(), headers, 0
             self._spans = _spans(headers, ends[self._run])
             self._machine = _machine(headers[self._spans[0][0]], self._plugins)
-        held: list[tuple[Row, Header]] = []
+        held: list[tuple[EventRow, Header]] = []
         for row in rows:
             first = _session(self._spans, row)
             if first is not None:
@@ -159,7 +161,7 @@ class Growing:
 
 
 def histories(
-    path: Location | str, plugins: Plugins, runs: Collection[str]
+    path: Location | str, plugins: PluginRegistry, runs: Collection[str]
 ) -> Iterator[tuple[list[str], Iterator[Moment]]]:
     """Yield the histories of several runs, those that end together with one pass: all runs of a session that nobody
     resumed. Runs that are not in the file are passed over. Raises `ConfigError` for a file that cannot be read."""
@@ -214,13 +216,13 @@ def _spans(headers: dict[int, Header], last: int) -> list[tuple[int, int]]:
     return [*([] if base is None else _spans(headers, base)), (first, last)]
 
 
-def _session(spans: list[tuple[int, int]], row: Row) -> int | None:
+def _session(spans: list[tuple[int, int]], row: EventRow) -> int | None:
     """Return the first event of the stretch that a row stands in."""
     return next((first for first, last in spans if first <= row.seq <= last), None)
 
 
 def _through(
-    journal: Journal, plugins: Plugins, headers: dict[int, Header], spans: list[tuple[int, int]]
+    journal: Journal, plugins: PluginRegistry, headers: dict[int, Header], spans: list[tuple[int, int]]
 ) -> Iterator[Moment]:
     machine = _machine(headers[spans[0][0]], plugins)
     for row in journal.rows():
@@ -228,7 +230,7 @@ def _through(
             yield _moment(journal, machine, row, headers[first])
 
 
-def _moment(journal: Journal, machine: Machine, row: Row, header: Header) -> Moment:
+def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header) -> Moment:
     event = row.load()
     try:
         actions, said = _said(machine, event, row, header)
@@ -243,7 +245,7 @@ def _moment(journal: Journal, machine: Machine, row: Row, header: Header) -> Mom
     return Moment(row.seq, header, event, machine, actions, row.actions, said, differs)
 
 
-def _said(machine: Machine, event: Event, row: Row, header: Header) -> tuple[list[Action], str]:
+def _said(machine: Machine, event: Event, row: EventRow, header: Header) -> tuple[list[Action], str]:
     """Feed an event to a machine. Return the actions, and the same as a journal records them."""
     if not header.told:
         actions = machine.handle(event)
@@ -261,7 +263,7 @@ class _All:
         return bool(run)
 
 
-def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
+def _rebuilt(journal: Journal, plugins: PluginRegistry, last: int) -> Machine:
     headers = _headers(journal)
     machine: Machine | None = None
     for moment in _through(journal, plugins, headers, _spans(headers, last)):
@@ -271,11 +273,11 @@ def _rebuilt(journal: Journal, plugins: Plugins, last: int) -> Machine:
     return machine
 
 
-def _machine(header: Header, plugins: Plugins) -> Machine:
+def _machine(header: Header, plugins: PluginRegistry) -> Machine:
     return Machine(plugins, cancel_timeout=header.grace, lease=header.lease)
 
 
-def _step(machine: Machine, row: Row, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:
+def _step(machine: Machine, row: EventRow, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:
     event = row.load()
     try:
         actions, said = _said(machine, event, row, header)

@@ -56,7 +56,7 @@ class Header(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EventRow:
     """One event, and the actions that followed."""
 
     seq: int
@@ -117,7 +117,7 @@ class RunLine:
 
 
 @dataclass(slots=True)
-class Batch:
+class WriteBatch:
     """What is written in one transaction."""
 
     events: list[tuple[int, float, str | None, str, str | bytes]] = field(default_factory=list[Any])
@@ -167,7 +167,7 @@ class Storage(Protocol):
         """Write a session's header, in place of one that starts at the same event."""
         ...
 
-    def write(self, batch: Batch, sync: bool) -> None:
+    def write(self, batch: WriteBatch, sync: bool) -> None:
         """Write a batch, all of it or nothing; with `sync` it survives the end of the machine."""
         ...
 

@@ -40,7 +40,7 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...machine import Machine, Refused
+from ...machine import Machine, RefuseOrder
 from .journal import Journal
 from .location import Location
 from .merging import alike, joined, merged
@@ -83,7 +83,7 @@ class _File:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class JournalEntry:
     """One event as it is written: as it came, or several pieces of news of one attempt."""
 
     event: Event
@@ -95,7 +95,7 @@ class Entry:
     written: bool = False
     unhandled: int = 1
     actions: list[Action] = field(default_factory=list[Action])
-    refused: list[tuple[int, Refused]] = field(default_factory=list[tuple[int, Refused]])
+    refused: list[tuple[int, RefuseOrder]] = field(default_factory=list[tuple[int, RefuseOrder]])
 
 
 class Recorder:
@@ -131,10 +131,10 @@ class Recorder:
         """Runs of attempts that are not over."""
         self._alone = True
         """The machine has seen nothing that the first file does not hold."""
-        self._early: list[Entry] = []
+        self._early: list[JournalEntry] = []
         """What came before the first file."""
         self._workers: dict[str, tuple[WorkerUp | None, WorkerDown | None]] = {}
-        self._pending: dict[int, Entry] = {}
+        self._pending: dict[int, JournalEntry] = {}
         self._heard: set[int] = set()
         self._intents: set[int] = set()
         self._ended: list[str] = []
@@ -237,12 +237,12 @@ class Recorder:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def take(self, batch: Sequence[Event]) -> list[Entry | None]:
+    def take(self, batch: Sequence[Event]) -> list[JournalEntry | None]:
         """Write events that are about to be handled. Return an entry for each, to be given back with its actions."""
         return [self.take_one(event) for event in batch]
 
     @_locked
-    def take_one(self, event: Event) -> Entry | None:
+    def take_one(self, event: Event) -> JournalEntry | None:
         """Write one event. Return an entry, to be given back with its actions; `None` if no file has use for it."""
         if isinstance(event, WorkerUp):
             self._workers[event.worker] = (event, None)
@@ -253,7 +253,7 @@ class Recorder:
         if not self._files:
             if not self._alone:
                 return None
-            self._early.append(Entry(event, event.at, None))
+            self._early.append(JournalEntry(event, event.at, None))
             return self._early[-1]
         if isinstance(event, Progressed):
             return self._heard_of(event)
@@ -262,7 +262,7 @@ class Recorder:
         run = self._run_of(event)
         if run is not None and run not in self._of and not self._alone:
             return None
-        entry = Entry(event, event.at, run)
+        entry = JournalEntry(event, event.at, run)
         sync = False
         if isinstance(event, Succeeded | Failed | Stopped):
             sync = event.attempt in self._intents
@@ -272,7 +272,7 @@ class Recorder:
         return entry
 
     @_locked
-    def acted(self, entry: Entry | None, actions: Sequence[Action], refused: Refusals = ()) -> None:
+    def acted(self, entry: JournalEntry | None, actions: Sequence[Action], refused: Refusals = ()) -> None:
         """Note what followed from one of an entry's events."""
         if not self._files and entry is None:
             return
@@ -380,7 +380,7 @@ class Recorder:
             case _:
                 return None
 
-    def _heard_of(self, event: Progressed) -> Entry | None:
+    def _heard_of(self, event: Progressed) -> JournalEntry | None:
         reviewed = self._machine.reviewed(event.attempt)
         if reviewed is None:  # late: the machine only counts it
             return None
@@ -392,7 +392,7 @@ class Recorder:
             self._heard.add(event.attempt)
             if held is not None:
                 self._write(held)
-            entry = Entry(event, event.at, run)
+            entry = JournalEntry(event, event.at, run)
             self._write(entry)
             return entry
         if held is not None and isinstance(held.event, Progressed) and alike(held.event, event):
@@ -401,7 +401,7 @@ class Recorder:
         else:
             if held is not None:
                 self._write(held)
-            held = Entry(event, event.at, run)
+            held = JournalEntry(event, event.at, run)
         if event.at - held.since >= self._every:
             self._write(held)
         else:
@@ -413,7 +413,7 @@ class Recorder:
         for entry in pending:
             self._write(entry)
 
-    def _write(self, entry: Entry, sync: bool = False) -> None:
+    def _write(self, entry: JournalEntry, sync: bool = False) -> None:
         entry.written = True
         file = self._of.get(entry.run) if entry.run is not None else None
         for each in [file] if file is not None else list(self._files):
@@ -421,7 +421,7 @@ class Recorder:
         if not entry.unhandled:
             self._acted(entry)
 
-    def _enter(self, file: _File, entry: Entry, sync: bool) -> None:
+    def _enter(self, file: _File, entry: JournalEntry, sync: bool) -> None:
         entry.seqs.append((file, self._append(file, entry.event, sync)))
 
     def _append(self, file: _File, event: Event, sync: bool = False) -> int:
@@ -429,7 +429,7 @@ class Recorder:
             event = replace(event, at=event.at - file.shift)
         return file.journal.append([event], sync=sync, commit=False)
 
-    def _acted(self, entry: Entry) -> None:
+    def _acted(self, entry: JournalEntry) -> None:
         for file, seq in entry.seqs:
             actions, refused = self._of_file(file, entry.actions, entry.refused)
             self._guarded(file, entry.run, file.journal.acted, seq, actions, refused)

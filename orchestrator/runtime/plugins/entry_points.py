@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 from dataclasses import dataclass
 
-__all__ = ["GROUPS", "Installed", "installed"]
+__all__ = ["GROUPS", "InstalledPlugin", "installed"]
 
 GROUPS = {
     "planner": "plait.planners",
@@ -27,7 +27,7 @@ GROUPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledPlugin:
     """A plugin that a distribution offers."""
 
     address: str
@@ -36,10 +36,10 @@ class Installed:
     """Name and version, as in `beam-planner 1.2`."""
 
 
-def installed(kind: str) -> dict[str, list[Installed]]:
+def installed(kind: str) -> dict[str, list[InstalledPlugin]]:
     """Return the plugins of a kind by name; more than one under a name if several distributions offer it."""
-    found: dict[str, list[Installed]] = {}
+    found: dict[str, list[InstalledPlugin]] = {}
     for entry in importlib.metadata.entry_points(group=GROUPS[kind]):
         origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
-        found.setdefault(entry.name.replace("_", "-"), []).append(Installed(entry.value, origin))
+        found.setdefault(entry.name.replace("_", "-"), []).append(InstalledPlugin(entry.value, origin))
     return found

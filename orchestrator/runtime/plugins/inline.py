@@ -18,7 +18,7 @@ from ...core.flow import Answerable, Context, Flow
 from ...core.interfaces import Brief, Merge, Planner, Policy, Verdict
 from ...core.ops import Plugin
 from ...core.plan import Plan
-from ...core.search import Node, Scorer
+from ...core.search import Scorer, SearchNode
 from ...core.task import Task
 from ...core.view import Branch, StepView, View
 
@@ -186,7 +186,7 @@ class _Rank(Policy):
 class _Scored(Scorer):
     _bound: Any = PrivateAttr(default=None)
 
-    async def score(self, ctx: Context, question: str, node: Node) -> float | None:
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         return _function_of(self)(question, node.text)
 
 

@@ -28,7 +28,7 @@ from ...core.ops import HANDED_OVER, Plugin
 from ...core.search import Scorer, Search
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence
-from .entry_points import Installed, installed
+from .entry_points import InstalledPlugin, installed
 from .inline import Kind, bind, handed_over, made_of, verified
 
 __all__ = ["PluginKind", "Plugins"]
@@ -275,7 +275,7 @@ def _there(kind: PluginKind) -> Iterable[str]:
                 yield module.name.replace("_", "-")
 
 
-def _offers(kind: PluginKind, name: str) -> list[Installed]:
+def _offers(kind: PluginKind, name: str) -> list[InstalledPlugin]:
     """Return what installed distributions offer under a name that is none of ours."""
     hyphened = name.replace("_", "-")
     return [] if hyphened in _there(kind) else installed(kind).get(hyphened, [])

@@ -20,9 +20,9 @@ from ...core.result import Result, Usage
 from ...core.values import Frozen
 from ..journal.journal import Journal
 from ..journal.location import Location
-from .fitting import Recorded, fit
+from .fitting import RecordedAttempt, fit
 
-__all__ = ["Clock", "Recorded", "Session", "fit", "recorded"]
+__all__ = ["Clock", "RecordedAttempt", "RecordedSession", "fit", "recorded"]
 
 SOON = 0.05
 """Seconds within which a run follows the end of another."""
@@ -36,7 +36,7 @@ def _same(at: float) -> float:
 
 def recorded(
     path: Location, runs: Collection[str] | None = None, clock: Clock = _same
-) -> tuple[list[Recorded], list[float]]:
+) -> tuple[list[RecordedAttempt], list[float]]:
     """Return the attempts at think steps in a journal (or of some runs of it), and the seconds that workers took to
     stop one.
 
@@ -45,7 +45,7 @@ def recorded(
     begun: dict[int, tuple[str, str, float, bool]] = {}
     stopping: dict[int, float] = {}
     streams: dict[tuple[str, str], bool] = {}
-    attempts: list[Recorded] = []
+    attempts: list[RecordedAttempt] = []
     aborts: list[float] = []
     for row in Journal(path).rows():
         try:
@@ -58,7 +58,7 @@ def recorded(
                 prompt, cached, tokens = (int(usage.get(each, 0)) for each in ("prompt", "cached", "completion"))
                 worker, name, began, streamed = known
                 done = row.kind == "succeeded"
-                attempts.append(Recorded(worker, name, began, at, prompt, cached, tokens, done, streamed))
+                attempts.append(RecordedAttempt(worker, name, began, at, prompt, cached, tokens, done, streamed))
                 if (since := stopping.pop(event["attempt"], None)) is not None and row.kind == "stopped":
                     aborts.append(at - since)
             for action in json.loads(row.actions or "[]"):
@@ -87,7 +87,7 @@ def _note(event: dict[str, Any], streams: dict[tuple[str, str], bool]) -> None:
             streams[run, step["name"].rpartition("/")[2]] = bool(op.get("stream", False))
 
 
-class Session(Frozen):
+class RecordedSession(Frozen):
     """What a journal recorded, to be simulated again."""
 
     requests: tuple[Request, ...]
@@ -128,7 +128,7 @@ class Session(Frozen):
         return [_Again(plan=plan, patches=patches) for plan, patches in zip(self.plans, self.patches, strict=True)]
 
     @classmethod
-    def read(cls, path: Path, runs: Collection[str] | None = None, clock: Clock = _same) -> Session:
+    def read(cls, path: Path, runs: Collection[str] | None = None, clock: Clock = _same) -> RecordedSession:
         """Read a journal, or some runs of it. Raises `ConfigError` if no run of it has ended."""
         came: dict[str, Submitted] = {}
         over: dict[str, float] = {}

@@ -37,7 +37,7 @@ from ...core.states import State
 from ...machine import Machine, Run, check as check_invariants
 from ..driver.expander import Expander
 from .confidence import NEWS_PER_WINDOW, Confidence, looks, trace_of
-from .latency import Batch, Fault, Host, LatencyModel, Outcome, Running, Throttle, priced
+from .latency import DecodeBatch, Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, priced
 from .tokens import SimTokens
 
 Watch = Callable[[Event, list[Action]], None]
@@ -62,17 +62,17 @@ class Cluster:
         self.confidence: Confidence | None = None
         self.machine, self.expander, self._latency = machine, expander, latency
         self._outcome, self._seed = outcome, seed
-        self.batches = {host.name: Batch(host) for host in hosts}
+        self.batches = {host.name: DecodeBatch(host) for host in hosts}
         self._up: set[str] = set()
         self.absent: set[str] = set()
         """Hosts that are not there at the start."""
         self.now = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, RunningJob] = {}
         self._ready: dict[str, float] = {}
         self._tries: dict[str, int] = {}
-        self._changed: dict[str, Batch] = {}
+        self._changed: dict[str, DecodeBatch] = {}
         self._wakes = 0
         self.events = 0
         """Events that the machine took."""
@@ -80,7 +80,7 @@ class Cluster:
         self.left = 0
         """Runs that have not finished, those included that are yet to come."""
 
-    def start(self, faults: Iterable[Fault | Throttle]) -> None:
+    def start(self, faults: Iterable[WorkerFault | Throttle]) -> None:
         """Bring the hosts up, and plan what will happen to them."""
         for name in self.batches:
             if name not in self.absent:
@@ -99,7 +99,7 @@ class Cluster:
             self.now, _, happen = heapq.heappop(heap)
             happen()
 
-    def attempt_over(self, running: Running, end_in: str, tokens: int, usage: Usage) -> None:
+    def attempt_over(self, running: RunningJob, end_in: str, tokens: int, usage: Usage) -> None:
         """Take note of the end of an attempt: `done`, `failed`, `stopped` or `lost`, after so many tokens."""
         raise NotImplementedError
 
@@ -186,7 +186,7 @@ class Cluster:
             come.prices = {"": host.price}
         self.take(come)
 
-    def strike(self, fault: Fault | Throttle) -> None:
+    def strike(self, fault: WorkerFault | Throttle) -> None:
         """Let a host go away, or change its speed."""
         if isinstance(fault, Throttle):
             batch = self.batches[fault.worker]
@@ -195,7 +195,7 @@ class Cluster:
         else:
             self._fail_host(fault)
 
-    def _fail_host(self, fault: Fault) -> None:
+    def _fail_host(self, fault: WorkerFault) -> None:
         if fault.worker not in self._up:
             raise ConfigError(f"a fault is planned for {fault.worker!r} at {fault.at:g} s, when it is down already")
         self._up.discard(fault.worker)
@@ -218,7 +218,7 @@ class Cluster:
         if isinstance(op, Think) and isinstance(outcome, Result):
             outcome = priced(job, outcome)
         ready = self._ready.get(job.step, self.now)
-        running = Running(job, batch.host, ready, self.now, outcome, 0, reason=reason)
+        running = RunningJob(job, batch.host, ready, self.now, outcome, 0, reason=reason)
         if isinstance(op, Think):
             streams = op.stream or batch.host.tells_ids
             asked = [each for each, due in ((self._latency.chunk, streams), (batch.host.reports, job.report)) if due]
@@ -237,7 +237,7 @@ class Cluster:
         else:
             self.later(starts + self._latency.seconds(job, rng), lambda: self._complete(running))
 
-    def _look(self, running: Running, whole: Result | Failure, number: int) -> None:
+    def _look(self, running: RunningJob, whole: Result | Failure, number: int) -> None:
         """Give a job its confidences, if it asks for them and they are known."""
         op, outcome = running.job.op, running.outcome
         if self.confidence is None or op.kind != "think" or not looks(op.sampling):
@@ -252,7 +252,7 @@ class Cluster:
         if trace.window and not running.chunk:
             running.chunk = max(1, trace.window // NEWS_PER_WINDOW)
 
-    def _decode(self, running: Running) -> None:
+    def _decode(self, running: RunningJob) -> None:
         """A prompt has been read."""
         if running.over:
             return
@@ -263,7 +263,7 @@ class Cluster:
         batch.join(running, self.now)
         self._plan_news(batch)
 
-    def _plan_news(self, batch: Batch) -> None:
+    def _plan_news(self, batch: DecodeBatch) -> None:
         """See to it that the batch's next news comes when it is due."""
         batch.version += 1
         version = batch.version
@@ -271,7 +271,7 @@ class Cluster:
         if at is not None:
             self.later(max(self.now, at), lambda: self._news(batch, version))
 
-    def _news(self, batch: Batch, version: int) -> None:
+    def _news(self, batch: DecodeBatch, version: int) -> None:
         if version != batch.version:
             return
         running, upto = batch.due(self.now)
@@ -298,7 +298,7 @@ class Cluster:
         if self.left:
             self._complete(running)
 
-    def _complete(self, running: Running) -> None:
+    def _complete(self, running: RunningJob) -> None:
         """A job has come to its end by itself."""
         if running.over:
             return
@@ -312,14 +312,14 @@ class Cluster:
             result = outcome if usage is outcome.usage else outcome.model_copy(update={"usage": usage})
             self.take(Succeeded(at=self.now, attempt=attempt, result=result))
 
-    def _charged(self, running: Running, usage: Usage) -> Usage:
+    def _charged(self, running: RunningJob, usage: Usage) -> Usage:
         """Return what an attempt used with what that costs, on a host with a price."""
         price = running.host.price
         if price is None or running.job.op.kind != "think":
             return usage
         return usage.model_copy(update={"cost": price.of(usage, self.now - running.start)})
 
-    def _abort(self, running: Running) -> None:
+    def _abort(self, running: RunningJob) -> None:
         if running.over:
             return
         batch = self.batches[running.host.name]
@@ -331,7 +331,7 @@ class Cluster:
         result = Result(value=text, finish="cancelled", usage=usage)
         self.take(Stopped(at=self.now, attempt=running.job.attempt, result=result))
 
-    def _end(self, running: Running, end_in: str, tokens: int) -> None:
+    def _end(self, running: RunningJob, end_in: str, tokens: int) -> None:
         running.over = True
         batch = self.batches[running.host.name]
         batch.leave(running, self.now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core.events import WorkerUp
 from ..driver.elastic import Bounds, Scaler
 from .cluster import Cluster
-from .latency import Fault
+from .latency import WorkerFault
 
 INTERVAL = 0.5
 """Seconds between two looks at the load."""
@@ -86,4 +86,4 @@ class ElasticHosts:
         """Let an engine go, and what it still runs go on elsewhere."""
         del self._going[name]
         self._seconds += self._cluster.now - self._since.pop(name)
-        self._cluster.strike(Fault(self._cluster.now, name))
+        self._cluster.strike(WorkerFault(self._cluster.now, name))

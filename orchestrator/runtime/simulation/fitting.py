@@ -25,7 +25,7 @@ import numpy as np
 from ...core.errors import ConfigError
 from .profile import Profile, machine
 
-__all__ = ["Recorded", "fit"]
+__all__ = ["RecordedAttempt", "fit"]
 
 _LEAST = 20
 """Attempts without which nothing is fitted."""
@@ -38,7 +38,7 @@ _ODD = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedAttempt:
     """One attempt at a think step, as a journal has it. Times in seconds on the journal's clock."""
 
     worker: str
@@ -92,7 +92,7 @@ class _Timeline:
         return (self.seconds - reading) / np.maximum(pace, 1e-12), reading / read if read else self.unread
 
 
-def fit(attempts: Sequence[Recorded], aborts: Sequence[float] = (), *, model: str) -> Profile:
+def fit(attempts: Sequence[RecordedAttempt], aborts: Sequence[float] = (), *, model: str) -> Profile:
     """Fit a profile to recorded attempts. Raises `ConfigError` for too few of them, and without scipy."""
     try:
         optimize: Any = importlib.import_module("scipy.optimize")
@@ -144,7 +144,7 @@ def _median(values: Any) -> float:
     return statistics.median(values.tolist())
 
 
-def _timeline(attempts: Sequence[Recorded]) -> _Timeline:
+def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
     sparse: Any = importlib.import_module("scipy.sparse")
     rows: list[int] = []
     columns: list[int] = []
@@ -188,7 +188,7 @@ def _timeline(attempts: Sequence[Recorded]) -> _Timeline:
     )
 
 
-def _lengths(attempts: Iterable[Recorded]) -> dict[str, tuple[int, ...]]:
+def _lengths(attempts: Iterable[RecordedAttempt]) -> dict[str, tuple[int, ...]]:
     found: dict[str, list[int]] = {}
     for each in attempts:
         if each.done:

@@ -94,7 +94,7 @@ class LatencyModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class WorkerFault:
     """A worker goes away with all that it runs."""
 
     at: float
@@ -168,7 +168,7 @@ def _tokens(text: str) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningJob:
     """One job on a host."""
 
     job: Job
@@ -227,7 +227,7 @@ class Running:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class DecodeBatch:
     """The sequences that a host decodes together (processor sharing).
 
     Its mark is the number of tokens that a sequence there from the beginning would have by now. A sequence that joins
@@ -250,7 +250,7 @@ class Batch:
     """Of its full speed."""
     debt: float = 0.0
     """Seconds of reading that decoding has yet to wait for, on a host where that is so."""
-    _goals: list[tuple[float, int, Running]] = field(default_factory=list[tuple[float, int, Running]])
+    _goals: list[tuple[float, int, RunningJob]] = field(default_factory=list[tuple[float, int, RunningJob]])
 
     def advance(self, now: float) -> None:
         """Move the mark to a time."""
@@ -271,7 +271,7 @@ class Batch:
             self.debt += seconds
         return self.read_until
 
-    def join(self, running: Running, now: float) -> None:
+    def join(self, running: RunningJob, now: float) -> None:
         """Begin to decode a sequence."""
         self.advance(now)
         self.size += 1
@@ -280,7 +280,7 @@ class Batch:
         running.joined = self.mark
         self._aim(running)
 
-    def leave(self, running: Running, now: float) -> None:
+    def leave(self, running: RunningJob, now: float) -> None:
         """Stop decoding a sequence, if it has begun."""
         if running.joined is not None:
             self.advance(now)
@@ -288,7 +288,7 @@ class Batch:
             self.context -= running.context
             self.streaming -= running.streams
 
-    def generated(self, running: Running, now: float) -> int:
+    def generated(self, running: RunningJob, now: float) -> int:
         """Return how many tokens a sequence has."""
         if running.joined is None:
             return 0
@@ -303,7 +303,7 @@ class Batch:
             return None
         return self.at + self.debt + max(0.0, self._goals[0][0] - self.mark) / self._rate()
 
-    def due(self, now: float) -> tuple[Running, int]:
+    def due(self, now: float) -> tuple[RunningJob, int]:
         """Take out the sequence whose news `next_at` announced, and return how many tokens it has."""
         self.advance(now)
         goal, _, running = heapq.heappop(self._goals)
@@ -311,7 +311,7 @@ class Batch:
         upto = min(running.tokens, running.told + running.chunk) if running.chunk else running.tokens
         return running, upto
 
-    def told(self, running: Running, upto: int) -> None:
+    def told(self, running: RunningJob, upto: int) -> None:
         """Go on with a sequence after news of its first `upto` tokens."""
         running.told = upto
         self._aim(running)
@@ -330,7 +330,7 @@ class Batch:
     def _rate(self) -> float:
         return self.host.rate(self.size, self.context, self.streaming) * self.share
 
-    def _aim(self, running: Running) -> None:
+    def _aim(self, running: RunningJob) -> None:
         assert running.joined is not None
         upto = min(running.tokens, running.told + running.chunk) if running.chunk else running.tokens
         heapq.heappush(self._goals, (running.joined + upto, running.job.attempt, running))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ...core.events import Cancelled, Finish, Status, Submitted
 from ...core.graph import validate
-from ...core.interfaces import Brief, Planner, Plugins, Policy
+from ...core.interfaces import Brief, Planner, PluginRegistry, Policy
 from ...core.ops import Kind, Plugin
 from ...core.plan import Plan
 from ...core.request import Request
@@ -20,11 +20,21 @@ from ..plugins.loader import Plugins as Registry
 from ..runlog import RunRecord
 from .cluster import Cluster, Watch
 from .confidence import Confidence, synthetic
-from .latency import Fault, GiveUp, Host, LatencyModel, Outcome, Running, Throttle, varied, whole
+from .latency import GiveUp, Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, varied, whole
 
 __all__ = [
-    "Confidence", "Fault", "GiveUp", "Host", "LatencyModel", "SimReport", "Span", "Throttle", "simulate", "synthetic",
-    "varied", "whole",
+    "Confidence",
+    "GiveUp",
+    "Host",
+    "LatencyModel",
+    "SimReport",
+    "Span",
+    "Throttle",
+    "WorkerFault",
+    "simulate",
+    "synthetic",
+    "varied",
+    "whole",
 ]  # fmt: skip
 
 _RUN = "sim"
@@ -95,9 +105,9 @@ def simulate(
     outcome: Outcome = whole,
     confidence: Confidence | None = None,
     policies: Sequence[Policy] | None = None,
-    faults: Iterable[Fault | Throttle | GiveUp] = (),
+    faults: Iterable[WorkerFault | Throttle | GiveUp] = (),
     tools: Sequence[ToolSpec] = (),
-    plugins: Plugins | None = None,
+    plugins: PluginRegistry | None = None,
     seed: int = 0,
     grace: float = 10.0,
     lease: float | None = None,
@@ -131,7 +141,7 @@ def simulate(
     """
     if isinstance(request, Plan):
         request, plan = Request(), request
-    source: Plugins = plugins or Registry()
+    source: PluginRegistry = plugins or Registry()
     if policies is not None:
         source = _Given(source, policies)
         request = request.model_copy(update={"policies": source.specs})
@@ -152,7 +162,7 @@ def simulate(
 class _Given:
     """Plugins by name, and policies that are already there."""
 
-    def __init__(self, plugins: Plugins, policies: Sequence[Policy]) -> None:
+    def __init__(self, plugins: PluginRegistry, policies: Sequence[Policy]) -> None:
         self.merge, self.task = plugins.merge, plugins.task
         self._policies = {f"given-{i}": policy for i, policy in enumerate(policies)}
         self.specs = tuple(Plugin(name=name) for name in self._policies)
@@ -164,7 +174,7 @@ class _Given:
 class _Single(Cluster):
     """A cluster with one run."""
 
-    def run(self, submitted: Submitted, faults: Iterable[Fault | Throttle | GiveUp]) -> SimReport:
+    def run(self, submitted: Submitted, faults: Iterable[WorkerFault | Throttle | GiveUp]) -> SimReport:
         self._spans: list[Span] = []
         faults = list(faults)
         self.start(each for each in faults if not isinstance(each, GiveUp))
@@ -176,7 +186,7 @@ class _Single(Cluster):
         self.play()
         return self._report
 
-    def attempt_over(self, running: Running, end_in: str, tokens: int, usage: Usage) -> None:
+    def attempt_over(self, running: RunningJob, end_in: str, tokens: int, usage: Usage) -> None:
         self._spans.append(
             Span(
                 step=running.job.step,

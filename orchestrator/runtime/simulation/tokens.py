@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ...core.ops import Text, Think, Tokens
 from ...core.prefix_tree import PrefixTree
 from ...core.result import Result
-from .latency import CHARACTERS_A_TOKEN, Host, Running
+from .latency import CHARACTERS_A_TOKEN, Host, RunningJob
 from .prefix_cache import PrefixCache
 
 
@@ -29,7 +29,7 @@ class SimTokens:
         self._pieces: dict[str, int] = {}
         self._fates: dict[tuple[str, int], tuple[int, ...]] = {}
 
-    def begin(self, running: Running, number: int) -> None:
+    def begin(self, running: RunningJob, number: int) -> None:
         """Look a job's prompt up in its host's cache, which from now on holds it, and give its result ids. `number`
         tells the tries of a step apart: an attempt that goes on has that of the one it goes on from."""
         host, outcome, job = running.host, running.outcome, running.job
@@ -54,13 +54,13 @@ class SimTokens:
         usage = outcome.usage.model_copy(update={"prompt": len(running.prompt), "cached": cached, "completion": left})
         running.outcome = outcome.model_copy(update={"prompt_ids": own, "token_ids": ids, "usage": usage})
 
-    def told(self, running: Running, upto: int) -> tuple[int, ...]:
+    def told(self, running: RunningJob, upto: int) -> tuple[int, ...]:
         """Return the ids of the tokens between the news sent so far and number `upto`, of a host that tells them."""
         if not running.host.tells_ids:
             return ()
         return running.ids[running.given + running.told : running.given + upto]
 
-    def end(self, running: Running, tokens: int) -> None:
+    def end(self, running: RunningJob, tokens: int) -> None:
         """An attempt is over after so many tokens of its own: the cache holds them too."""
         cache = self._caches.get(running.host.name)
         if cache is not None and running.prompt:

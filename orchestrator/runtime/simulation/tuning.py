@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from .workload import WorkloadReport
 
-__all__ = ["Candidate", "Goal", "Tried", "halve", "interval"]
+__all__ = ["Configuration", "Goal", "Trial", "halve", "interval"]
 
 Goal = Literal["p50", "p90", "p99", "mean", "runs-per-second", "in-time"]
 LARGER: frozenset[str] = frozenset(("runs-per-second", "in-time"))
@@ -25,7 +25,7 @@ _STUDENT = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86)
 """95 % quantiles of Student's t, of 1 degree of freedom and more: a 90 % interval."""
 
 
-class Candidate(NamedTuple):
+class Configuration(NamedTuple):
     """A configuration."""
 
     engines: int
@@ -36,10 +36,10 @@ class Candidate(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tried:
+class Trial:
     """A configuration and what its simulations came to."""
 
-    candidate: Candidate
+    candidate: Configuration
     figures: list[float] = field(default_factory=list[float])
     """The goal, by seed."""
     reports: list[WorkloadReport] = field(default_factory=list[WorkloadReport])
@@ -61,19 +61,19 @@ def figure(report: WorkloadReport, goal: Goal) -> float:
 
 
 def halve(
-    candidates: Sequence[Candidate],
-    play: Callable[[Candidate, int], WorkloadReport],
+    candidates: Sequence[Configuration],
+    play: Callable[[Configuration, int], WorkloadReport],
     goal: Goal,
     seeds: int = 8,
     enough: float | None = None,
-) -> list[Tried]:
+) -> list[Trial]:
     """Return all configurations, best first; the last `KEPT` of them were simulated with all seeds.
 
     With `enough`, the share of runs that shall be in time: of the configurations that reach it the widest is best (more
     branches answer better), then the one with the fewest engines; the others follow by their share.
     """
 
-    def order(each: Tried) -> tuple[float, ...]:
+    def order(each: Trial) -> tuple[float, ...]:
         value = -each.mean if goal in LARGER else each.mean
         if enough is None:
             return value, each.candidate.engines
@@ -82,7 +82,7 @@ def halve(
             return 1, -share, value
         return 0, -(each.candidate.width or 0), each.candidate.engines, value
 
-    left, out, number = [Tried(each) for each in candidates], list[Tried](), 1
+    left, out, number = [Trial(each) for each in candidates], list[Trial](), 1
     while True:
         for each in left:
             for seed in range(len(each.figures), number):
@@ -107,10 +107,10 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def grid(
     engines: Sequence[int], slots: Sequence[int], policies: Sequence[str], widths: Sequence[int | None]
-) -> list[Candidate]:
+) -> list[Configuration]:
     """Return all combinations. With one engine there is nothing to place, so only the first policy is tried there."""
     return [
-        Candidate(count, room, policy, width)
+        Configuration(count, room, policy, width)
         for width in widths
         for count in engines
         for room in slots
@@ -118,7 +118,7 @@ def grid(
     ]
 
 
-def plain(tried: Tried, goal: Goal) -> Mapping[str, object]:
+def plain(tried: Trial, goal: Goal) -> Mapping[str, object]:
     """Return a configuration with its figures, for `--json`."""
     low, high = interval(tried.figures)
     return {

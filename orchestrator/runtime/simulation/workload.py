@@ -12,7 +12,7 @@ from types import MappingProxyType
 from ...core.errors import ConfigError, Overloaded
 from ...core.events import Finish
 from ...core.graph import validate
-from ...core.interfaces import Brief, Planner, Plugins
+from ...core.interfaces import Brief, Planner, PluginRegistry
 from ...core.plan import Plan
 from ...core.request import Request
 from ...core.result import Failure, Usage
@@ -27,7 +27,7 @@ from .arrivals import at_rate, read_arrivals
 from .cluster import Cluster
 from .confidence import Confidence
 from .elastic import ElasticHosts
-from .latency import Fault, Host, LatencyModel, Outcome, Running, Throttle, whole
+from .latency import Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, whole
 
 __all__ = ["Spread", "WorkloadReport", "at_rate", "read_arrivals", "simulate_workload"]
 
@@ -107,9 +107,9 @@ def simulate_workload(
     outcome: Outcome = whole,
     confidence: Confidence | None = None,
     after: Mapping[int, tuple[int, float]] = MappingProxyType({}),
-    faults: Iterable[Fault | Throttle] = (),
+    faults: Iterable[WorkerFault | Throttle] = (),
     tools: Sequence[ToolSpec] = (),
-    plugins: Plugins | None = None,
+    plugins: PluginRegistry | None = None,
     seed: int = 0,
     grace: float = 10.0,
     lease: float | None = None,
@@ -131,7 +131,7 @@ def simulate_workload(
     given = [requests] if isinstance(requests, Request) else list(requests)
     if not given or not arrivals:
         raise ConfigError("a workload needs a request and at least one arrival")
-    source: Plugins = plugins or Registry()
+    source: PluginRegistry = plugins or Registry()
     machine = Machine(source, cancel_timeout=grace, lease=lease)
     workload = _Workload(machine, Expander(), hosts, latency or LatencyModel(), outcome, seed)
     workload.check, workload.confidence = check, confidence
@@ -155,7 +155,10 @@ class _Workload(Cluster):
     elastic: ElasticHosts | None = None
 
     def run(
-        self, kinds: Sequence[tuple[Brief, Planner]], arrivals: Sequence[float], faults: Iterable[Fault | Throttle]
+        self,
+        kinds: Sequence[tuple[Brief, Planner]],
+        arrivals: Sequence[float],
+        faults: Iterable[WorkerFault | Throttle],
     ) -> WorkloadReport:
         self._kinds, self._arrivals = kinds, arrivals
         self._came: dict[str, float] = {}
@@ -181,7 +184,7 @@ class _Workload(Cluster):
         self.play()
         return self._report()
 
-    def attempt_over(self, running: Running, end_in: str, tokens: int, usage: Usage) -> None:
+    def attempt_over(self, running: RunningJob, end_in: str, tokens: int, usage: Usage) -> None:
         self._held[running.host.name] += self.now - running.start
         self._waits.append(running.start - running.ready)
 

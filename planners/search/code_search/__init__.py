@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Called
+from plait.core.awaited import CallHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import LineOptions, derive
@@ -122,7 +122,7 @@ class Searching:
         self.trust: list[float] = []
         """How likely each of these is right by the mutual check of programs and tests; none where nothing was left to
         choose."""
-        self._runs: dict[str, tuple[str, Called]] = {}
+        self._runs: dict[str, tuple[str, CallHandle]] = {}
         """Runs with their keys, by program and inputs."""
 
     @property

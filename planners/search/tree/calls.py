@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from plait.core.awaited import Called, StepFailed
+from plait.core.awaited import CallHandle, StepFailed
 from plait.core.flow import Context
-from plait.core.search import Node, SearchTree
+from plait.core.search import SearchNode, SearchTree
 from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
@@ -40,16 +40,16 @@ class Calls:
     def __init__(self, ctx: Context, tree: SearchTree, drop: Callable[[], None]) -> None:
         self._ctx, self._tree, self._drop = ctx, tree, drop
         self._tools = {spec.name: spec for spec in ctx.brief.tools}
-        self._made: dict[str, Called] = {}
+        self._made: dict[str, CallHandle] = {}
 
-    async def make(self, node: Node) -> None:
+    async def make(self, node: SearchNode) -> None:
         """Make the call that a node's step ends in, and set what the model sees of it. Errors are observations."""
         asked = _asked(node.step)
         if asked is None:
             return
         node.seen = f"\n<tool_response>{await self._result(node, asked)}</tool_response>\n"
 
-    async def _result(self, node: Node, asked: str) -> str:
+    async def _result(self, node: SearchNode, asked: str) -> str:
         read = list(calls_in(loads(asked)))
         if len(read) != 1 or read[0].wrong:
             wrong = read[0].wrong if read else ""

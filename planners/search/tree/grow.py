@@ -9,7 +9,7 @@ from plait.core.awaited import Awaited, Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.planning import LineOptions, derive
-from plait.core.search import Node, Scorer, Search, SearchTree
+from plait.core.search import Scorer, Search, SearchNode, SearchTree
 
 from .calls import Calls, spoken
 from .options import LIST, TreeOptions
@@ -31,13 +31,13 @@ class Growth:
         self._calls = Calls(ctx, self.tree, self._drop) if options.tools else None
         self._lists = self._search.lists if options.propose == "auto" else options.propose == "list"
         self._enough = self._search.answers if options.answers is None else options.answers
-        self._states: dict[str, Node] = {"": self.tree.root}
+        self._states: dict[str, SearchNode] = {"": self.tree.root}
         self._began = 0
         self._changed: Awaited[None] = Awaited(ctx.host)
         self._over = ""
         self._trouble = ""
         """Why the first unknown score is unknown, where that was said."""
-        self.answers: list[Node] = []
+        self.answers: list[SearchNode] = []
         """Those found, in the order in which they came."""
         self.counts = {"unknown": 0, "merged": 0, "dead": 0, "failed": 0}
         self._good = 0
@@ -78,7 +78,7 @@ class Growth:
         self._changed, changed = Awaited(self._ctx.host), self._changed
         changed.settle()
 
-    def _next(self) -> Node | None:
+    def _next(self) -> SearchNode | None:
         if self._over:
             return None
         if self._began >= self._options.most:
@@ -87,7 +87,7 @@ class Growth:
             return None
         return self._frontier.take()
 
-    async def _grow(self, parent: Node) -> None:
+    async def _grow(self, parent: SearchNode) -> None:
         """Give a node its next child, or with `list` its children."""
         if not self._lists:
             await self._one(parent)
@@ -100,7 +100,7 @@ class Growth:
             del self.tree.pending[parent]
         await self._ctx.gather(*(self._came(child, finished=False) for child in children))
 
-    async def _one(self, parent: Node) -> None:
+    async def _one(self, parent: SearchNode) -> None:
         child = self._child(parent)
         said = self._frontier.say(parent)
         try:
@@ -116,7 +116,7 @@ class Growth:
             self._wake()
         await self._came(child, line.finished)
 
-    async def _listed(self, parent: Node) -> list[Node]:
+    async def _listed(self, parent: SearchNode) -> list[SearchNode]:
         """Have the model write a node's next steps, and return them as children."""
         proposal = self._options.proposal
         ask = self._frontier.say(parent) + proposal.text(LIST, branch=str(self._options.branch))
@@ -127,23 +127,23 @@ class Growth:
             self._spent(failed)
             return []
         lines = dict.fromkeys(text.strip() for text in line.text.splitlines() if text.strip())
-        children: list[Node] = []
+        children: list[SearchNode] = []
         for text in list(lines)[: self._options.branch]:
             child = self._child(parent)
             child.step, child.tokens = f"{text}\n", max(1, line.tokens // len(lines))
             children.append(child)
         return children
 
-    def _child(self, parent: Node) -> Node:
+    def _child(self, parent: SearchNode) -> SearchNode:
         index = len(parent.children) + 1
-        child = Node(f"{parent.name}.{index}", parent, parent.depth + 1, index)
+        child = SearchNode(f"{parent.name}.{index}", parent, parent.depth + 1, index)
         parent.children.append(child)
         self.tree.nodes.append(child)
         self.tree.pending[child] = None
         self._began += 1
         return child
 
-    def _write(self, parent: Node, name: str, said: str) -> Line:
+    def _write(self, parent: SearchNode, name: str, said: str) -> Line:
         """Ask for one step behind a node: token for token where the node's own call can be continued."""
         prompt, options = self._options.step, self._named(name, "step")
         if self._options.tools:
@@ -162,7 +162,7 @@ class Growth:
 
     # -- what became of a node ----------------------------------------------------------------------------------------
 
-    async def _came(self, node: Node, finished: bool) -> None:
+    async def _came(self, node: SearchNode, finished: bool) -> None:
         """Settle what a node is, score it, and tell the search. One that was given up meanwhile makes no call."""
         if node.outcome == "pruned":
             self.done(node)
@@ -175,7 +175,7 @@ class Growth:
         self.done(node)
         await self._frontier.learn(self._ctx, self._question, node)
 
-    async def _settle(self, node: Node, finished: bool) -> None:
+    async def _settle(self, node: SearchNode, finished: bool) -> None:
         text = node.text
         node.key = self._task.state_key(text) or " ".join(text.split())
         known = self._states.get(node.key)
@@ -201,7 +201,7 @@ class Growth:
         if node.answer is not None and node.outcome == "open":
             node.outcome = "answer"
 
-    async def _score(self, node: Node) -> float | None:
+    async def _score(self, node: SearchNode) -> float | None:
         score: float | None = None
         try:
             said: object = await self._scorer.score(self._ctx, self._question, node)
@@ -215,7 +215,7 @@ class Growth:
         self.counts["unknown"] += score is None
         return score
 
-    async def _failed(self, node: Node, failed: StepFailed) -> None:
+    async def _failed(self, node: SearchNode, failed: StepFailed) -> None:
         self._spent(failed)
         if node.outcome == "open":
             node.outcome = "dead"
@@ -226,7 +226,7 @@ class Growth:
         if failed.failure.kind == "BudgetExceeded":
             self._over = "the budget is used up"
 
-    def done(self, node: Node) -> None:
+    def done(self, node: SearchNode) -> None:
         """Tell the search of a node that has ended."""
         self.tree.pending.pop(node, None)
         if node.outcome in ("merged", "dead"):

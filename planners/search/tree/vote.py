@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from plait.core.search import Node
+from plait.core.search import SearchNode
 from plait.core.task import Task
 
 __all__ = ["Choice", "Weight", "choose"]
@@ -21,12 +21,12 @@ Weight = Literal["last", "mean", "min", "product", "best", "count"]
 class Choice:
     """The answer that won."""
 
-    node: Node
+    node: SearchNode
     value: JsonValue
     why: str
 
 
-def choose(answers: Sequence[Node], task: Task, rule: Weight) -> Choice | None:
+def choose(answers: Sequence[SearchNode], task: Task, rule: Weight) -> Choice | None:
     """Return the answer with the greatest sum of scores, or `None` without answers. `best`: that of the highest single
     score, as in best-of-n. `count`: that of most nodes, as in a majority vote.
 
@@ -37,12 +37,12 @@ def choose(answers: Sequence[Node], task: Task, rule: Weight) -> Choice | None:
         return None
     known = [each for each in (_weight(node, rule) for node in answers) if each is not None]
     unknown = sum(known) / len(known) if known else 1.0
-    groups: dict[str, list[tuple[float, Node]]] = {}
+    groups: dict[str, list[tuple[float, SearchNode]]] = {}
     for node in answers:
         weight = _weight(node, rule)
         groups.setdefault(task.key(node.answer), []).append((unknown if weight is None else weight, node))
 
-    def order(group: list[tuple[float, Node]]) -> tuple[float, float, int, str]:
+    def order(group: list[tuple[float, SearchNode]]) -> tuple[float, float, int, str]:
         weight, node = _best(group)
         total = weight if rule == "best" else sum(each * node.weight for each, node in group)
         return (-total, -weight, _tokens(node), node.name)
@@ -54,15 +54,15 @@ def choose(answers: Sequence[Node], task: Task, rule: Weight) -> Choice | None:
     return Choice(node, node.answer, f"{share:.0%} of the score; {len(answers)} answers, {len(groups)} different")
 
 
-def _best(group: Sequence[tuple[float, Node]]) -> tuple[float, Node]:
+def _best(group: Sequence[tuple[float, SearchNode]]) -> tuple[float, SearchNode]:
     return min(group, key=lambda each: (-each[0], _tokens(each[1]), each[1].name))
 
 
-def _tokens(node: Node) -> int:
+def _tokens(node: SearchNode) -> int:
     return sum(each.tokens for each in node.path())
 
 
-def _weight(node: Node, rule: Weight) -> float | None:
+def _weight(node: SearchNode, rule: Weight) -> float | None:
     if rule == "count":
         return 1.0
     if rule in ("last", "best"):

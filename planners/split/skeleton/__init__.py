@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from plait.core.awaited import Joined
+from plait.core.awaited import JoinHandle
 from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, Line, StepFailed
 from plait.core.ops import Plugin, Structured, Text
@@ -111,7 +111,7 @@ class Skeleton(Flow):
             label="skeleton",
         )
 
-    def _written(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> Joined:
+    def _written(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> JoinHandle:
         """Make a call for each point, and the join that puts them together."""
         outline = "\n".join(map(str, points))
         shared = Text(text=words.SHARED.format(question=asker.question, skeleton=outline))

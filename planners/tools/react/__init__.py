@@ -16,7 +16,7 @@ from plait.core.interfaces import Brief, Merge, Reader
 from plait.core.plan import Step
 from plait.core.tools.more import MORE_TOOLS, found_in
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import Wanted
+from plait.core.tools.turns import CallRequest
 
 from ..._shared.told import LAST, REPAIR, instructions
 from .ledger import ERROR, Ledger, answered
@@ -75,7 +75,7 @@ class React(ReactOptions):
             return list(tools)
         return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.shown), tools))
 
-    async def _made(self, ctx: Context, turn: Line, calls: Sequence[tuple[Wanted, str]]) -> JsonValue:
+    async def _made(self, ctx: Context, turn: Line, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
         """Make the calls of a turn that was voted for, and return what a turn comes to whose calls its reader made."""
         wanted = [call for call, fate in calls if fate == "run"]
         made = [ctx.call(call.name, **call.arguments) for call in wanted]
@@ -87,7 +87,7 @@ class React(ReactOptions):
             results[call.step] = {"value": each.value} if each.done else {"error": what}
         return {"text": turn.text, "results": results}
 
-    async def _agents(self, ctx: Context, calls: Sequence[tuple[Wanted, str]]) -> dict[str, str]:
+    async def _agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, str]:
         """Let the agents that a voted turn calls work, side by side, and return what each said, by the id of the call.
         Those of other turns are steps of the turn's own."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from plait.core.interfaces import Brief
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import Wanted, wanted
+from plait.core.tools.turns import CallRequest, wanted
 
 from .options import ReactOptions, transfer
 
@@ -17,17 +17,17 @@ MORE = "more"
 
 
 def fates(
-    calls: Iterable[Wanted],
+    calls: Iterable[CallRequest],
     tools: Sequence[ToolSpec],
     known: Iterable[str],
     most: int,
     ours: Iterable[str],
-) -> list[tuple[Wanted, str]]:
+) -> list[tuple[CallRequest, str]]:
     """Return what becomes of each call: `run`; `same` as an earlier one that changes nothing, of this turn or (`known`)
     another; `ours`: it is no tool but a function of the planner; `limit`: too many; `unread`."""
     lasting = {spec.name for spec in tools if spec.side_effects}
     seen, names, count = dict.fromkeys(known), frozenset(ours), 0
-    found: list[tuple[Wanted, str]] = []
+    found: list[tuple[CallRequest, str]] = []
     for each in calls:
         if each.wrong:
             fate = "unread"
@@ -46,7 +46,7 @@ def fates(
 
 def turn_calls(
     planner: ReactOptions, brief: Brief, text: str, first: int, known: Sequence[str], whole: bool = True
-) -> list[tuple[Wanted, str]]:
+) -> list[tuple[CallRequest, str]]:
     """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
     text = f"{text}\n" if whole else text
     ours = [each.name for each in planner.agents] + [transfer(each) for each in planner.handoffs]

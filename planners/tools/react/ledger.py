@@ -15,7 +15,7 @@ from plait.core.ops import Function
 from plait.core.tools.calls import loads
 from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import Wanted
+from plait.core.tools.turns import CallRequest
 from plait.core.values import as_text
 
 from . import prompts
@@ -79,18 +79,18 @@ class Ledger:
         rows: list[JsonValue] = [each.model_dump(include={"name", "description", "parameters"}) for each in found]
         return as_text(rows) if rows else "no function was found: say it in other words"
 
-    def calls(self, value: JsonValue) -> list[tuple[Wanted, str]]:
+    def calls(self, value: JsonValue) -> list[tuple[CallRequest, str]]:
         """Return the calls of a turn that has ended, with what became of each."""
         return turn_calls(self.planner, self.brief, _text(value), self.next, list(self.results))
 
     def observe(
-        self, value: JsonValue, calls: Sequence[tuple[Wanted, str]], agents: Mapping[str, str]
+        self, value: JsonValue, calls: Sequence[tuple[CallRequest, str]], agents: Mapping[str, str]
     ) -> list[Message]:
         """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`: what
         the agents said that were called."""
         self.talk.append(spoken(_text(value), self.next))
         most = self.planner.observation_chars or sys.maxsize
-        said: list[tuple[Wanted, str]] = []
+        said: list[tuple[CallRequest, str]] = []
         now: dict[str, str] = {}
         changed = False
         for call, fate in calls:
@@ -136,7 +136,7 @@ class Ledger:
             self.counts.clear()
         return [self._message(call, text) for call, text in said]
 
-    def _may_change(self, call: Wanted, asked: tuple[Agent, str] | None) -> bool:
+    def _may_change(self, call: CallRequest, asked: tuple[Agent, str] | None) -> bool:
         """Whether a call may have changed something: its tool has side effects, or the agent may call one that has."""
         lasting = {spec.name for spec in self.brief.tools if spec.side_effects}
         if asked is None:
@@ -144,12 +144,12 @@ class Ledger:
         reach = asked[0].reach
         return bool(lasting if reach is None else lasting.intersection(reach))
 
-    def _message(self, call: Wanted, text: str) -> Message:
+    def _message(self, call: CallRequest, text: str) -> Message:
         if self.planner.dialect == "native":
             return Message(role="tool", tool_call_id=call.id, name=call.name, content=text)
         return Message(role="user", content=f"Observation of {call.name} ({call.id}): {text}")
 
-    def _more(self, call: Wanted, most: int) -> str:
+    def _more(self, call: CallRequest, most: int) -> str:
         name = call.arguments.get("id")
         if not isinstance(name, str) or name not in self.by_id:
             return f"error: there is no result {name!r:.80} (there are: {', '.join(self.by_id) or 'none'})"
@@ -170,7 +170,7 @@ def _text(value: JsonValue) -> str:
             return as_text(value)
 
 
-def _result(value: JsonValue, call: Wanted) -> str:
+def _result(value: JsonValue, call: CallRequest) -> str:
     results = value.get("results") if isinstance(value, dict) else None
     match results.get(call.step) if isinstance(results, dict) else None:
         case {"value": each}:

@@ -8,7 +8,7 @@ from plait.core.interfaces import Brief
 from plait.core.ops import Call, Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
-from plait.core.tools.turns import Wanted, ends_a_call
+from plait.core.tools.turns import CallRequest, ends_a_call
 
 from .fates import turn_calls
 from .options import ReactOptions
@@ -18,7 +18,7 @@ __all__ = ["TurnReader"]
 RESULTS = "results"
 
 
-def call_step(call: Wanted) -> Step:
+def call_step(call: CallRequest) -> Step:
     """Return the step that makes a call."""
     args = {key: {"$literal": value} for key, value in call.arguments.items()}
     return Step(name=call.step, op=Call(tool=call.name, args=args), label=call.name)
@@ -51,10 +51,10 @@ class TurnReader:
         join = Step(name=RESULTS, op=Join(merge=merge, tolerate="any-end"), needs=tuple(needs), label="results")
         return Plan(steps=(*new, join), output=RESULTS)
 
-    def _calls(self, text: str, whole: bool = True) -> list[tuple[Wanted, str]]:
+    def _calls(self, text: str, whole: bool = True) -> list[tuple[CallRequest, str]]:
         return turn_calls(self._planner, self._brief, text, self._first, self._known, whole)
 
-    def _new(self, calls: Sequence[tuple[Wanted, str]]) -> list[Step]:
+    def _new(self, calls: Sequence[tuple[CallRequest, str]]) -> list[Step]:
         new: list[Step] = []
         for call, fate in calls:
             asked = self._planner.asks(call) if fate == "ours" else None

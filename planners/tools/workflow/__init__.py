@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Line, Made, StepFailed
+from plait.core.awaited import Line, StepFailed, StepHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.prompt import Prompt, Uses
@@ -181,6 +181,6 @@ class Writer:
         return self._line
 
 
-def _said(ended: Made[object] | BaseException) -> str:
+def _said(ended: StepHandle[object] | BaseException) -> str:
     """Return what became of a node, as a model reads it."""
     return f"failed: {ended}" if isinstance(ended, BaseException) else as_text(ended.value)

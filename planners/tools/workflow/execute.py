@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from plait.core.awaited import Awaited, Made
+from plait.core.awaited import Awaited, StepHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Context, ask_a_person
 from plait.core.ops import Call
@@ -22,7 +22,7 @@ __all__ = ["MOST_ITEMS", "Runner"]
 
 MOST_ITEMS = 1000
 """Most items of one `foreach`."""
-Step = Made[object]
+Step = StepHandle[object]
 
 
 class Given(NamedTuple):

@@ -13,7 +13,7 @@ import traceback
 from plait import AsyncOrchestrator, tool
 from plait.apps.adapters.local import local_server
 from plait.core.plan import Plan
-from plait.core.tools.context import Context
+from plait.core.tools.context import ToolContext
 from plait.workers.scripted import Reply, Scripted
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
@@ -85,7 +85,7 @@ def ag_ui() -> None:
     from plait.apps.adapters.agui import agui_events
 
     @tool
-    async def permit(what: str, ctx: Context) -> str:
+    async def permit(what: str, ctx: ToolContext) -> str:
         """Ask a person."""
         return f"{what}: {await ctx.ask(f'May I {what}?', choices=['yes', 'no'])}"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator, Budget, Call, Context, Plan, Step, tool
+from plait import AsyncOrchestrator, Budget, Call, Plan, Step, ToolContext, tool
 from plait.apps.control.socket import Peer, opened, peers
 from plait.apps.verbs import Control
 from plait.core.errors import UsageError
@@ -38,7 +38,7 @@ async def ask(peer, *words, **fields):
 
 
 @tool
-async def book(city: str, ctx: Context) -> str:
+async def book(city: str, ctx: ToolContext) -> str:
     """Book a room."""
     return f"booked in {city}: {await ctx.ask('which date?', choices=['May', 'June'])}"
 

@@ -23,7 +23,7 @@ from plait import AsyncOrchestrator, tool
 from plait.apps.mcp.jobs import Jobs
 from plait.apps.mcp.server import build
 from plait.apps.mcp.tasks import IDENTIFIER
-from plait.core.tools.context import Context
+from plait.core.tools.context import ToolContext
 from plait.runtime.client.handle import Handle
 from plait.workers.scripted import Reply, Scripted
 
@@ -32,7 +32,7 @@ SLOW = Reply(when="slow", text="word " * 2000, tokens_per_second=20)
 
 
 @tool
-async def permit(what: str, ctx: Context) -> str:
+async def permit(what: str, ctx: ToolContext) -> str:
     """Ask a person."""
     return f"{what}: {await ctx.ask(f'May I {what}?', choices=['yes', 'no'])}"
 

@@ -18,7 +18,7 @@ from typing import Any
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.ops import Kind, Text, Think, Tokens
-from plait.core.result import Drawn, Failure, Result, Usage
+from plait.core.result import Failure, Result, TokenDraws, Usage
 
 END = 256
 
@@ -73,7 +73,7 @@ class Letters(Worker):
             del self.live[job.attempt]
         drawn = None
         if think.sampling.token_logprobs:
-            drawn = Drawn(logprobs=tuple(logprobs), end=(END, 0.0) if finish == "stop" else None)
+            drawn = TokenDraws(logprobs=tuple(logprobs), end=(END, 0.0) if finish == "stop" else None)
         usage = Usage(prompt=len(prompt), completion=len(logprobs))
         text = bytes(ids).decode()
         yield Result(

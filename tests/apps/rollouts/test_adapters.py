@@ -18,7 +18,7 @@ from plait.apps.rollouts.record import BadRecord, Record, Segment
 from plait.apps.rollouts.store import Reader, read_rollouts
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.journal.directory import entries
-from plait.runtime.journal.tables import Row
+from plait.runtime.journal.tables import EventRow
 from plait.runtime.plugins.loader import Plugins
 from tests.apps.rollouts.letters import Letters
 
@@ -114,8 +114,8 @@ async def test_a_journal_of_many_runs_is_replayed_once(tmp_path: Path, monkeypat
         for n in range(12):
             await orchestrator.run(f"Question {n}?", planner="sample:n=2,answer.temperature=1")
     read: list[int] = []
-    load = Row.load
-    monkeypatch.setattr(Row, "load", lambda row: (read.append(row.seq), load(row))[1])
+    load = EventRow.load
+    monkeypatch.setattr(EventRow, "load", lambda row: (read.append(row.seq), load(row))[1])
     left = Left()
     found = list(export(entries(journal), Plugins(), left))
     assert (len(found), left.why) == (12, {})

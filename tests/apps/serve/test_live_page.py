@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from plait import Call, Context, Plan, Step, tool
+from plait import Call, Plan, Step, ToolContext, tool
 from plait.apps.serve.settings import Tenant
 from plait.apps.serve.tenants import hashed, new_key
 from plait.workers.scripted import Reply
@@ -28,7 +28,7 @@ def browser():
 
 
 @tool
-async def book(city: str, ctx: Context) -> str:
+async def book(city: str, ctx: ToolContext) -> str:
     """Book a room."""
     return f"{city}: {await ctx.ask('which date?', choices=['May', 'June'])}"
 

@@ -10,28 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from plait import AskNews, AsyncOrchestrator, Call, Context, Orchestrator, Plan, Question, Ref, Step, tool
+from plait import AskNews, AsyncOrchestrator, Call, Orchestrator, Plan, Question, Ref, Step, ToolContext, tool
 from plait.core.errors import Unanswered, UsageError
-from plait.runtime.client.questions import Asker
+from plait.runtime.client.questions import QuestionQueue
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal
 
 
 @tool
-async def confirm(ctx: Context, what: str) -> str:
+async def confirm(ctx: ToolContext, what: str) -> str:
     """Ask whether something is right."""
     said = await ctx.ask(f"is {what} right?", choices=["yes", "no"])
     return f"{what}: {said}"
 
 
 @tool
-def name_it(what: str, ctx: Context) -> str:
+def name_it(what: str, ctx: ToolContext) -> str:
     """Ask for a name, from an ordinary function."""
     return f"{what} is {ctx.ask_and_wait('what is it called?')}"
 
 
 @tool
-async def twice(ctx: Context) -> list:
+async def twice(ctx: ToolContext) -> list:
     """Ask two questions."""
     return [await ctx.ask("first?"), await ctx.ask("second?")]
 
@@ -51,7 +51,7 @@ def test_the_context_is_no_part_of_the_schema() -> None:
 
 async def test_a_tool_that_is_called_by_hand_has_nobody_to_ask() -> None:
     with pytest.raises(Unanswered, match="through an orchestrator"):
-        await confirm(Context("r", "r:s", 1), "this")
+        await confirm(ToolContext("r", "r:s", 1), "this")
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
@@ -138,12 +138,12 @@ async def test_cancelling_a_run_that_waits_for_a_person(tmp_path: Path) -> None:
 
 async def test_the_clock_of_a_timeout_stands_still_meanwhile(tmp_path: Path) -> None:
     @tool(timeout=0.2)
-    async def slow(ctx: Context) -> str:
+    async def slow(ctx: ToolContext) -> str:
         """Ask, with little time."""
         return str(await ctx.ask("well?"))
 
     @tool(timeout=0.2)
-    async def hang(ctx: Context) -> str:
+    async def hang(ctx: ToolContext) -> str:
         """Ask, and then hang."""
         await ctx.ask("well?")
         await asyncio.sleep(60)
@@ -199,7 +199,7 @@ async def test_another_question_does_not_get_an_old_answer(tmp_path: Path, chang
     text, choices = "Delete tmp.log?", ["yes", "no"]
 
     @tool
-    async def delete(ctx: Context) -> list:
+    async def delete(ctx: ToolContext) -> list:
         """Ask, then wait for something else."""
         return [await ctx.ask(text, choices=choices), await ctx.ask("Sure?")]
 
@@ -253,4 +253,4 @@ def test_the_facade_has_nobody_to_ask_in_a_run(tmp_path: Path, many: bool) -> No
 
 async def test_a_question_of_a_run_that_is_over() -> None:
     with pytest.raises(Unanswered, match="its run is over"):
-        await Asker().ask(Question(id="r:s?1", run="r", step="r:s", text="well?"))
+        await QuestionQueue().ask(Question(id="r:s?1", run="r", step="r:s", text="well?"))

@@ -18,7 +18,7 @@ from plait import AsyncOrchestrator, Join, Plan, Ref, Step, Think, tool
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Call, Plugin, Sampling
 from plait.core.result import Result
-from plait.core.tools.context import Context
+from plait.core.tools.context import ToolContext
 from plait.runtime.journal.directory import entries
 from plait.workers.scripted import Reply, Scripted
 
@@ -37,7 +37,7 @@ def write(file: str, **line: object) -> None:
 
 
 @tool(side_effects=True)
-def pay(ctx: Context, amount: int) -> int:
+def pay(ctx: ToolContext, amount: int) -> int:
     """Pay: must never happen twice."""
     time.sleep(0.02)
     write("ledger", tool="pay", key=ctx.key, amount=amount)
@@ -46,7 +46,7 @@ def pay(ctx: Context, amount: int) -> int:
 
 
 @tool(side_effects=True, idempotent=True)
-async def put(ctx: Context, name: str, amount: int) -> int:
+async def put(ctx: ToolContext, name: str, amount: int) -> int:
     """Put a value somewhere: may happen twice, with the same key."""
     await asyncio.sleep(0.01)
     write("ledger", tool="put", key=ctx.key, amount=amount)
@@ -55,7 +55,7 @@ async def put(ctx: Context, name: str, amount: int) -> int:
 
 
 @tool
-async def look(ctx: Context, amount: int) -> int:
+async def look(ctx: ToolContext, amount: int) -> int:
     """Look something up: no effect, but what is done must not be done again."""
     await asyncio.sleep(0.01)
     write("looks", key=ctx.key, attempt=ctx.attempt)

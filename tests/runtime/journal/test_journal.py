@@ -42,7 +42,7 @@ from plait.runtime.journal.recorded import as_json, dump, event_json
 from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Fault, Host, LatencyModel, simulate, varied
+from plait.runtime.simulation.simulator import Host, LatencyModel, WorkerFault, simulate, varied
 
 PLAN = Plan(
     steps=(
@@ -56,7 +56,7 @@ PLAN = Plan(
     output="vote",
 )
 HOSTS = [Host("a", slots=2), Host("b", slots=2)]
-FAULTS = [Fault(0.1, "b", down_for=0.2)]
+FAULTS = [WorkerFault(0.1, "b", down_for=0.2)]
 
 
 def record(path: Path, plan: Plan = PLAN, **options) -> int:

@@ -17,7 +17,7 @@ from plait.core.events import Expanded
 from plait.core.interfaces import Brief, Reader
 from plait.core.ops import Sampling
 from plait.core.result import Result
-from plait.core.tools.context import Context, Question
+from plait.core.tools.context import Question, ToolContext
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import history, replay
@@ -42,7 +42,7 @@ class Work:
             return n + 1
 
         @tool(side_effects=True)
-        async def pay(n: int, ctx: Context) -> int:
+        async def pay(n: int, ctx: ToolContext) -> int:
             """Pay."""
             self.made.append(f"pay {n} {ctx.key.partition(':')[2]}")
             await self.hang.wait()

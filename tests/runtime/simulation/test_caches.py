@@ -14,7 +14,7 @@ from plait.core.prefix_tree import PrefixTree
 from plait.core.result import Result, Usage
 from plait.runtime.simulation.latency import LatencyModel
 from plait.runtime.simulation.prefix_cache import PrefixCache
-from plait.runtime.simulation.simulator import Fault, Host, SimReport, Throttle, simulate, varied
+from plait.runtime.simulation.simulator import Host, SimReport, Throttle, WorkerFault, simulate, varied
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=24), max_size=12)
 
@@ -137,7 +137,11 @@ def test_a_step_whose_engine_dies_goes_on_from_its_ids_elsewhere() -> None:
     tokens and generates the other 50: 1.57 + 1.5 + 0.5 s."""
     hosts = [engine("a", tells_ids=True), engine("b", tells_ids=True)]
     report = simulate(
-        joined(think("a", 100)), hosts=hosts, faults=[Fault(1.57, "a")], latency=LatencyModel(chunk=10), check=True
+        joined(think("a", 100)),
+        hosts=hosts,
+        faults=[WorkerFault(1.57, "a")],
+        latency=LatencyModel(chunk=10),
+        check=True,
     )
     assert report.makespan == pytest.approx(3.57)
     assert report.usage == Usage(prompt=150, completion=100, cancelled=0)
@@ -148,7 +152,7 @@ def test_a_step_whose_engine_dies_goes_on_from_its_ids_elsewhere() -> None:
 
 def test_an_engine_that_tells_no_ids_begins_again() -> None:
     hosts = [engine("a"), engine("b")]
-    report = simulate(joined(think("a", 100)), hosts=hosts, faults=[Fault(1.57, "a")], check=True)
+    report = simulate(joined(think("a", 100)), hosts=hosts, faults=[WorkerFault(1.57, "a")], check=True)
     assert report.makespan == pytest.approx(1.57 + 1.0 + 1.0)
     assert report.usage.completion == 100, "of those 57 nobody was told"
 
@@ -162,7 +166,12 @@ def test_a_lost_step_meets_the_fate_that_it_would_have_met() -> None:
     plan = joined(think("a", 100, stream=True))
     calm = simulate(plan, hosts=hosts, outcome=fate, latency=latency)
     struck = simulate(
-        plan, hosts=hosts, outcome=fate, latency=latency, faults=[Fault(1.2, "a"), Fault(2.5, "b")], check=True
+        plan,
+        hosts=hosts,
+        outcome=fate,
+        latency=latency,
+        faults=[WorkerFault(1.2, "a"), WorkerFault(2.5, "b")],
+        check=True,
     )
     assert calm.usage.completion == struck.usage.completion
     assert struck.usage.cancelled == 0
@@ -183,7 +192,7 @@ def test_the_text_goes_on_where_it_was() -> None:
 
     hosts = [engine(name, tells_ids=True) for name in "ab"]
     plan, latency = joined(think("a", 100, stream=True)), LatencyModel(chunk=10)
-    simulate(plan, hosts=hosts, outcome=fate, latency=latency, faults=[Fault(1.57, "a")], check=True, watch=watch)
+    simulate(plan, hosts=hosts, outcome=fate, latency=latency, faults=[WorkerFault(1.57, "a")], check=True, watch=watch)
     assert given == [0, 50]
     assert "".join(texts.values()) == "0123456789" * 10
 
@@ -206,7 +215,7 @@ def test_caches_of_many_engines_stay_apart_and_a_run_repeats_itself() -> None:
     plan = joined(*(think(f"{p}{i}", 30) for p in "abcdef" for i in range(5)))
     hosts = [engine(f"h{i}", tells_ids=True, cache_tokens=200) for i in range(3)]
     made = [
-        simulate(plan, hosts=hosts, outcome=varied(), faults=[Fault(0.5, "h1", 0.5)], seed=3, check=True)
+        simulate(plan, hosts=hosts, outcome=varied(), faults=[WorkerFault(0.5, "h1", 0.5)], seed=3, check=True)
         for _ in range(2)
     ]
     assert made[0] == made[1]

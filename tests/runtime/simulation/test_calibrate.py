@@ -16,7 +16,7 @@ from plait.apps.commands.calibrate import compared
 from plait.core import Join, Plan, Sampling, Step, Text, Think
 from plait.core.errors import ConfigError
 from plait.runtime.client.config import Config
-from plait.runtime.simulation.calibrate import SOON, Recorded, Session, fit, recorded
+from plait.runtime.simulation.calibrate import SOON, RecordedAttempt, RecordedSession, fit, recorded
 from plait.runtime.simulation.latency import varied
 from plait.runtime.simulation.profile import Profile, load, profile_file
 from plait.runtime.simulation.simulator import SimReport, simulate
@@ -53,9 +53,9 @@ def play(
     )
 
 
-def attempts(report: SimReport, streamed: tuple[int, ...] = ()) -> list[Recorded]:
+def attempts(report: SimReport, streamed: tuple[int, ...] = ()) -> list[RecordedAttempt]:
     return [
-        Recorded(
+        RecordedAttempt(
             span.host,
             "s",
             span.start,
@@ -184,7 +184,7 @@ def test_a_journal_is_read_as_attempts_and_as_a_session(tmp_path: Path, monkeypa
         assert main.run(alone) == 0
         assert [each.streams for each in recorded(tmp_path / f"single-{n}.jsonl")[0]] == [True]
     assert aborts == []
-    session = Session.read(tmp_path / "runs.jsonl")
+    session = RecordedSession.read(tmp_path / "runs.jsonl")
     assert session.arrivals == (0.0,)
     assert set(session.lengths) == {f"run-0:sample-{i}" for i in (1, 2, 3)}
     assert session.values["run-0:sample-1"] == "one two three"
@@ -211,7 +211,7 @@ def test_recorded_runs_are_simulated_with_what_they_expanded_into_and_when_they_
             await asyncio.gather(*map(one, range(6)))
 
     asyncio.run(ask())
-    session = Session.read(tmp_path / "runs.jsonl")
+    session = RecordedSession.read(tmp_path / "runs.jsonl")
     assert all(before < number and 0 <= gap <= SOON for number, (before, gap) in session.follows().items())
     times = {"arrivals": (0.0, 0.0, 1.0, 1.2, 5.0), "latencies": (1.0, 1.19, 1.5, 1.3, 1.0)}
     follows = session.model_copy(update=times).follows()

@@ -23,7 +23,7 @@ from plait.core.result import Failure, Result, Usage
 from plait.core.view import StepView, View
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Fault, GiveUp, Host, LatencyModel, Throttle, simulate
+from plait.runtime.simulation.simulator import GiveUp, Host, LatencyModel, Throttle, WorkerFault, simulate
 
 
 class Moody(Policy):
@@ -119,10 +119,10 @@ def scenario(seed: int) -> Counter[str]:
         )
         for i in range(rng.randint(1, 4))
     ]  # fmt: skip
-    strikes: list[Fault | Throttle | GiveUp] = []
+    strikes: list[WorkerFault | Throttle | GiveUp] = []
     for host in hosts[1:]:
         if rng.random() < 0.3:
-            strikes.append(Fault(rng.uniform(0.0, 1.0), host.name, rng.choice([None, 0.1])))
+            strikes.append(WorkerFault(rng.uniform(0.0, 1.0), host.name, rng.choice([None, 0.1])))
         elif rng.random() < 0.3:
             strikes.append(Throttle(rng.uniform(0.0, 1.0), host.name, 0.25))
     if rng.random() < 0.1:

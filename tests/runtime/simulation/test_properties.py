@@ -18,7 +18,7 @@ from plait.core.ops import Call, Join, Sampling, Think
 from plait.core.plan import Plan, Step
 from plait.core.result import Failure, Result
 from plait.core.view import StepView, View
-from plait.runtime.simulation.simulator import Fault, Host, LatencyModel, SimReport, simulate, varied
+from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate, varied
 
 
 def lower_bound(plan: Plan, slots: int, weight: Callable[[Step], float]) -> float:
@@ -110,7 +110,7 @@ def test_under_faults_and_failures_every_run_ends_and_ends_the_same_way(
     plan: Plan, seed: int, times: list[float]
 ) -> None:
     hosts = [Host(f"h{i}", 2, decode_rate=RATES["saturating"], prefill_rate=1e3) for i in range(3)]
-    faults = [Fault(at, f"h{i}", down_for=0.1 if i else None) for i, at in enumerate(times)]
+    faults = [WorkerFault(at, f"h{i}", down_for=0.1 if i else None) for i, at in enumerate(times)]
     reports = [simulate(plan, hosts=hosts, outcome=flaky, faults=faults, seed=seed, check=True) for _ in range(2)]
     assert reports[0] == reports[1]
     assert reports[0].status in ("done", "failed")

@@ -14,7 +14,7 @@ from plait.core.ops import Call, Join, Plugin, Sampling, Think
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
-from plait.runtime.simulation.simulator import Fault, Host, LatencyModel, SimReport, simulate
+from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate
 
 STEADY = Host("a", slots=4, decode_rate=100.0, prefill_rate=1e12)
 """100 tokens per second for each sequence, prompts for nothing."""
@@ -222,7 +222,7 @@ def test_a_stream_takes_as_long_as_the_same_step_without() -> None:
 
 def test_work_of_a_lost_host_starts_over_on_another() -> None:
     hosts = [Host(name, 1, decode_rate=100.0, prefill_rate=1e12) for name in "ab"]
-    report = run(plan(think("x", tokens=300)), hosts=hosts, faults=[Fault(1.0, "a")])
+    report = run(plan(think("x", tokens=300)), hosts=hosts, faults=[WorkerFault(1.0, "a")])
     assert [(s.host, s.start, pytest.approx(s.end), s.end_in) for s in report.spans] == [
         ("a", 0.0, 1.0, "lost"),
         ("b", 1.0, 4.0, "done"),
@@ -231,20 +231,20 @@ def test_work_of_a_lost_host_starts_over_on_another() -> None:
 
 
 def test_with_one_host_work_waits_until_it_is_back() -> None:
-    report = run(plan(think("x", tokens=300)), faults=[Fault(1.0, "a", down_for=5.0)])
+    report = run(plan(think("x", tokens=300)), faults=[WorkerFault(1.0, "a", down_for=5.0)])
     assert spans(report)["x"] == (6.0, 9.0)
     assert (report.status, report.spans[0].end_in, report.wait_max) == ("done", "lost", pytest.approx(5.0))
 
 
 def test_with_no_host_left_the_run_fails() -> None:
-    report = run(plan(think("x", tokens=300)), faults=[Fault(1.0, "a")])
+    report = run(plan(think("x", tokens=300)), faults=[WorkerFault(1.0, "a")])
     assert report.makespan == pytest.approx(1.0)
     assert report.failure is not None and report.failure.kind == "NoWorker"
 
 
 def test_lost_streams_give_the_tokens_that_were_heard_of() -> None:
     p = plan(think("x", tokens=300, stream=True))
-    report = run(p, faults=[Fault(1.0, "a", down_for=0.0)], latency=LatencyModel(chunk=30))
+    report = run(p, faults=[WorkerFault(1.0, "a", down_for=0.0)], latency=LatencyModel(chunk=30))
     assert report.usage == Usage(prompt=2, completion=90 + 300, cancelled=90)
 
 
@@ -258,9 +258,9 @@ def test_clusters_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="name of its own"):
         simulate(p, hosts=[STEADY, STEADY])
     with pytest.raises(ConfigError, match="'b', which is no host"):
-        simulate(p, hosts=[STEADY], faults=[Fault(0.0, "b")])
+        simulate(p, hosts=[STEADY], faults=[WorkerFault(0.0, "b")])
     with pytest.raises(ConfigError, match="down already"):
-        simulate(plan(think("a")), hosts=[STEADY], faults=[Fault(0.1, "a", 9.0), Fault(0.2, "a", 9.0)])
+        simulate(plan(think("a")), hosts=[STEADY], faults=[WorkerFault(0.1, "a", 9.0), WorkerFault(0.2, "a", 9.0)])
 
 
 def test_a_plan_is_checked_first() -> None:

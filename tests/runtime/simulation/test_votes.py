@@ -28,11 +28,11 @@ from plait.runtime.simulation.confidence import SimTrace
 from plait.runtime.simulation.latency import priced
 from plait.runtime.simulation.simulator import (
     Confidence,
-    Fault,
     GiveUp,
     Host,
     LatencyModel,
     SimReport,
+    WorkerFault,
     simulate,
     synthetic,
 )
@@ -90,8 +90,10 @@ class Played:
                  tells_ids=rng.random() < 0.6)
             for i in range(rng.randint(1, 3))
         ]  # fmt: skip
-        faults: list[Fault | GiveUp] = [
-            Fault(rng.uniform(0.0, 1.0), host.name, rng.choice([None, 0.1])) for host in hosts[1:] if rng.random() < 0.3
+        faults: list[WorkerFault | GiveUp] = [
+            WorkerFault(rng.uniform(0.0, 1.0), host.name, rng.choice([None, 0.1]))
+            for host in hosts[1:]
+            if rng.random() < 0.3
         ]
         if rng.random() < 0.05:
             faults.append(GiveUp(rng.uniform(0.0, 1.0)))
@@ -288,7 +290,7 @@ def test_an_attempt_that_goes_on_is_as_sure_as_the_one_before_it() -> None:
     hosts = [Host("a", 1, decode_rate=100.0, tells_ids=True), Host("b", 1, decode_rate=100.0, tells_ids=True)]
     ends: list[Succeeded] = []
     simulate(
-        vote(1), hosts=hosts, outcome=forty, confidence=recorded(s0=series), faults=[Fault(0.2, "a")],
+        vote(1), hosts=hosts, outcome=forty, confidence=recorded(s0=series), faults=[WorkerFault(0.2, "a")],
         watch=lambda event, actions: ends.append(event) if isinstance(event, Succeeded) else None,
     )  # fmt: skip
     signals = ends[0].result.signals

@@ -13,7 +13,7 @@ from plait.core.errors import ConfigError
 from plait.core.flow import Context, Flow
 from plait.core.ops import Plugin
 from plait.core.request import Request
-from plait.runtime.simulation.latency import Fault, Host, varied
+from plait.runtime.simulation.latency import Host, WorkerFault, varied
 from plait.runtime.simulation.workload import Spread, at_rate, read_arrivals, simulate_workload
 
 ONE = Host("a", slots=1, decode_rate=100.0, prefill_rate=1e12)
@@ -55,7 +55,7 @@ def test_flows_and_dying_engines_are_part_of_a_workload() -> None:
             return await ctx.think("c", max_tokens=10)
 
     hosts = [Host(f"h{i}", slots=4, decode_rate=100.0) for i in range(2)]
-    faults = [Fault(1.0, "h0", down_for=0.5)]
+    faults = [WorkerFault(1.0, "h0", down_for=0.5)]
     report = simulate_workload(HUNDRED, at_rate(40, 10.0), planner=Two(), hosts=hosts, faults=faults, check=True)
     assert report.done == 40 and report.attempts > report.steps - 2 * 40
     assert 0 < report.usage.cancelled < 40 * 400

@@ -17,8 +17,8 @@ from plait.core.ops import Call, Sampling, Text, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 from plait.workers.http.limiter import Gate
-from plait.workers.http.reading import Reading
-from plait.workers.http.wire import Dialect
+from plait.workers.http.reading import AnswerReading
+from plait.workers.http.wire import ServerDialect
 from tests.planners import countdown_model
 
 from .fake_server import FakeServer
@@ -171,7 +171,7 @@ async def test_a_stop_text_spread_over_pieces_is_found_here() -> None:
 )
 def test_however_the_text_is_cut_into_pieces_the_same_stop_text_ends_it(pieces: list[str], stops: list[str]) -> None:
     think = Think(prompt=(Text(text="p"),), sampling=Sampling(stop=tuple(stops), keep_stop=True))
-    reading = Reading(Dialect(), think)
+    reading = AnswerReading(ServerDialect(), think)
     shown = ""
     for place, piece in enumerate([*pieces, ""]):
         finish = "length" if place == len(pieces) else None

@@ -13,7 +13,7 @@ from plait.core.errors import ConfigError, EngineError
 from plait.core.interfaces import Progress
 from plait.core.ops import Structured
 from plait.core.result import Failure, Result
-from plait.workers._shared.confidence import Trace, add_position
+from plait.workers._shared.confidence import ConfidenceTrace, add_position
 from plait.workers.http import Http
 
 from .fake_server import FakeServer
@@ -116,7 +116,7 @@ def test_a_key_in_place_of_the_variables_name_is_not_repeated() -> None:
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("k", [2, 5])
 async def test_signals(chat: bool, k: int) -> None:
-    expected = Trace(k, 2)
+    expected = ConfidenceTrace(k, 2)
     for place in range(5):
         add_position(expected, FakeServer.top_logprobs(place)[:k])
     async with serving(FakeServer(completions=not chat)) as (server, worker):

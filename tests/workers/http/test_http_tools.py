@@ -18,7 +18,7 @@ from plait.core.interfaces import Progress
 from plait.core.ops import Function, Sampling, Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
-from plait.workers._shared.function_calls import Calls
+from plait.workers._shared.function_calls import CallAssembler
 from plait.workers.http import Http
 
 from .fake_server import FakeServer
@@ -187,7 +187,7 @@ async def test_a_whole_answer_has_its_calls_too() -> None:
 
 @given(st.lists(st.integers(1, 9), max_size=12))
 def test_any_cut_of_the_arguments_gives_the_same_call(sizes: list[int]) -> None:
-    calls, rest = Calls(), ONE
+    calls, rest = CallAssembler(), ONE
     text = calls.feed([piece(0, "a", "search", "")])
     for size in sizes:
         text += calls.feed([piece(0, None, None, rest[:size])])
@@ -198,7 +198,7 @@ def test_any_cut_of_the_arguments_gives_the_same_call(sizes: list[int]) -> None:
 
 
 def calls_text(*pieces: Any) -> str:
-    made = Calls()
+    made = CallAssembler()
     return made.feed(list(pieces)) + made.close()
 
 
@@ -212,10 +212,10 @@ WORDS = st.one_of(st.none(), st.text(max_size=5), st.integers(), st.just("search
     })),
 }), max_size=12))  # fmt: skip
 def test_nothing_that_a_server_sends_as_calls_breaks_the_reader(pieces: list[Any]) -> None:
-    calls = Calls()
+    calls = CallAssembler()
     text = "".join(calls.feed([each]) for each in pieces) + calls.close()
     assert len(read(text)) <= len(pieces)
-    assert Calls().feed("no list") == Calls().feed(7) == Calls().feed([1, None, "x"]) == ""
+    assert CallAssembler().feed("no list") == CallAssembler().feed(7) == CallAssembler().feed([1, None, "x"]) == ""
 
 
 def test_no_argument_ends_its_own_tag() -> None:

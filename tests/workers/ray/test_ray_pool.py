@@ -20,9 +20,9 @@ from plait.core import Progress, Result, Text
 from plait.core.errors import EngineError, WorkerError
 from plait.core.events import Job
 from plait.core.result import Failure
-from plait.workers._shared.streams import Checkpoint
+from plait.workers._shared.streams import TokenBatch
 from plait.workers.ray import RayWorker, pool
-from plait.workers.ray.token_pipe import IdsOut, Told
+from plait.workers.ray.token_pipe import IdsOut, TokenBuffer
 from plait.workers.scripted import Reply, Scripted
 
 from ..worker_contract import WorkerContract
@@ -225,7 +225,7 @@ class Telling(Scripted):
     on_checkpoint: Any = None
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        self.on_checkpoint(Checkpoint([job.attempt], [3], [5, 6, 7]))
+        self.on_checkpoint(TokenBatch([job.attempt], [3], [5, 6, 7]))
         await asyncio.sleep(3600)
         yield Result(value="")
 
@@ -238,7 +238,7 @@ async def test_ids_of_a_killed_actor_are_told_through_a_pipe_or_as_news(
     cluster: None, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     if not here:
-        monkeypatch.setattr(Told, "open", lambda told: None)  # as when the actor is on another machine
+        monkeypatch.setattr(TokenBuffer, "open", lambda told: None)  # as when the actor is on another machine
     worker = RayWorker("tests.workers.ray.test_ray_pool:Telling", {"replies": REPLIES}, num_cpus=0.1, restarts=0)
     await worker.start()
     task = asyncio.create_task(everything(worker, job(1, "a")))

@@ -17,16 +17,16 @@ from plait.runtime.plugins.loader import Plugins
 from plait.tasks.bash_sql import BashSql as Task
 from plait.tasks.bash_sql.problems import KINDS, Generated, drawn
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.environments.bash_sql import BashSql
-from plait.workers.tools.environments.code import Code
+from plait.workers.tools.environments.bash_sql import BashSqlEnvironment
+from plait.workers.tools.environments.code import CodeEnvironment
 
 
-def placed(problem: Generated | dict[str, Any]) -> BashSql:
+def placed(problem: Generated | dict[str, Any]) -> BashSqlEnvironment:
     text = problem.text if isinstance(problem, Generated) else json.dumps(problem)
-    return BashSql(text=text, sandbox="process")
+    return BashSqlEnvironment(text=text, sandbox="process")
 
 
-async def call(place: BashSql, name: str, given: str) -> Any:
+async def call(place: BashSqlEnvironment, name: str, given: str) -> Any:
     tools = {each.name: each for each in place.tools()}
     return await tools[name](**{"statement" if name in ("sql", "query") else "command": given})
 
@@ -147,12 +147,12 @@ TEXT = json.dumps({"prompt": "The larger.", "entry": "larger", "public": []})
     ],
 )
 async def test_programs_are_graded_by_hidden_cases(program: str, right: bool) -> None:
-    assert await Code(text=TEXT, sandbox="process").grade(program, CASES) is right  # type: ignore[arg-type]
+    assert await CodeEnvironment(text=TEXT, sandbox="process").grade(program, CASES) is right  # type: ignore[arg-type]
 
 
 async def test_wanted_things_of_the_wrong_form_are_said() -> None:
     with pytest.raises(ToolError, match="is said as"):
-        await Code(text=TEXT, sandbox="process").grade("x", 3)
+        await CodeEnvironment(text=TEXT, sandbox="process").grade("x", 3)
     with pytest.raises(ToolError, match="wanted state"):
         await placed(PROBLEM).grade("x", "sorted")
     with pytest.raises(PluginError, match="there is no option"):

@@ -16,7 +16,7 @@ import pytest
 from plait import AsyncOrchestrator, Plan, Step
 from plait.core.errors import ConfigError
 from plait.core.ops import Call
-from plait.workers.tools.sandbox import Container, Limits, Outcome, Program, Sandbox
+from plait.workers.tools.sandbox import Container, Program, ProgramOutcome, Sandbox, SandboxLimits
 
 BACKENDS = ["process", "bubblewrap", "container"]
 IMAGE, RUNTIME = os.environ.get("SANDBOX_IMAGE"), os.environ.get("SANDBOX_RUNTIME")
@@ -39,8 +39,8 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     await made.close()
 
 
-async def ran(sandbox: Sandbox, code: str, **limits: object) -> Outcome:
-    return await sandbox.run(Program(code=code, limits=Limits.model_validate({"seconds": 20, **limits})))
+async def ran(sandbox: Sandbox, code: str, **limits: object) -> ProgramOutcome:
+    return await sandbox.run(Program(code=code, limits=SandboxLimits.model_validate({"seconds": 20, **limits})))
 
 
 async def test_a_program_gets_its_input_and_files_and_says_what_it_printed(sandbox: Sandbox) -> None:
@@ -205,7 +205,7 @@ async def test_containers_are_asked_for_with_all_that_isolates_and_killed_by_nam
     made = Container(image="an/image", program=str(fake), runtime="runsc")
     made.inside = str  # type: ignore[method-assign, assignment]  # there is no container
     assert (await made.run(Program(code="print(42)"))).stdout == "42\n"
-    endless = Program(code="while True: print('x' * 1000)", limits=Limits(output=10))
+    endless = Program(code="while True: print('x' * 1000)", limits=SandboxLimits(output=10))
     assert (await made.run(endless)).status == "output"
     calls = [json.loads(line) for line in fake.with_name(f"{name}.log").read_text().splitlines()]
     assert all(home for _, home in calls), "a program that makes containers needs its user's environment"
@@ -261,9 +261,9 @@ async def test_a_third_partys_sandbox_serves_the_same_tools() -> None:
         name, isolates = "remote", True
         seen: list[str] = []
 
-        async def run(self, program: Program) -> Outcome:
+        async def run(self, program: Program) -> ProgramOutcome:
             self.seen.append(program.code)
-            return Outcome(status="done", stdout="42\n")
+            return ProgramOutcome(status="done", stdout="42\n")
 
         async def close(self) -> None:
             return None

@@ -14,9 +14,9 @@ from plait.core.environment import Environment
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
 
-from ..sandbox import Limits, Program, Sandbox, shared
+from ..sandbox import Program, Sandbox, SandboxLimits, shared
 
-__all__ = ["BashSql"]
+__all__ = ["BashSqlEnvironment"]
 
 DATABASE = "data.db"
 _MOST = 8_000
@@ -70,7 +70,7 @@ sys.stdout.write(json.dumps({"code": code, "told": told, "files": files, "tables
 """
 
 
-class BashSql(Environment):
+class BashSqlEnvironment(Environment):
     """A shell and SQLite in the sandbox, after InterCode (arXiv 2306.14898). The tools `look` and `query` run on a
     copy, so a search may try them; `bash` and `sql` change the state. Differs: each command has a process of its own
     (`cd` does not last), and the state is kept here between commands, so that looking needs no undoing.
@@ -178,7 +178,7 @@ class BashSql(Environment):
     async def _run(self, kind: str, command: str, keep: bool) -> str:
         job = json.dumps({"files": self._files, "kind": kind, "command": command})
         limits = self._sandbox.limits.model_copy(update={"output": 4 << 20})
-        outcome = await self._sandbox.run(Program(code=_RUNNER, stdin=job, limits=Limits.model_validate(limits)))
+        outcome = await self._sandbox.run(Program(code=_RUNNER, stdin=job, limits=SandboxLimits.model_validate(limits)))
         if outcome.status != "done" or outcome.cut:
             what = {"timeout": "it took too long", "output": "too much was written"}.get(outcome.status, outcome.stderr)
             raise ToolError(f"the command was ended, and changed nothing: {what[-500:]}")

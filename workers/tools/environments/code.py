@@ -16,10 +16,10 @@ from plait.core.tools.tool import Tool
 
 from ..sandbox import Program, Sandbox, shared
 
-__all__ = ["Code"]
+__all__ = ["CodeEnvironment"]
 
 
-class Code(Environment):
+class CodeEnvironment(Environment):
     """`run_python` for the planner; a program is right if it returns what every hidden case wants.
 
     What is wanted is `[{"args": […], "want": …}, …]`. The cases are run in a sandbox, after the run.

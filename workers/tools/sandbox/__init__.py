@@ -14,9 +14,19 @@ from plait.core.tools.tool import Tool, tool
 
 from .container import Container
 from .local import Bubblewrap, Process
-from .program import Backend, Limits, Outcome, Program
+from .program import Backend, Program, ProgramOutcome, SandboxLimits
 
-__all__ = ["Backend", "Bubblewrap", "Container", "Limits", "Outcome", "Process", "Program", "Sandbox", "shared"]
+__all__ = [
+    "Backend",
+    "Bubblewrap",
+    "Container",
+    "Process",
+    "Program",
+    "ProgramOutcome",
+    "Sandbox",
+    "SandboxLimits",
+    "shared",
+]
 
 
 class Sandbox:
@@ -37,15 +47,15 @@ class Sandbox:
         self,
         backend: str | Backend = "auto",
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         at_once: int | None = None,
         **options: Any,
     ) -> None:
         self.backend = _backend(backend, options) if isinstance(backend, str) else backend
-        self.limits = limits or Limits()
+        self.limits = limits or SandboxLimits()
         self._slots = asyncio.Semaphore(at_once or max(2, os.cpu_count() or 2))
 
-    async def run(self, program: Program) -> Outcome:
+    async def run(self, program: Program) -> ProgramOutcome:
         """Run a program to its end; at most `at_once` at a time (as many as cores)."""
         async with self._slots:
             return await self.backend.run(program)

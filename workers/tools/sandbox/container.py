@@ -13,7 +13,7 @@ from typing import Any
 from plait.core.errors import ConfigError
 
 from .local import NOBODY, Local, Warm
-from .program import Limits
+from .program import SandboxLimits
 
 __all__ = ["Container"]
 
@@ -24,7 +24,7 @@ PATIENCE = 5.0
 class Container(Local):
     """`podman` or `docker`: one container a program, without network, capabilities or a writable root. `image` has
     Python. `runtime` is the OCI runtime, if not the program's own: `runsc` is gVisor, a kernel of its own. A container
-    has at most 64 processes, whatever `Limits.processes` says."""
+    has at most 64 processes, whatever `SandboxLimits.processes` says."""
 
     name = "container"
     isolates = True
@@ -62,7 +62,7 @@ class Container(Local):
         """Return no wrapper: what makes containers has to run as the calling user, in that user's environment."""
         return {}
 
-    def limited(self, limits: Limits) -> dict[str, int]:
+    def limited(self, limits: SandboxLimits) -> dict[str, int]:
         """Return the limits but that of processes: it would count those of all containers of a user."""
         return {name: value for name, value in super().limited(limits).items() if name != "RLIMIT_NPROC"}
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from plait.core.errors import ConfigError
 
 from .launcher import BEGUN
-from .program import Limits, Outcome, Program
+from .program import Program, ProgramOutcome, SandboxLimits
 
 __all__ = ["NOBODY", "Bubblewrap", "Local", "Process", "Warm"]
 
@@ -67,7 +67,7 @@ class Local:
         as_nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
         return {"env": _ENV, **(as_nobody if os.getuid() == 0 else {})}
 
-    def limited(self, limits: Limits) -> dict[str, int]:
+    def limited(self, limits: SandboxLimits) -> dict[str, int]:
         """Return the resource limits that the launcher sets, by their names."""
         mib = 1 << 20
         return {
@@ -78,7 +78,7 @@ class Local:
             "RLIMIT_CORE": 0,
         }
 
-    async def run(self, program: Program) -> Outcome:
+    async def run(self, program: Program) -> ProgramOutcome:
         """Run a program to its end."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # warm ones belong to a loop that is gone
@@ -137,7 +137,7 @@ class Local:
             path.write_text(text, encoding="utf-8", errors="replace")
             path.chmod(0o644)
 
-    async def _follow(self, warm: Warm, program: Program) -> Outcome:
+    async def _follow(self, warm: Warm, program: Program) -> ProgramOutcome:
         """Hand the job over, read what the program writes, and kill it at a limit."""
         limits, process = program.limits, warm.process
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -171,7 +171,7 @@ class Local:
         if not status:
             flooded = len(stdout) > most or len(stderr) > most
             status = "output" if flooded else "broken" if not begun else "done" if code == 0 else "failed"
-        return Outcome.model_validate(
+        return ProgramOutcome.model_validate(
             {
                 "status": status,
                 "code": 128 - code if code < 0 else code,

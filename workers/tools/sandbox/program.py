@@ -8,10 +8,10 @@ from pydantic import Field
 
 from plait.core.values import Frozen
 
-__all__ = ["Backend", "Limits", "Outcome", "Program"]
+__all__ = ["Backend", "Program", "ProgramOutcome", "SandboxLimits"]
 
 
-class Limits(Frozen):
+class SandboxLimits(Frozen):
     """What a program may use."""
 
     seconds: float = Field(default=10.0, gt=0)
@@ -39,10 +39,10 @@ class Program(Frozen):
     stdin: str = ""
     files: dict[str, str] = {}
     """Files in its folder, by name."""
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
 
 
-class Outcome(Frozen):
+class ProgramOutcome(Frozen):
     """What came of a program."""
 
     status: Literal["done", "failed", "timeout", "output", "broken"]
@@ -64,7 +64,7 @@ class Backend(Protocol):
     isolates: bool
     """Whether it is a security boundary, or only limits what a well-meant program can break."""
 
-    async def run(self, program: Program) -> Outcome:
+    async def run(self, program: Program) -> ProgramOutcome:
         """Run a program to its end. Raises nothing for what the program does."""
         ...
 
