@@ -21,10 +21,10 @@ from plait.runtime.journal.journal import Journal
 
 TOOLS = '''
 import os, time
-from plait import Context, tool
+from plait import ToolContext, tool
 
 @tool(side_effects=True)
-def pay(n: int, ctx: Context) -> int:
+def pay(n: int, ctx: ToolContext) -> int:
     """Pay."""
     with open(LEDGER, "a") as file:
         file.write(ctx.key.partition(":")[2] + "\\n")
@@ -32,7 +32,7 @@ def pay(n: int, ctx: Context) -> int:
     return n
 
 @tool
-async def ask(ctx: Context) -> str:
+async def ask(ctx: ToolContext) -> str:
     """Ask."""
     return "said " + str(await ctx.ask("which one?", choices=["red", "blue"]))
 '''

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.engine]
 
 TOOLS = '''
 import os, pathlib, time
-from plait import Context, tool
+from plait import ToolContext, tool
 
 @tool
 def where() -> int:
@@ -50,7 +50,7 @@ def broken() -> int:
     raise ValueError("out of paper")
 
 @tool
-def asks(ctx: Context) -> str:
+def asks(ctx: ToolContext) -> str:
     """Say which process it is in, and in which step."""
     return f"{os.getpid()} {ctx.step}"
 '''

@@ -16,10 +16,10 @@ import pytest
 
 ESCAPED = "it is \x1b[31m\x1b]0;owned\x07 \x9b2J \u202e 42"
 TOOLS = '''
-from plait import Context, tool
+from plait import ToolContext, tool
 
 @tool
-async def deploy(where: str, ctx: Context) -> str:
+async def deploy(where: str, ctx: ToolContext) -> str:
     """Deploy."""
     return "deployed: " + str(await ctx.ask(f"Deploy to {where}?", ["yes", "no"]))
 
