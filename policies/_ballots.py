@@ -173,7 +173,7 @@ def count(
     return votes, 0
 
 
-class Found:
+class SettlingTally:
     """Looks for one branch that settles a join by itself, or for `enough` that are done (`Tally`)."""
 
     def __init__(self, settles: Callable[[Branch], bool], enough: int | None = None) -> None:

@@ -11,7 +11,7 @@ from plait.core.result import Result
 
 from ._ballots import Signal, signal
 
-__all__ = ["Posterior", "sureness"]
+__all__ = ["AnswerPosterior", "sureness"]
 
 EDGE = 1e-3
 """A vote is never taken for surer than 1 - EDGE, nor for less sure than EDGE."""
@@ -26,7 +26,7 @@ def sureness(result: Result, by: Signal, temperature: float) -> float:
     return min(max(math.exp(min(0.0, value) / temperature), EDGE), 1 - EDGE)
 
 
-class Posterior:
+class AnswerPosterior:
     """Which answer is right, where all have the same prior (CGES, arXiv 2511.02603).
 
     A vote for answer A of confidence c has the likelihood c if A is right, and (1 - c) / (K - 1) if another of the K

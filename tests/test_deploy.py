@@ -101,7 +101,7 @@ def test_the_application_of_ray_serve_is_one() -> None:
     made = schema.ServeDeploySchema.model_validate(loaded(DEPLOY / "ray-serve.yaml"))
     (application,) = made.applications
     assert application.import_path == f"{ray_serve.__name__}:{ray_serve.app.__name__}"
-    assert ray_serve.Deployed(**application.args).max_replicas == 8
+    assert ray_serve.DeployArguments(**application.args).max_replicas == 8
 
 
 def test_the_values_of_the_chart_are_those_of_its_schema(tmp_path: Path) -> None:

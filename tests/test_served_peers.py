@@ -14,7 +14,7 @@ import pytest
 from experiments._tools import by_hand, contenders, scripted_server, watch
 from experiments._tools.server import scripted
 from experiments.peers import compared, page as peers_page, run as peers, samplers, samplers_child
-from plait.apps.common.problems import Problem, draw, is_right
+from plait.apps.common.problems import CountdownProblem, draw, is_right
 from training.check import check
 
 HEAD = "<serial> 8 T26 11 7 5 3 <go>"
@@ -51,7 +51,7 @@ def test_in_one_request_late_is_what_is_longer_than_the_first_right_answer() -> 
 
 def test_a_prompt_is_read_as_text_as_ids_and_in_a_chat() -> None:
     ids = scripted_server.encode(HEAD)
-    puzzle = [Problem((11, 7, 5, 3), 26)]
+    puzzle = [CountdownProblem((11, 7, 5, 3), 26)]
     for body in ({"prompt": HEAD}, {"prompt": ids}, {"messages": [{"content": "x"}, {"content": HEAD}]}):
         assert watch.puzzles(body) == puzzle
     assert watch.puzzles({"prompt": "hello"}) == watch.puzzles({}) == []

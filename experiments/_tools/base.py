@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from plait.apps.common.problems import Problem, is_right
+from plait.apps.common.problems import CountdownProblem, is_right
 
 if TYPE_CHECKING:
     from plait.core.record import StepRecord
@@ -98,7 +98,7 @@ class Study(Protocol):
         """Return what to run, in order."""
         ...
 
-    def findings(self, records: Records, problems: Sequence[Problem], workers: int) -> Findings:
+    def findings(self, records: Records, problems: Sequence[CountdownProblem], workers: int) -> Findings:
         """Return tables, figures and plots. Pure, but for processes (`workers` of them) that it may compute in."""
         ...
 
@@ -124,7 +124,7 @@ def circumstances(runs: Sequence[Record]) -> str:
 
 
 def record_of(
-    problem: Problem, answer: Answer, branches: Sequence[StepRecord] | None, task: Task, steps: int = 0
+    problem: CountdownProblem, answer: Answer, branches: Sequence[StepRecord] | None, task: Task, steps: int = 0
 ) -> Record:
     """Return what is kept of one run.
 
@@ -158,7 +158,7 @@ def record_of(
     return record
 
 
-def _rounds(children: Sequence[Any], problem: Problem) -> list[dict[str, int]]:
+def _rounds(children: Sequence[Any], problem: CountdownProblem) -> list[dict[str, int]]:
     """Return, for each round, how many candidates were tried, and how many of them are valid and distinct."""
     rounds: dict[str, list[str]] = {}
     for row in children:
@@ -171,7 +171,7 @@ def _rounds(children: Sequence[Any], problem: Problem) -> list[dict[str, int]]:
     return found
 
 
-def _legal(label: str, problem: Problem) -> bool:
+def _legal(label: str, problem: CountdownProblem) -> bool:
     """Whether `14 * 3 = 42` is an exact step on two of the problem's numbers."""
     words = label.split()
     if len(words) != 5 or words[3] != "=" or not all(words[i].isdigit() for i in (0, 2, 4)):
@@ -186,7 +186,7 @@ def _legal(label: str, problem: Problem) -> bool:
     return exact.get(words[1], False)
 
 
-def branch_of(problem: Problem, branch: StepRecord, task: Task, steps: int = 0) -> Record:
+def branch_of(problem: CountdownProblem, branch: StepRecord, task: Task, steps: int = 0) -> Record:
     """Return what is kept of one branch of a vote: its claim as text and as votes are counted, length and signals."""
     text = branch.value if isinstance(branch.value, str) else ""
     answer = task.extract(text)

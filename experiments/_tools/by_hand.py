@@ -14,7 +14,7 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
-from plait.apps.common.problems import Problem, is_right
+from plait.apps.common.problems import CountdownProblem, is_right
 from plait.planners._shared.seeds import derive
 
 N, WIDTH, MODEL = 8, 8, "countdown"
@@ -68,18 +68,18 @@ def steps_of(text: str) -> list[str] | None:
     return [step.replace(" ", "") for step in claim.replace("<end>", "").split(";")] if hit and claim.strip() else None
 
 
-def head(problem: Problem, word: str, width: int = 8) -> str:
+def head(problem: CountdownProblem, word: str, width: int = 8) -> str:
     """Return the prompt of a mode."""
     return f"<{word}> {width} T{problem.target} {' '.join(map(str, sorted(problem.numbers, reverse=True)))} <go>"
 
 
-async def plain_votes(client: Client, problem: Problem, seed: int) -> bool:
+async def plain_votes(client: Client, problem: CountdownProblem, seed: int) -> bool:
     """n=8 in one request; all of them are waited for."""
     done = await client.ask(0, head(problem, "serial"), n=N, temperature=1.0, max_tokens=512, seed=seed)
     return any(is_right(problem, steps_of(choice.text)) for choice in done.choices)
 
 
-async def early_votes(client: Client, problem: Problem, seed: int) -> bool:
+async def early_votes(client: Client, problem: CountdownProblem, seed: int) -> bool:
     """Eight requests side by side; the rest are given up as soon as one is right. They are drawn with the seeds that
     the planner `sample` gives its samples, since a luckier draw is no faster client."""
 
@@ -95,7 +95,7 @@ async def early_votes(client: Client, problem: Problem, seed: int) -> bool:
         return False
 
 
-async def spawn_join(client: Client, problem: Problem, seed: int) -> bool:
+async def spawn_join(client: Client, problem: CountdownProblem, seed: int) -> bool:
     """The parent spawns, children search side by side, a right one ends it; otherwise the parent goes on."""
 
     async def say(rank: int, prompt: str, limit: int, stop: str) -> str:

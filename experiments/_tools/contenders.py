@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import Problem, is_right
+from plait.apps.common.problems import CountdownProblem, is_right
 
 from .measure import Spread, spread
 from .server import Server
@@ -36,7 +36,7 @@ OURS: dict[str, dict[str, Any]] = {
     VOTES: {"planner": "sample:n=8,answer.temperature=1,answer.max_tokens=512,early=true", "merge": "best-of"},
     THREADS: {"planner": "threads:n=8"},
 }
-Solve = Callable[[Problem, int], Awaitable[tuple[bool, int]]]
+Solve = Callable[[CountdownProblem, int], Awaitable[tuple[bool, int]]]
 """Solves a problem with a seed; returns whether it did, and the tokens that it knows to have been generated."""
 
 
@@ -57,7 +57,7 @@ class Told(NamedTuple):
     """The client's, milliseconds a problem; nan where it holds the engine."""
 
 
-Contend = Callable[[list[Problem], int], Awaitable[tuple[float, float, int, float]]]
+Contend = Callable[[list[CountdownProblem], int], Awaitable[tuple[float, float, int, float]]]
 """Solves problems with seeds from a number on: problems a second, how many were solved, tokens known of, CPU
 seconds."""
 
@@ -65,10 +65,10 @@ seconds."""
 def each(solve: Solve) -> Contend:
     """Return a contender that solves `IN_FLIGHT` problems at a time in this process."""
 
-    async def all_of(problems: list[Problem], first: int) -> tuple[float, float, int, float]:
+    async def all_of(problems: list[CountdownProblem], first: int) -> tuple[float, float, int, float]:
         room = asyncio.Semaphore(IN_FLIGHT)
 
-        async def one(i: int, problem: Problem) -> tuple[bool, int]:
+        async def one(i: int, problem: CountdownProblem) -> tuple[bool, int]:
             async with room:
                 return await solve(problem, first + i)
 
@@ -83,14 +83,16 @@ def each(solve: Solve) -> Contend:
 def ours(orchestrator: AsyncOrchestrator, kind: str) -> Solve:
     """Return our way of a kind of work."""
 
-    async def solve(problem: Problem, seed: int) -> tuple[bool, int]:
+    async def solve(problem: CountdownProblem, seed: int) -> tuple[bool, int]:
         answer = await orchestrator.run(problem.text, task="countdown", seed=seed, **OURS[kind])
         return is_right(problem, answer.answer), answer.total_tokens
 
     return solve
 
 
-async def measured(server: Server, contend: Contend, problems: list[Problem], first: int, local: bool = False) -> Told:
+async def measured(
+    server: Server, contend: Contend, problems: list[CountdownProblem], first: int, local: bool = False
+) -> Told:
     """Let a contender solve the problems, and return what it and the server say of it."""
     await asyncio.to_thread(server.watched)
     with server.stopped() if local else contextlib.nullcontext():

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plait.apps.common.concurrently import for_each
-from plait.apps.common.interrupt import Interrupted, Stopper, run_stoppable
-from plait.apps.common.output import Cancelled, Output, opened
-from plait.apps.common.problems import Problem, draw
+from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
+from plait.apps.common.output import CommandCancelled, Output, opened
+from plait.apps.common.problems import CountdownProblem, draw
 from plait.apps.common.session import opened_session
 from plait.core.errors import UsageError
 
@@ -80,14 +80,14 @@ def run_study(made: Study, given: Given) -> str:
             )
             page = write(made, found, given.out, command, given.problems, store.machines).read_text(encoding="utf-8")
     if stopped:
-        raise Cancelled
+        raise CommandCancelled
     return page
 
 
 async def _run(
     config: Config,
     conditions: Sequence[Condition],
-    problems: Sequence[Problem],
+    problems: Sequence[CountdownProblem],
     concurrency: int,
     store: Store,
     output: Output,
@@ -110,7 +110,7 @@ async def _run(
                     await _condition(
                         session.orchestrator, condition, problems, places, concurrency, store, output, stopper
                     )
-    except Interrupted:
+    except CommandInterrupted:
         return True
     return stopper.requested
 
@@ -124,7 +124,7 @@ def folder_of(config: Config, size: str) -> Path:
 async def _condition(
     orchestrator: AsyncOrchestrator,
     condition: Condition,
-    problems: Sequence[Problem],
+    problems: Sequence[CountdownProblem],
     places: Sequence[int],
     concurrency: int,
     store: Store,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plait.apps.route.fit import Report, Row, compare, fit, follow, key_of
+from plait.apps.route.fit import RouteReport, RouteRow, compare, fit, follow, key_of
 from plait.core.routing import Route
 
 from .base import Findings, Table
@@ -18,7 +18,7 @@ GOAL = 0.6
 """Of the oracle's saving."""
 
 
-def choices(found: Findings, name: str, words: str, rows: Sequence[Row], checked: bool) -> None:
+def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], checked: bool) -> None:
     """Add what choosing comes to among some tiers, each half of the problems routed by numbers of the other."""
     texts = list(dict.fromkeys(row.text for row in rows))
     halves = set(texts[::2]), set(texts[1::2])
@@ -76,7 +76,7 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[Row], checked
         found.plots.append((f"effort-{name}", caption, lines(series, "tokens a problem", "solved", caption)))
 
 
-def _part(said: Report) -> str:
+def _part(said: RouteReport) -> str:
     """Return the share of the oracle's saving that the best order in hindsight reaches."""
     whole = said.tiers[said.best].tokens - said.oracle.tokens
     return f"{100 * (said.tiers[said.best].tokens - said.ordered.tokens) / whole:.0f} %" if whole > 0 else ""
@@ -86,7 +86,7 @@ def _exactly(value: float) -> Estimate:
     return Estimate(value, value, value)
 
 
-def _lines(said: Report, right: Estimate, saved: Estimate, last: dict[str, float]) -> list[list[str]]:
+def _lines(said: RouteReport, right: Estimate, saved: Estimate, last: dict[str, float]) -> list[list[str]]:
     def line(name: str, outcome: tuple[float, float], reached: str = "", *more: str) -> list[str]:
         return [name, f"{100 * outcome[0]:.1f} %", f"{outcome[1]:.0f}", reached, *more, *[""] * (3 - len(more))]
 

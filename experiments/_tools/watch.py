@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from plait.apps.common.problems import Problem, is_right
+from plait.apps.common.problems import CountdownProblem, is_right
 from training.vocab import decode
 
 from .by_hand import steps_of
@@ -66,19 +66,19 @@ def _text(choice: Mapping[str, Any]) -> str:
     return choice.get("text") or message.get("content") or ""
 
 
-def puzzles(body: Mapping[str, Any]) -> list[Problem]:
+def puzzles(body: Mapping[str, Any]) -> list[CountdownProblem]:
     """Return the puzzles that a request's prompt holds: that of the whole line first, the one to be solved now last."""
     prompt = body.get("prompt")
     if prompt is None:
         prompt = (body.get("messages") or [{}])[-1].get("content") or ""
     text = prompt if isinstance(prompt, str) else decode(prompt)
-    return [Problem(tuple(map(int, found[2].split())), int(found[1])) for found in _PUZZLE.finditer(text)]
+    return [CountdownProblem(tuple(map(int, found[2].split())), int(found[1])) for found in _PUZZLE.finditer(text)]
 
 
 def late(requests: list[Seen]) -> float:
     """Return the tokens generated for puzzles after the first right answer of each had left."""
-    of = defaultdict[Problem, list[Seen]](list)
-    solved: dict[Problem, float] = {}
+    of = defaultdict[CountdownProblem, list[Seen]](list)
+    solved: dict[CountdownProblem, float] = {}
     within = 0
     for seen in requests:
         found = puzzles(json.loads(bytes(seen.body)))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from plait.apps.common.problems import Problem
+from plait.apps.common.problems import CountdownProblem
 
 from .._tools.base import Condition, Findings, Record, Records, Table, circumstances, majority_right
 from .._tools.command import command
@@ -83,7 +83,7 @@ class Apr:
         ]  # fmt: skip
         return [*found, *large, *clock]
 
-    def findings(self, records: Records, problems: Sequence[Problem], workers: int) -> Findings:
+    def findings(self, records: Records, problems: Sequence[CountdownProblem], workers: int) -> Findings:
         """Tables and plots of what was run."""
         found = Findings()
         labels = {each.key: each.label for each in self.conditions()}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plait.apps.common.problems import Problem
+from plait.apps.common.problems import CountdownProblem
 from plait.runtime.client.config import BUNDLED_MODEL
 
 from .._tools.base import Condition, Findings, Record, Records, Table
@@ -72,7 +72,7 @@ class BacktrackOrNot:
             found.append(Condition(f"direct-{model}", f"direct, {model}", {"planner": direct}, model, branches=True))
         return found
 
-    def findings(self, records: Records, problems: Sequence[Problem], workers: int) -> Findings:
+    def findings(self, records: Records, problems: Sequence[CountdownProblem], workers: int) -> Findings:
         """A row for each number of answers, and where the work is equal."""
         found = Findings()
         rows: list[list[str]] = []

@@ -34,7 +34,7 @@ from typing import Any
 from plait import AsyncOrchestrator, Config
 from plait.apps.batch.order import Order, in_order
 from plait.apps.batch.outcome import outcome
-from plait.apps.batch.rows import Row
+from plait.apps.batch.rows import BatchRow
 from plait.apps.common.concurrently import for_each
 from plait.apps.common.interrupt import Stopper
 from plait.core.request import Request
@@ -87,7 +87,7 @@ def texts(rng: random.Random) -> list[str]:
     return [f"{start} {words(rng, OWN)}" for start in chosen]
 
 
-def most_first(rows: Iterable[Row]) -> list[Row]:
+def most_first(rows: Iterable[BatchRow]) -> list[BatchRow]:
     """Return rows that are sorted by prefix, the documents first that have most to write for each token to read."""
     groups = [list(group) for _, group in groupby(rows, lambda row: row.fields["text"].split()[: 2 * PIECE])]
     groups.sort(key=lambda group: -len(group) * ANSWER / (2 * PIECE + len(group) * OWN))
@@ -103,7 +103,7 @@ async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], wa
     request = Request.model_validate({"text": "", "planner": planner, **options})
     computed = 0
 
-    async def solve(row: Row) -> None:
+    async def solve(row: BatchRow) -> None:
         nonlocal computed
         found = await outcome(orchestrator, row, request, stopper)
         assert found is not None and found["status"] == "done", found

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plait.apps.common.problems import Problem
-from plait.apps.route.fit import Row
+from plait.apps.common.problems import CountdownProblem
+from plait.apps.route.fit import RouteRow
 from plait.core.ops import Plugin
 
 from .._tools.base import Condition, Findings, Records, Table, circumstances
@@ -62,7 +62,7 @@ class Effort:
         ]
         return [*small, *large]
 
-    def findings(self, records: Records, problems: Sequence[Problem], workers: int) -> Findings:
+    def findings(self, records: Records, problems: Sequence[CountdownProblem], workers: int) -> Findings:
         """A table of the planners, and one for each set of tiers with and without the verifier."""
         found = Findings()
         labels = {each.key: each.label for each in self.conditions()}
@@ -88,7 +88,7 @@ def _planners(labels: dict[str, str], records: Records) -> Table:
     return Table("The tiers", ("tier", "problems", "solved", "tokens", "critical path"), rows, note)
 
 
-def _rows(keys: Sequence[str], records: Records, problems: Sequence[Problem]) -> tuple[list[Row], int]:
+def _rows(keys: Sequence[str], records: Records, problems: Sequence[CountdownProblem]) -> tuple[list[RouteRow], int]:
     """Return the runs of all tiers on the problems that all of them were run on, and how many problems these are."""
     runs = {key: records[key] for key in keys if len(records.get(key, ())) >= LEAST}
     if len(runs) < 2 or (
@@ -96,13 +96,13 @@ def _rows(keys: Sequence[str], records: Records, problems: Sequence[Problem]) ->
     ):
         return [], 0
     count = min(map(len, runs.values()))
-    rows: list[Row] = []
+    rows: list[RouteRow] = []
     for key, told in runs.items():
         planner = Plugin.of(TIERS[key.removesuffix("-large")][1])
         if key.endswith("-large"):  # told apart by an option; a route in use names the model
             planner = planner.model_copy(update={"options": {**planner.options, "model": "large"}})
         rows += [
-            Row(problem.text, planner, float(run["solved"]), float(run["total"]))
+            RouteRow(problem.text, planner, float(run["solved"]), float(run["total"]))
             for problem, run in zip(problems[:count], told[:count], strict=True)
         ]
     return rows, count

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from plait import Answer, AsyncOrchestrator
 from plait.apps.common.intervals import wilson
-from plait.apps.common.problems import Problem, draw, is_right
+from plait.apps.common.problems import CountdownProblem, draw, is_right
 
 from .._tools.measure import Row
 
@@ -42,12 +42,14 @@ class Outcome(NamedTuple):
         return statistics.fmean(getattr(answer, field) for answer in self.answers)
 
 
-async def solve(orchestrator: AsyncOrchestrator, problems: list[Problem], way: tuple[str, list[str]]) -> Outcome:
+async def solve(
+    orchestrator: AsyncOrchestrator, problems: list[CountdownProblem], way: tuple[str, list[str]]
+) -> Outcome:
     """Solve all problems one way."""
     gate = asyncio.Semaphore(IN_FLIGHT)
     planner, policies = way
 
-    async def one(problem: Problem) -> Answer:
+    async def one(problem: CountdownProblem) -> Answer:
         async with gate:
             return await orchestrator.run(problem.text, task="countdown", planner=planner, policies=policies)
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import Problem, draw, is_right
+from plait.apps.common.problems import CountdownProblem, draw, is_right
 
 from .._tools import by_hand
 from .._tools.contenders import (
@@ -67,7 +67,7 @@ def hand(create: Any, slots: int, run: Any) -> Solve:
     """Return a way by hand."""
     client = by_hand.Client(create, slots)
 
-    async def solve(problem: Problem, seed: int) -> tuple[bool, int]:
+    async def solve(problem: CountdownProblem, seed: int) -> tuple[bool, int]:
         return await run(client, problem, seed), 0
 
     return solve
@@ -76,7 +76,7 @@ def hand(create: Any, slots: int, run: Any) -> Solve:
 def theirs(way: samplers.Way, python: Path, url: str) -> Contend:
     """Return another library's way."""
 
-    async def all_of(problems: list[Problem], first: int) -> tuple[float, float, int, float]:
+    async def all_of(problems: list[CountdownProblem], first: int) -> tuple[float, float, int, float]:
         found = await samplers.solved(way, python, url, problems, IN_FLIGHT)
         texts = zip(problems, found["texts"], strict=True)
         solved = sum(is_right(problem, by_hand.steps_of(text)) for problem, text in texts)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plait.apps.common.problems import Problem
+from plait.apps.common.problems import CountdownProblem
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plait" / "peers"
 INSTALLING, SOLVING = 600, 300
@@ -83,7 +83,9 @@ async def environment(library: str) -> Path | str:
     return python
 
 
-async def solved(way: Way, python: Path, url: str, problems: Sequence[Problem], in_flight: int) -> dict[str, Any]:
+async def solved(
+    way: Way, python: Path, url: str, problems: Sequence[CountdownProblem], in_flight: int
+) -> dict[str, Any]:
     """Return what a way took (`seconds`, `cpu`) and the `texts` that it chose. Raises `RuntimeError` with its last
     words."""
     asked = {"url": url, "puzzles": [[p.target, list(p.numbers)] for p in problems], "in_flight": in_flight}

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import Problem, draw
+from plait.apps.common.problems import CountdownProblem, draw
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt
 from plait.core.runtime_distribution import Branches, Prediction, Problems, Step
@@ -96,7 +96,7 @@ async def work(folder: Path, number: int, minutes: float, had: set[tuple[str, in
     (folder / f"part-{number}.json").write_text(json.dumps(said))
 
 
-def puzzle_of(kind: str, number: int) -> Problem:
+def puzzle_of(kind: str, number: int) -> CountdownProblem:
     """Return a puzzle; recorded and measured ones are drawn apart."""
     return draw(400, SEED if kind == "recorded" else OTHERS)[number]
 
@@ -108,7 +108,7 @@ async def one(orchestrator: AsyncOrchestrator, kind: str, puzzle: int, n: int) -
     return (await orchestrator.run(text, task="countdown", planner=planner, seed=100 * puzzle + n)).run
 
 
-def ends(path: Path, runs: dict[str, Problem], clock: CoreTime) -> dict[str, list[Ended]]:
+def ends(path: Path, runs: dict[str, CountdownProblem], clock: CoreTime) -> dict[str, list[Ended]]:
     """Return when each sample of some runs ended."""
     came: dict[str, float] = {}
     owner: dict[int, str] = {}

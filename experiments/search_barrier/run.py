@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import Problem, draw
+from plait.apps.common.problems import CountdownProblem, draw
 from plait.core.flow import Answerable, Context
 from plait.core.ops import Plugin
 from plait.planners.search.tree import Tree
@@ -137,7 +137,7 @@ async def measured(
         before, began = engine.stats(), time.perf_counter()
         _GROWN.clear()
 
-        async def one(problem: Problem) -> None:
+        async def one(problem: CountdownProblem) -> None:
             async with room:
                 answer = await orchestrator.run(problem.text, task=world.task, planner=planner(world, search))
             figures.right.append(problem.is_right(answer.answer))

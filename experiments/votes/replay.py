@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.apps.common.problems import Problem, is_right
+from plait.apps.common.problems import CountdownProblem, is_right
 
 from .._tools.base import Record
 from .rules import TOKENS, Rule
@@ -65,7 +65,11 @@ class Outcome(NamedTuple):
 
 
 def replay_all(
-    wanted: Sequence[Wanted], runs: Sequence[Record], problems: Sequence[Problem], workers: int, kept: Path | None
+    wanted: Sequence[Wanted],
+    runs: Sequence[Record],
+    problems: Sequence[CountdownProblem],
+    workers: int,
+    kept: Path | None,
 ) -> dict[tuple[str, int], Outcome]:
     """Return what every rule came to, by its key and the number of samples.
 
@@ -90,7 +94,7 @@ def replay_all(
     return outcomes
 
 
-def replay(rule: Rule, size: int, run: Record, problem: Problem) -> Row:
+def replay(rule: Rule, size: int, run: Record, problem: CountdownProblem) -> Row:
     """Run one rule over the first `size` recorded samples of a problem."""
     from plait.core.ops import Plugin
     from plait.core.request import Request
@@ -170,7 +174,7 @@ def _plugins() -> Any:
 
 
 def _begin(runs: Sequence[Record], problems: Sequence[tuple[Any, ...]]) -> None:
-    _GIVEN.update(runs=runs, problems=[Problem(*problem) for problem in problems])
+    _GIVEN.update(runs=runs, problems=[CountdownProblem(*problem) for problem in problems])
 
 
 def _begin_process(runs: Sequence[Record], problems: Sequence[tuple[Any, ...]]) -> None:
@@ -183,7 +187,7 @@ def _rows(pair: Wanted) -> list[Row]:
 
 
 def _replayed(
-    missing: Mapping[str, Wanted], runs: Sequence[Record], problems: Sequence[Problem], workers: int
+    missing: Mapping[str, Wanted], runs: Sequence[Record], problems: Sequence[CountdownProblem], workers: int
 ) -> Iterator[tuple[str, list[Row]]]:
     given = (list(runs), [tuple(problem) for problem in problems])
     if workers < 2 or len(missing) < 2:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.apps.common.problems import Problem
+from plait.apps.common.problems import CountdownProblem
 
 from .._tools.base import Condition, Findings, Record, Records, Table
 from .._tools.command import command
@@ -80,7 +80,7 @@ class Votes:
                 found.append(Condition(tables.LIVE + rule.key, rule.label, live_request(rule), problems=rule.live))
         return found
 
-    def findings(self, records: Records, problems: Sequence[Problem], workers: int) -> Findings:
+    def findings(self, records: Records, problems: Sequence[CountdownProblem], workers: int) -> Findings:
         """Every rule at every size, and what the engine said of those that were run on it."""
         found = Findings()
         runs = records.get("samples", ())
@@ -100,7 +100,9 @@ class Votes:
         found.tables.append(Table("What is not in the tables", ("rule", "because"), _MISSING))
         return found
 
-    def _alike(self, runs: Sequence[Record], problems: Sequence[Problem], workers: int, found: Findings) -> None:
+    def _alike(
+        self, runs: Sequence[Record], problems: Sequence[CountdownProblem], workers: int, found: Findings
+    ) -> None:
         if runs:
             wanted = [(rule, size) for rule in (*MERGES, CERTAINTY) for size in WHOLE_SIZES]
             outcomes: dict[tuple[str, int], Outcome] = replay_all(

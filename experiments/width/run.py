@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plait.apps.common.problems import Problem
+from plait.apps.common.problems import CountdownProblem
 
 from .._tools.base import Condition, Findings, Records, Table, circumstances
 from .._tools.command import command
@@ -49,7 +49,7 @@ class Width:
             for width in WIDTHS
         ]
 
-    def findings(self, records: Records, problems: Sequence[Problem], workers: int) -> Findings:
+    def findings(self, records: Records, problems: Sequence[CountdownProblem], workers: int) -> Findings:
         """A row for each width: median of the rounds, lowest and highest."""
         found = Findings()
         rows: list[list[str]] = []

@@ -28,7 +28,7 @@ from ..runtime.client.answer import News
 from ..runtime.client.client import AsyncOrchestrator
 from ..runtime.client.handle import Handle
 
-__all__ = ["VERBS", "Argument", "Control", "Steerable", "Verb", "limit_of", "news_row", "step_row", "steps_named"]
+__all__ = ["VERBS", "Control", "Steerable", "Verb", "VerbArgument", "limit_of", "news_row", "step_row", "steps_named"]
 
 Right = Literal["look", "steer", "operate"]
 """What somebody has to be allowed: to see runs, to steer those that are theirs, or to change limits and processes."""
@@ -55,7 +55,7 @@ class Steerable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class VerbArgument:
     """What a verb takes beside the run."""
 
     name: str
@@ -71,7 +71,7 @@ class Verb:
     about: str
     do: Callable[..., Any]
     """Takes the run (or the `Control` of the process, see `of_run`) and the arguments by name."""
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[VerbArgument, ...] = ()
     right: Right = "steer"
     of_run: bool = True
     """Whether it is done to one run; if not, to the process."""
@@ -232,8 +232,8 @@ def limit_of(name: str, value: str) -> float | None:
     return None if value == "none" else getattr(Budget.of(f"{name}={value}"), name)
 
 
-_RUN = Argument("run", "A run's id, or as much of its beginning as no other's has; the only run if left out.")
-_REASON = Argument("reason", "Why, for those who read the run.")
+_RUN = VerbArgument("run", "A run's id, or as much of its beginning as no other's has; the only run if left out.")
+_REASON = VerbArgument("reason", "Why, for those who read the run.")
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
@@ -244,24 +244,24 @@ VERBS: dict[str, Verb] = {
         Verb("cancel", "Give a run up; its process prints what was done.", _cancel, (_REASON,), past="cancelled"),
         Verb(
             "prune", "Give steps of a run up; it goes on without them.", _prune,
-            (Argument("step", "The step's name; child-*: all such steps.", required=True), _REASON), past="pruned",
+            (VerbArgument("step", "The step's name; child-*: all such steps.", required=True), _REASON), past="pruned",
         ),
         Verb("pause", "Start nothing more of a run; what runs goes on.", lambda run: run.pause(), past="paused"),
         Verb("resume", "Start steps again after `pause`.", lambda run: run.resume(), past="resumed"),
         Verb(
             "answer", "Answer what a tool of a run asks.", _answer,
-            (Argument("value", "One of its choices, a text, or JSON.", required=True),
-             Argument("question", "Its id, where several are open.")), past="answered",
+            (VerbArgument("value", "One of its choices, a text, or JSON.", required=True),
+             VerbArgument("question", "Its id, where several are open.")), past="answered",
         ),
         Verb(
             "limit", "Change a limit of a run: width, tokens, seconds, …", _limit,
-            (Argument("name", "Of the limit.", required=True),
-             Argument("value", "`none` takes the limit away.", required=True)), "operate", past="limited",
+            (VerbArgument("name", "Of the limit.", required=True),
+             VerbArgument("value", "`none` takes the limit away.", required=True)), "operate", past="limited",
         ),
         Verb(
             "set", "Change the slots of a worker, or the log level of processes.", Control.set,
-            (Argument("name", "slots or log_level.", required=True), Argument("value", "A number; a level.",
-             required=True), Argument("worker", "Whose slots, where there are several.")), "operate", of_run=False,
+            (VerbArgument("name", "slots or log_level.", required=True), VerbArgument("value", "A number; a level.",
+             required=True), VerbArgument("worker", "Whose slots, where there are several.")), "operate", of_run=False,
         ),
     )
 }  # fmt: skip

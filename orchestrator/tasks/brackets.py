@@ -15,7 +15,7 @@ from pydantic import JsonValue, PrivateAttr
 from ..core.errors import TaskError
 from ..core.task import Style, Task
 
-__all__ = ["LARGEST", "LETTERS", "Brackets", "Step", "read", "steps", "value", "worked"]
+__all__ = ["LARGEST", "LETTERS", "BracketStep", "Brackets", "read", "steps", "value", "worked"]
 
 LARGEST = 127
 """The model's largest number."""
@@ -26,7 +26,7 @@ _WORD = re.compile(r"\d{1,3}|[-+*()]", re.ASCII)
 _NUMBER = re.compile(r"\d{1,3}(?!\d)", re.ASCII)
 
 
-class Step(NamedTuple):
+class BracketStep(NamedTuple):
     """One line of arithmetic: a pair of brackets, or what is left when all are worked out."""
 
     name: str
@@ -56,10 +56,10 @@ def read(text: str) -> list[str]:
     return [str(int(word)) if word.isdigit() else word for word in words]
 
 
-def steps(words: Sequence[str]) -> list[Step]:
+def steps(words: Sequence[str]) -> list[BracketStep]:
     """Return the steps of a sum in an order in which each needs only earlier ones: brackets as they close, and last
     what is left. Raises `TaskError` for what is no sum, or has more than eight steps."""
-    found: list[Step] = []
+    found: list[BracketStep] = []
     open_: list[list[str]] = [[]]
     for word in words:
         if word == "(":
@@ -76,7 +76,7 @@ def steps(words: Sequence[str]) -> list[Step]:
     return found
 
 
-def _close(found: list[Step], words: list[str]) -> str:
+def _close(found: list[BracketStep], words: list[str]) -> str:
     """Add the step of a line, and return its name."""
     turns = all((word in "+-*") == bool(place % 2) for place, word in enumerate(words))
     if len(words) < 3 or len(words) % 2 == 0 or not turns:
@@ -84,7 +84,7 @@ def _close(found: list[Step], words: list[str]) -> str:
     if len(found) == len(LETTERS):
         raise TaskError(f"there are more than {len(LETTERS)} steps: a sum has at most {len(LETTERS) - 1} brackets")
     name = LETTERS[len(found)]
-    found.append(Step(name, tuple(words), tuple(LETTERS.index(word) for word in words if word in LETTERS)))
+    found.append(BracketStep(name, tuple(words), tuple(LETTERS.index(word) for word in words if word in LETTERS)))
     return name
 
 
@@ -103,7 +103,7 @@ def worked(words: Sequence[str]) -> list[tuple[int, str, int, int]] | None:
     return out
 
 
-def value(made: Sequence[Step]) -> int | None:
+def value(made: Sequence[BracketStep]) -> int | None:
     """Return what the last step comes to; `None` if a value on the way leaves 0..127."""
     known: dict[str, str] = {}
     for step in made:
@@ -121,7 +121,7 @@ class Brackets(Task):
     An answer is a number: the last one of a text.
     """
 
-    _steps: tuple[Step, ...] = PrivateAttr()
+    _steps: tuple[BracketStep, ...] = PrivateAttr()
     _words: tuple[str, ...] = PrivateAttr()
 
     def model_post_init(self, context: object, /) -> None:

@@ -23,7 +23,7 @@ class Case(Frozen):
     want: JsonValue
 
 
-class Problem(Frozen):
+class CodeProblem(Frozen):
     """What is asked."""
 
     prompt: str
@@ -39,12 +39,12 @@ class Code(Task):
     cannot tell: hidden cases are the grader's, and no part of the task.
     """
 
-    _problem: Problem = PrivateAttr()
+    _problem: CodeProblem = PrivateAttr()
 
     def model_post_init(self, context: object, /) -> None:
         """Read the text, or raise `TaskError`."""
         try:
-            self._problem = Problem.model_validate_json(self.text)
+            self._problem = CodeProblem.model_validate_json(self.text)
         except (ValidationError, ValueError):
             raise TaskError(f"the request is no code problem; write, for example: {_EXAMPLE}") from None
         if not self._problem.entry.isidentifier():

@@ -15,7 +15,7 @@ from plait.core.prompt import Prompt, Uses
 
 from .._shared.talk import Talk, ToolTurns, Turn
 
-__all__ = ["Pace", "Speculate", "best_window"]
+__all__ = ["Speculate", "SpeculationRecord", "best_window"]
 
 
 _LEAST = 8
@@ -61,7 +61,7 @@ class Speculate(ToolTurns):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""
         talk = Talk(ctx, question, self, thoughts=False)
-        pace, done, windows = Pace(), list[Turn](), list[int]()
+        pace, done, windows = SpeculationRecord(), list[Turn](), list[int]()
         while not done or not (done[-1].final or len(done) >= self.rounds):
             if done and done[-1].calls and not done[-1].results:
                 done[-1] = await talk.observed(done[-1])
@@ -72,7 +72,9 @@ class Speculate(ToolTurns):
         counts: dict[str, JsonValue] = {"drafted": pace.compared, "rejected": pace.compared - pace.agreed}
         return ctx.answer(text, why, data=counts, name="answer")
 
-    async def _round(self, ctx: Context, talk: Talk, pace: Pace, done: Sequence[Turn], window: int) -> list[Turn]:
+    async def _round(
+        self, ctx: Context, talk: Talk, pace: SpeculationRecord, done: Sequence[Turn], window: int
+    ) -> list[Turn]:
         """Return the target's next steps after `done`: up to the first that the draft did not foresee, or `window`. The
         calls of the last one are not made yet."""
         began = ctx.now()
@@ -94,7 +96,7 @@ class Speculate(ToolTurns):
         return [turn if ahead.observed is None else ahead.observed, *rest]
 
     async def _ahead(
-        self, ctx: Context, talk: Talk, pace: Pace, done: Sequence[Turn], window: int, ahead: Ahead
+        self, ctx: Context, talk: Talk, pace: SpeculationRecord, done: Sequence[Turn], window: int, ahead: Ahead
     ) -> list[Turn]:
         """Draft the step after `done`, and return what the target makes of those behind it."""
         began = ctx.now()
@@ -143,7 +145,7 @@ class Mean:
 
 
 @dataclass(slots=True)
-class Pace:
+class SpeculationRecord:
     """How a run has gone so far."""
 
     agreed: int = 0

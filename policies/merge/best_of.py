@@ -11,7 +11,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Found, absent, claim_of, read, truth_of
+from .._ballots import SettlingTally, absent, claim_of, read, truth_of
 
 __all__ = ["BestOf"]
 
@@ -66,9 +66,9 @@ class BestOf(Merge):
             return True
         return any(truth_of(branch, task) is True for branch in branches)
 
-    def tally(self, task: Task) -> Found:
+    def tally(self, task: Task) -> SettlingTally:
         """Return a tally that looks for the first verified answer."""
-        return Found(lambda branch: truth_of(branch, task) is True)
+        return SettlingTally(lambda branch: truth_of(branch, task) is True)
 
 
 def _answers(branches: Sequence[Branch], task: Task) -> list[tuple[Branch, JsonValue]]:

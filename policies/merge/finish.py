@@ -14,7 +14,7 @@ from plait.core.view import Branch
 
 from .._ballots import without_thoughts
 
-__all__ = ["Finish"]
+__all__ = ["FinishMarker"]
 
 _END = re.compile(r"<\s*/?END[_ ]?OF[_ ]?RESPONSE\s*>?|^[ \t]*###|^Question[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _ACTION = re.compile(
@@ -26,8 +26,8 @@ _MARK = re.compile(r"[()]")
 _LINE_END = re.compile(r"[ \t*`.;]*+(?:\n|$)")
 
 
-class Finish(Merge):
-    """Take the text in `Finish(…)` that a model wrote.
+class FinishMarker(Merge):
+    """Take the text in `FinishMarker(…)` that a model wrote.
 
     The first action in the text of the first branch that is done counts, up to its closing parenthesis: the answer may
     have lines, parentheses and the word "Replan" in it. Without an action the whole text is the answer. Also read: a

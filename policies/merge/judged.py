@@ -23,7 +23,7 @@ __all__ = ["Judged"]
 _NUMBER = re.compile(r"(?<![\w.])\d++(?:\.\d++)?+(?![\w.]*\d)")
 
 
-class Entry(Frozen):
+class CandidateMark(Frozen):
     """A candidate."""
 
     branch: str
@@ -49,7 +49,7 @@ class Judged(Asking):
     """The highest mark."""
     instruction: str = "How likely is this answer right? Give a mark from 0 (surely wrong) to {best} (surely right)."
     """What the model is asked; `{best}` is put in."""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[CandidateMark, ...] = ()
     """What has been marked; set by the merge itself."""
     left_out: tuple[str, ...] = ()
     """Who did not vote, and why; set by the merge itself."""
@@ -74,12 +74,12 @@ class Judged(Asking):
         names = [each.first.branch.name for each in counted]
         ask = self.instruction.replace("{best}", str(self.best))
         calls: list[Step] = []
-        entries: list[Entry] = []
+        entries: list[CandidateMark] = []
         for i, each in enumerate(counted, 1):
             text = self.shown(each.first.branch.line)
             prompt = f"{task.render()}\n\nAn answer to this:\n{text}\n\n{ask}\nMark:"
             calls.append(self.call(task, fresh(f"mark-{i}", names), prompt, f"mark {each.first.branch.name}"))
-            entries.append(Entry(branch=each.first.branch.name, call=calls[-1].name, votes=each.votes))
+            entries.append(CandidateMark(branch=each.first.branch.name, call=calls[-1].name, votes=each.votes))
         update = {"entries": tuple(entries), "left_out": tuple(absent(roll))}
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
         op = Join(merge=Plugin(name="judged", options=options), tolerate="any-end")

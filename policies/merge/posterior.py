@@ -12,7 +12,7 @@ from plait.core.task import Task
 from plait.core.view import Branch
 
 from .._ballots import Class, OpenTally, Signal, absent, nobody, read, verdict
-from .._posterior import Posterior as Chances, sureness
+from .._posterior import AnswerPosterior as Chances, sureness
 
 __all__ = ["Posterior"]
 

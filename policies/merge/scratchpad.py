@@ -14,7 +14,7 @@ from plait.core.view import Branch
 __all__ = ["Scratchpad"]
 
 
-class Entry(Frozen):
+class ScratchpadAction(Frozen):
     """One action."""
 
     text: str
@@ -34,7 +34,7 @@ class Scratchpad(Merge):
     error, that of a task that was not run the reason. Use it in a join that tolerates failures.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ScratchpadAction, ...] = ()
     """The actions. Empty: one for each branch, in the join's order, under its name."""
     earlier: str | None = None
     """Branch whose text comes first, as it is: an earlier scratchpad."""
@@ -45,7 +45,7 @@ class Scratchpad(Merge):
         """Return the text; `why` counts what became of the actions."""
         by_name = {branch.name: branch for branch in branches}
         entries = self.entries or tuple(
-            Entry(text=branch.name, branch=branch.name) for branch in branches if branch.name != self.earlier
+            ScratchpadAction(text=branch.name, branch=branch.name) for branch in branches if branch.name != self.earlier
         )
         earlier = by_name.get(self.earlier) if self.earlier is not None else None
         blocks = [earlier.result.text] if earlier is not None and earlier.result is not None else []
@@ -58,7 +58,7 @@ class Scratchpad(Merge):
         why = f"{done} of {len(entries)} actions gave a result"
         return Verdict(value="".join(blocks), why=why)
 
-    def _observation(self, entry: Entry, branch: Branch | None) -> str:
+    def _observation(self, entry: ScratchpadAction, branch: Branch | None) -> str:
         if branch is None:
             return f"not run: {entry.error or 'it was no part of the plan'}"
         if branch.result is not None:

@@ -26,7 +26,7 @@ Piece = str | dict[str, JsonValue]
 """Text, or a thread's output with its token ids: `{"ids": […], "text": …}`."""
 
 
-class Entry(Frozen):
+class SplicePlace(Frozen):
     """One place in the block."""
 
     item: str = ""
@@ -43,7 +43,7 @@ class Splice(Merge):
     from `hit` if its thread reached the goal, else from `none`.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[SplicePlace, ...] = ()
     """The places in order. Empty: one for each branch, in the join's order."""
     head: str = ""
     """Before the first entry."""
@@ -89,7 +89,7 @@ class Splice(Merge):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the block; `winner` is the first thread that reached the goal."""
         by_name = {branch.name: branch for branch in branches}
-        entries = self.entries or tuple(Entry(branch=branch.name) for branch in branches)
+        entries = self.entries or tuple(SplicePlace(branch=branch.name) for branch in branches)
         written: list[tuple[list[Piece], str | None]] = []
         hits: list[str] = []
         wrong = 0
@@ -131,12 +131,12 @@ class Splice(Merge):
             return False
         items = {entry.branch: entry for entry in self.entries}
         return any(
-            self._hit(items.get(branch.name, Entry(branch=branch.name)), number, branch, task)[0] is not None
+            self._hit(items.get(branch.name, SplicePlace(branch=branch.name)), number, branch, task)[0] is not None
             for number, branch in enumerate(branches, 1)
         )
 
     def _hit(
-        self, entry: Entry, number: int, branch: Branch | None, task: Task, most: int | None = None
+        self, entry: SplicePlace, number: int, branch: Branch | None, task: Task, most: int | None = None
     ) -> tuple[list[Piece] | None, str | None, bool]:
         """Return a successful thread's entry and claim, else `None` twice; and whether its claim was refuted."""
         if branch is None or not (branch.done or (self.carry and branch.written)):

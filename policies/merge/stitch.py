@@ -22,7 +22,7 @@ _GOES_ON = ",.:;)!?"
 _FIELD = re.compile(r"\{reason\}")
 
 
-class Entry(Frozen):
+class StitchPart(Frozen):
     """One part of the text."""
 
     branch: str
@@ -46,7 +46,7 @@ class Stitch(Merge):
     to be put around it keeps its value as it is. When no part is left the value is `null`.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[StitchPart, ...] = ()
     """The parts in order. Empty: one for each branch, in the join's order."""
     head: str = ""
     """Before the first part."""
@@ -62,8 +62,8 @@ class Stitch(Merge):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` has the note, how many parts there are, and who is missing."""
         by_name = {branch.name: branch for branch in branches}
-        entries = self.entries or tuple(Entry(branch=branch.name) for branch in branches)
-        if len(entries) == 1 and entries[0] == Entry(branch=entries[0].branch) and not (self.head or self.tail):
+        entries = self.entries or tuple(StitchPart(branch=branch.name) for branch in branches)
+        if len(entries) == 1 and entries[0] == StitchPart(branch=entries[0].branch) and not (self.head or self.tail):
             return self._alone(by_name.get(entries[0].branch))
         parts: list[str] = []
         missing: list[str] = []
@@ -93,13 +93,13 @@ class Stitch(Merge):
         return Verdict(value=branch.result.value, why=why, data=data, winner=branch.name)
 
 
-def _headed(entry: Entry, text: str) -> str:
+def _headed(entry: StitchPart, text: str) -> str:
     if not entry.flows or not (text[0].islower() or text[0] in _GOES_ON):
         return entry.head + text
     return f"{entry.head.rstrip()}{'' if text[0] in _GOES_ON else ' '}{text}"
 
 
-def _text(branch: Branch | None, entry: Entry) -> str:
+def _text(branch: Branch | None, entry: StitchPart) -> str:
     if branch is None or branch.result is None or branch.result.value is None:
         return ""
     text = without_thoughts(branch.result.text, open_ended=True).strip()

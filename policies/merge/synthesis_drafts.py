@@ -10,7 +10,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Found
+from .._ballots import SettlingTally
 
 __all__ = ["SynthesisDrafts"]
 
@@ -61,14 +61,14 @@ class SynthesisDrafts(Merge):
             for record in (self._record(branch, task) for branch in branches if branch.done)
         )
 
-    def tally(self, task: Task) -> Found:
+    def tally(self, task: Task) -> SettlingTally:
         """Return a tally that looks for a verified draft, and counts those that are done."""
 
         def verified(branch: Branch) -> bool:
             record = self._record(branch, task) if self.settle and branch.done else None
             return record is not None and record["verified"] is True
 
-        return Found(verified, self.enough)
+        return SettlingTally(verified, self.enough)
 
     def _record(self, branch: Branch, task: Task) -> dict[str, JsonValue] | None:
         if not branch.done or branch.result is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from plait.core.flow import Context
 from plait.core.search import Scorer, SearchNode
 
-__all__ = ["Function"]
+__all__ = ["FunctionScorer"]
 
 
-class Function(Scorer):
+class FunctionScorer(Scorer):
     """`Task.value` of the text so far; unknown where the task has none.
 
     A function of your own is a scorer too: `scorer=their_pkg.mod:name`, with `name(question, text)` that returns a

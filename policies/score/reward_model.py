@@ -5,12 +5,12 @@ from __future__ import annotations
 from plait.core.flow import Context
 from plait.core.search import SearchNode
 
-from .tool import Tool
+from .tool import ToolScorer
 
 __all__ = ["RewardModel"]
 
 
-class RewardModel(Tool):
+class RewardModel(ToolScorer):
     """Calls the tool `reward` (`plait.workers.tools.reward.reward_model`) with the request and the path's text. A
     process reward model scores every step so; an outcome reward model is best asked about whole answers alone."""
 

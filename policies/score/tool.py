@@ -7,10 +7,10 @@ from pydantic import JsonValue
 from plait.core.flow import Context
 from plait.core.search import Scorer, SearchNode
 
-__all__ = ["Tool"]
+__all__ = ["ToolScorer"]
 
 
-class Tool(Scorer):
+class ToolScorer(Scorer):
     """Calls a tool with `text` (the path's text) and what `args` has besides. It returns a number in [0, 1], a boolean,
     or `{"passed": …, "total": …}`."""
 

@@ -6,12 +6,12 @@ import heapq
 
 from plait.core.search import Frontier, SearchNode, SearchTree
 
-__all__ = ["Ranked"]
+__all__ = ["RankedFrontier"]
 
 Key = tuple[float | str, ...]
 
 
-class Ranked(Frontier):
+class RankedFrontier(Frontier):
     """A queue of possible children. Each node stands in it once, with the rank of its next child."""
 
     def __init__(self, tree: SearchTree, branch: int | None) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
-from ._ranked import Key, Ranked
+from ._ranked import Key, RankedFrontier
 from ._rounds import Rounds
 
 __all__ = ["Beam"]
@@ -46,7 +46,7 @@ class _Barrier(Rounds):
         return [node for node in best for _ in range(self._options.branch)]
 
 
-class _Open(Ranked):
+class _Open(RankedFrontier):
     def __init__(self, tree: SearchTree, options: Beam) -> None:
         self._options = options
         self._going: dict[SearchNode, None] = {}

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
-from ._ranked import Key, Ranked
+from ._ranked import Key, RankedFrontier
 
 __all__ = ["BestFirst"]
 
@@ -29,7 +29,7 @@ class BestFirst(Search):
         return _Best(tree, self)
 
 
-class _Best(Ranked):
+class _Best(RankedFrontier):
     def __init__(self, tree: SearchTree, options: BestFirst) -> None:
         self._along = options.along
         super().__init__(tree, options.branch)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
-from ._ranked import Key, Ranked
+from ._ranked import Key, RankedFrontier
 
 __all__ = ["Dfs"]
 
@@ -40,7 +40,7 @@ class Dfs(Search):
         return _Deepest(tree, self)
 
 
-class _Deepest(Ranked):
+class _Deepest(RankedFrontier):
     reads_steps = True
 
     def __init__(self, tree: SearchTree, options: Dfs) -> None:

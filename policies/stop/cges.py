@@ -7,7 +7,7 @@ from pydantic import Field
 from plait.core.view import Branch
 
 from .._ballots import Signal
-from .._posterior import Posterior, sureness
+from .._posterior import AnswerPosterior, sureness
 from .._stopping import Poll, StopRule
 
 __all__ = ["CGES"]
@@ -56,7 +56,7 @@ class _Chances:
 
     def __init__(self, rule: CGES) -> None:
         self._rule = rule
-        self.posterior = Posterior()
+        self.posterior = AnswerPosterior()
 
     def ended(self, branch: Branch, key: str | None, votes: int) -> None:
         if key is not None and branch.done and branch.result is not None:

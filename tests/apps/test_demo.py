@@ -105,9 +105,9 @@ def test_why_a_step_was_given_up_is_shown():
 @pytest.fixture
 def solver(script):
     """A script that solves the demonstration's first puzzle in all three ways, and no other."""
-    from plait.apps.common.problems import Problem
+    from plait.apps.common.problems import CountdownProblem
 
-    def solution(problem: Problem) -> str:
+    def solution(problem: CountdownProblem) -> str:
         return _search(problem.numbers, problem.target)
 
     first = draw(2)[0]

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from plait.apps.common.intervals import paired, wilson
-from plait.apps.common.problems import Problem, draw, is_held_out, is_right, is_solvable, read_puzzles
+from plait.apps.common.problems import CountdownProblem, draw, is_held_out, is_right, is_solvable, read_puzzles
 from plait.core.errors import ConfigError
 
 LINES = ['{"numbers": [3, 5, 7, 11], "target": 26}', '{"numbers": [1, 2, 3, 4], "target": 24}', ""]
@@ -105,9 +105,9 @@ def test_drawn_problems_are_held_out_solvable_and_the_same_for_a_seed():
 
 
 def test_solvable_is_exact():
-    assert is_solvable(Problem((3, 5, 7, 11), 24))
-    assert not is_solvable(Problem((1, 1, 1, 1), 10))
-    assert not is_solvable(Problem((25, 25, 25, 25), 11))
+    assert is_solvable(CountdownProblem((3, 5, 7, 11), 24))
+    assert not is_solvable(CountdownProblem((1, 1, 1, 1), 10))
+    assert not is_solvable(CountdownProblem((25, 25, 25, 25), 11))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_solvable_is_exact():
     ],
 )
 def test_the_check_is_exact(answer, right):
-    assert is_right(Problem((3, 5, 7, 11), 26), answer) is right
+    assert is_right(CountdownProblem((3, 5, 7, 11), 26), answer) is right
 
 
 def test_an_empty_file_has_no_problems(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.apps.repl.state import Turn
+from plait.apps.repl.state import ReplTurn
 from plait.apps.repl.view import story
 from plait.apps.trace.read import read_trace
 from plait.runtime.plugins.loader import Plugins
@@ -52,7 +52,7 @@ def test_a_step_cost_the_same_wherever_it_is_told(stopped, plait):
 
 def test_a_reason_is_said_once_where_a_step_is_explained(stopped):
     trace = read_trace("j.sqlite", Plugins())
-    turn = Turn("q", steps={step.step: step for step in trace.steps})
+    turn = ReplTurn("q", steps={step.step: step for step in trace.steps})
     lost = next(step for step in turn.steps.values() if step.state == "cancelled")
     assert str(story(lost)).count(lost.reason) == 1
     assert stopped.out.count(turn.find("vote")[0].reason) <= 2, "once by run, once by --explain"

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from plait.apps.common.interrupt import descendants
-from plait.apps.serve.ray_serve import Deployed, app
+from plait.apps.serve.ray_serve import DeployArguments, app
 
 REPLICA = "ray::ServeReplica:plait:plait"
 SMALL: dict[str, Any] = {"object_store_memory": 100 << 20}
@@ -100,7 +100,7 @@ if __name__ == "__main__":
         script = Path(folder) / "script.json"
         script.write_text(json.dumps(SCRIPT))
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
-        given = Deployed(
+        given = DeployArguments(
             settings={"upstreams": [{"script": str(script)}]}, options={"journal": "off"}, min_replicas=2,
             max_replicas=3, ongoing=2, upscale_seconds=0, downscale_seconds=2,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from plait.core.sampling_theory import branches_needed, majority_probability
 from plait.planners._shared.drafts import Draft
 from plait.planners._shared.steps import Asker
 from plait.planners.effort.auto import Auto
-from plait.planners.effort.auto.rules import Limits, Signs, counterfactual, decide
+from plait.planners.effort.auto.rules import BudgetFacts, Signs, counterfactual, decide
 from plait.workers.scripted import Reply
 from tests.planners.driving import drive
 from tests.planners.scripted_runs import ask, brief, checked, read, states
@@ -68,34 +68,34 @@ def signs(answers: str, verified: bool | None = None, right: int | None = None) 
 @pytest.mark.parametrize(
     ("probes", "limits", "choice", "count"),
     [
-        (signs("aaaa"), Limits(), "probes", 0),
-        (signs("aaab"), Limits(), "vote", 12),
-        (signs("aabb"), Limits(), "vote", 12),
-        (signs("aaab"), Limits(agreement=0.8), "probes", 0),
-        (signs("aabc"), Limits(), "vote", 12),
-        (signs("aabb"), Limits(most=5), "vote", 1),
-        (signs("abcd"), Limits(), "serial", 1),
-        (signs("abcd"), Limits(strong=True), "sequential", 3),
-        (signs("abcd"), Limits(strong=True, tokens=2500), "sequential", 2),
-        (signs("aabc"), Limits(strong=True, tokens=1100), "sequential", 1),
-        (signs("----"), Limits(), "refine", 1),
-        (signs("aabc"), Limits(seconds=5), "refine", 1),
-        (signs("aabc"), Limits(seconds=5, rate=100), "refine", 1),
-        (signs("aabc"), Limits(seconds=5, rate=10_000), "vote", 12),
-        (signs("aabc"), Limits(threads=True), "threads", 0),
-        (signs("aaaa"), Limits(threads=True), "probes", 0),
-        (signs("aabc"), Limits(threads=True, tokens=1000), "vote", 0),
-        (signs("aaaa", verified=False), Limits(), "best-of", 12),
-        (signs("abcd", verified=False), Limits(most=6), "best-of", 2),
-        (signs("aaaa", verified=False), Limits(threads=True), "threads", 0),
-        (signs("abcd", verified=False, right=2), Limits(), "probes", 0),
-        (signs("abcd"), Limits(tokens=10), "probes", 0),
-        (signs("----"), Limits(words=False), "serial", 1),
-        (signs("abcd"), Limits(words=False, strong=True), "serial", 1),
-        (signs("aabc"), Limits(words=False, seconds=5), "vote", 12),
+        (signs("aaaa"), BudgetFacts(), "probes", 0),
+        (signs("aaab"), BudgetFacts(), "vote", 12),
+        (signs("aabb"), BudgetFacts(), "vote", 12),
+        (signs("aaab"), BudgetFacts(agreement=0.8), "probes", 0),
+        (signs("aabc"), BudgetFacts(), "vote", 12),
+        (signs("aabb"), BudgetFacts(most=5), "vote", 1),
+        (signs("abcd"), BudgetFacts(), "serial", 1),
+        (signs("abcd"), BudgetFacts(strong=True), "sequential", 3),
+        (signs("abcd"), BudgetFacts(strong=True, tokens=2500), "sequential", 2),
+        (signs("aabc"), BudgetFacts(strong=True, tokens=1100), "sequential", 1),
+        (signs("----"), BudgetFacts(), "refine", 1),
+        (signs("aabc"), BudgetFacts(seconds=5), "refine", 1),
+        (signs("aabc"), BudgetFacts(seconds=5, rate=100), "refine", 1),
+        (signs("aabc"), BudgetFacts(seconds=5, rate=10_000), "vote", 12),
+        (signs("aabc"), BudgetFacts(threads=True), "threads", 0),
+        (signs("aaaa"), BudgetFacts(threads=True), "probes", 0),
+        (signs("aabc"), BudgetFacts(threads=True, tokens=1000), "vote", 0),
+        (signs("aaaa", verified=False), BudgetFacts(), "best-of", 12),
+        (signs("abcd", verified=False), BudgetFacts(most=6), "best-of", 2),
+        (signs("aaaa", verified=False), BudgetFacts(threads=True), "threads", 0),
+        (signs("abcd", verified=False, right=2), BudgetFacts(), "probes", 0),
+        (signs("abcd"), BudgetFacts(tokens=10), "probes", 0),
+        (signs("----"), BudgetFacts(words=False), "serial", 1),
+        (signs("abcd"), BudgetFacts(words=False, strong=True), "serial", 1),
+        (signs("aabc"), BudgetFacts(words=False, seconds=5), "vote", 12),
     ],
 )
-def test_the_rules(probes: Signs, limits: Limits, choice: str, count: int) -> None:
+def test_the_rules(probes: Signs, limits: BudgetFacts, choice: str, count: int) -> None:
     made, many, reason = decide(probes, limits)
     assert (made, many) == (choice, count), reason
     assert reason
@@ -103,19 +103,19 @@ def test_the_rules(probes: Signs, limits: Limits, choice: str, count: int) -> No
 
 def test_a_split_vote_is_not_said_to_be_settled() -> None:
     """How many samples would contain a right answer says nothing about who leads: 4 to 4 is no end of a vote."""
-    choice, count, reason = decide(signs("aaaabbbb"), Limits())
+    choice, count, reason = decide(signs("aaaabbbb"), BudgetFacts())
     assert (choice, count) == ("vote", 8) and "not surely enough (0.50)" in reason
 
 
 def test_the_verifier_is_remembered_when_no_probe_answers() -> None:
     drafts = [Draft(f"p{i}", "I do not know yet how to begin with this") for i in range(4)]
-    assert decide(Signs.of(drafts, verifier=True), Limits(words=False))[0] == "best-of"
-    assert decide(Signs.of(drafts), Limits(words=False))[0] == "serial"
+    assert decide(Signs.of(drafts, verifier=True), BudgetFacts(words=False))[0] == "best-of"
+    assert decide(Signs.of(drafts), BudgetFacts(words=False))[0] == "serial"
 
 
 def test_the_reason_says_what_the_limits_do_not_allow() -> None:
-    assert "1 more samples (of 2, which the limits do not allow)" in decide(signs("aabc"), Limits(most=5))[2]
-    assert "limits" not in decide(signs("aaab"), Limits(agreement=0.9))[2]
+    assert "1 more samples (of 2, which the limits do not allow)" in decide(signs("aabc"), BudgetFacts(most=5))[2]
+    assert "limits" not in decide(signs("aaab"), BudgetFacts(agreement=0.9))[2]
 
 
 @given(
@@ -128,7 +128,7 @@ def test_the_reason_says_what_the_limits_do_not_allow() -> None:
 def test_any_probes_lead_somewhere_within_the_limits(
     answers: str, verified: bool | None, tokens: int | None, seconds: float | None, strong: bool
 ) -> None:
-    limits = Limits(tokens=tokens, seconds=seconds, strong=strong)
+    limits = BudgetFacts(tokens=tokens, seconds=seconds, strong=strong)
     choice, count, reason = decide(signs(answers, verified), limits)
     assert reason and 0 <= count <= 16
     if choice in ("vote", "best-of") and count > 1:
@@ -326,18 +326,18 @@ async def test_a_dialect_that_cannot_put_the_request_is_passed_over() -> None:
 @pytest.mark.parametrize(
     ("probes", "limits", "chosen", "other"),
     [
-        (signs("aaaa"), Limits(), "probes", "vote"),
-        (signs("aaaa"), Limits(threads=True), "probes", "threads"),
-        (signs("abcd"), Limits(), "serial", "vote"),
-        (signs("abcd"), Limits(strong=True), "sequential", "serial"),
-        (signs("aabc"), Limits(), "vote", "serial"),
-        (signs("abcd", verified=False), Limits(), "best-of", "serial"),
-        (signs("----"), Limits(), "refine", "serial"),
-        (signs("abcd"), Limits(tokens=10), "probes", None),
+        (signs("aaaa"), BudgetFacts(), "probes", "vote"),
+        (signs("aaaa"), BudgetFacts(threads=True), "probes", "threads"),
+        (signs("abcd"), BudgetFacts(), "serial", "vote"),
+        (signs("abcd"), BudgetFacts(strong=True), "sequential", "serial"),
+        (signs("aabc"), BudgetFacts(), "vote", "serial"),
+        (signs("abcd", verified=False), BudgetFacts(), "best-of", "serial"),
+        (signs("----"), BudgetFacts(), "refine", "serial"),
+        (signs("abcd"), BudgetFacts(tokens=10), "probes", None),
     ],
 )
 def test_the_counterfactual_is_what_the_next_rule_would_do(
-    probes: Signs, limits: Limits, chosen: str, other: str | None
+    probes: Signs, limits: BudgetFacts, chosen: str, other: str | None
 ) -> None:
     assert decide(probes, limits)[0] == chosen
     found = counterfactual(probes, limits)
@@ -348,7 +348,7 @@ async def test_the_counterfactual_is_told_for_a_sample_of_the_requests() -> None
     def told(share: float, seed: int) -> bool:
         planner = Auto(counterfactual=share)
         asker = Asker("auto", brief(seed=seed))
-        return "not chosen: vote" in planner._not_chosen(asker, signs("abcd"), Limits())
+        return "not chosen: vote" in planner._not_chosen(asker, signs("abcd"), BudgetFacts())
 
     assert all(told(1.0, seed) for seed in range(20)) and not any(told(0.0, seed) for seed in range(20))
     assert 20 <= sum(told(0.05, seed) for seed in range(1000)) <= 90

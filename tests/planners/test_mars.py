@@ -12,7 +12,7 @@ from plait.core.events import Job
 from plait.core.request import Request
 from plait.core.result import Failure
 from plait.planners.votes.mars import Mars
-from plait.planners.votes.mars.rule import Look, Seen, Switching, calibrated, safe
+from plait.planners.votes.mars.rule import LineLooks, Look, Switching, calibrated, safe
 from tests.planners.driving import Outcome, drive
 
 
@@ -49,24 +49,26 @@ def test_what_surely_does_not_switch_is_safe_and_what_may_switch_is_not() -> Non
 
 def test_the_chances_of_switching_are_learnt() -> None:
     rng = random.Random(2)
-    lines: list[Seen] = []
+    lines: list[LineLooks] = []
     for _ in range(200):  # an unsure look is a wrong one, and the last looks are sure
         final = rng.choice("AB")
         looks = [
             Look(final if (sure := rng.random() < 0.2 + 0.2 * at) else "Z", -0.1 if sure else -2.0) for at in range(4)
         ]
-        lines.append(Seen(looks, final))
+        lines.append(LineLooks(looks, final))
     model = Switching(lines)
-    assert model.of(Seen([Look("A", -2.0)])) > 0.9 > 0.1 > model.of(Seen([Look("A", -0.1)]))
-    assert Switching([Seen([Look("A", 0.0)] * 3, "A")] * 4).of(Seen([Look("B", -5.0)])) == pytest.approx(1 / 14)
-    assert Switching([]).of(Seen([])) == 0.5
-    assert np.isfinite(model.of(Seen([Look(None, -1e9), Look("A", 1e9)])))
+    assert model.of(LineLooks([Look("A", -2.0)])) > 0.9 > 0.1 > model.of(LineLooks([Look("A", -0.1)]))
+    assert Switching([LineLooks([Look("A", 0.0)] * 3, "A")] * 4).of(LineLooks([Look("B", -5.0)])) == pytest.approx(
+        1 / 14
+    )
+    assert Switching([]).of(LineLooks([])) == 0.5
+    assert np.isfinite(model.of(LineLooks([Look(None, -1e9), Look("A", 1e9)])))
 
 
 def test_gamma_is_between_a_half_and_one() -> None:
-    sure = [Seen([Look("A", 0.0)] * 3, "A")] * 9 + [Seen([Look("B", 0.0)] * 3, "B")]
+    sure = [LineLooks([Look("A", 0.0)] * 3, "A")] * 9 + [LineLooks([Look("B", 0.0)] * 3, "B")]
     assert 0.5 <= calibrated(sure, Switching(sure)) <= 1.0
-    fickle = [Seen([Look("B", 0.0)], "A")] * 5 + [Seen([Look("B", 0.0)], "B")] * 4
+    fickle = [LineLooks([Look("B", 0.0)], "A")] * 5 + [LineLooks([Look("B", 0.0)], "B")] * 4
     assert calibrated(fickle, Switching(fickle)) == 1.0
     assert calibrated([], Switching([])) == 1.0
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.planners.effort.scale import Scale, Tally, isotonic
+from plait.planners.effort.scale import Scale, StepCounts, isotonic
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, labels
 from tests.planners.two_models import Models, ran
@@ -120,7 +120,7 @@ def test_the_less_difficulties_tell_the_more_is_thought_through() -> None:
         rng = random.Random(4)
         hidden = [rng.random() for _ in range(6000)]
         seen = [(h + rng.gauss(0, noise), float(h < 0.5)) for h in hidden]
-        tally = Tally(isotonic(seen[:3000]))
+        tally = StepCounts(isotonic(seen[:3000]))
         passed = [right for difficulty, right in seen[3000:] if tally.chance(difficulty) >= 0.9]
         easy.append(len(passed) / 3000)
         assert not passed or sum(passed) / len(passed) > 0.85

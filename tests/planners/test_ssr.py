@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plait.planners.effort.ssr.strategies import POOL, Counts, Strategy, choose
+from plait.planners.effort.ssr.strategies import POOL, Strategy, StrategyFigures, choose
 from tests.planners.two_models import Models, goes_on, ran
 
 TARGET = " t1\n t2\n t3\n t4\n Answer: 7"
@@ -79,10 +79,10 @@ def test_different_tags_are_worth_something_and_a_small_pool_is_taken_again() ->
 
 def test_what_is_known_of_a_strategy_outweighs_its_mark() -> None:
     pool = [Strategy(id="good", text="t"), Strategy(id="bad", text="t")]
-    known = {"good": Counts(wins=60, losses=20), "bad": Counts(wins=5, losses=75)}
+    known = {"good": StrategyFigures(wins=60, losses=20), "bad": StrategyFigures(wins=5, losses=75)}
     first = Counter(choose(pool, [0.3, 0.9], known, 1, 0.0, seed)[0].id for seed in range(200))
     assert first["good"] == 200
-    unsure = {"good": Counts(), "bad": Counts()}
+    unsure = {"good": StrategyFigures(), "bad": StrategyFigures()}
     drawn = Counter(choose(pool, [0.5, 0.5], unsure, 1, 0.0, seed)[0].id for seed in range(200))
     assert min(drawn.values()) > 50, "what is not known is tried"
 

@@ -15,7 +15,7 @@ from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.workflow import Workflow
 from plait.planners.tools.workflow.check import check
 from plait.planners.tools.workflow.execute import holds
-from plait.planners.tools.workflow.plan import Ref, abstracted, every, filled, parse, references, repaired
+from plait.planners.tools.workflow.plan import WorkflowRef, abstracted, every, filled, parse, references, repaired
 from plait.workers.scripted import Reply
 from plait.workers.tools.plan_library import plan_library
 from tests.runtime.client.test_messages import Seen, said
@@ -259,7 +259,7 @@ def test_any_words_of_a_model_make_a_plan_with_faults_or_one_that_can_be_checked
 
 
 def test_references_are_values_and_what_values_contain_is_no_reference():
-    look = {Ref("a", ()): "$b", Ref("b", ("x",)): 3}
+    look = {WorkflowRef("a", ()): "$b", WorkflowRef("b", ("x",)): 3}
     assert filled({"k": ["$a", "n {$b.x}", "$$5", "$ 5", "5 $"]}, look) == {"k": ["$b", "n 3", "$5", "$ 5", "5 $"]}
     assert references("costs $a today") == []
 

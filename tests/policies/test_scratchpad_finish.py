@@ -7,7 +7,7 @@ import pytest
 from plait.core.result import Failure, Result
 from plait.core.states import State
 from plait.core.view import Branch
-from plait.policies.merge.finish import Finish
+from plait.policies.merge.finish import FinishMarker
 from plait.policies.merge.scratchpad import Scratchpad
 from plait.tasks.plain import Plain
 
@@ -79,7 +79,7 @@ def test_a_scratchpad_without_entries_names_the_branches():
     ],
 )
 def test_the_answer_is_what_stands_in_finish(text, answer):
-    assert Finish().merge([branch("j", text)], TASK).value == answer
+    assert FinishMarker().merge([branch("j", text)], TASK).value == answer
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_the_answer_is_what_stands_in_finish(text, answer):
     ],
 )
 def test_another_plan_is_asked_for_where_it_is_allowed(text):
-    merge = Finish(replan=True)
+    merge = FinishMarker(replan=True)
     assert merge.merge([branch("j", text)], TASK).value == {"replan": "look again (twice)", "thought": "hm"}
     assert merge.merge([branch("j", "Action: Finish(Replan(x))")], TASK).value == "Replan(x)"
 
 
 def test_without_a_text_there_is_no_answer():
-    assert Finish().merge([failed("j", "EngineError", "x")], TASK).value is None
+    assert FinishMarker().merge([failed("j", "EngineError", "x")], TASK).value is None

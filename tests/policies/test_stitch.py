@@ -5,24 +5,26 @@ from __future__ import annotations
 import pytest
 
 from plait.core.states import State
-from plait.policies.merge.stitch import Entry, Stitch
+from plait.policies.merge.stitch import Stitch, StitchPart
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 
 def test_parts_in_order_without_space_around_them() -> None:
     verdict = Stitch().merge(branches(" one\n", "two"), LETTERS)
     assert (verdict.value, verdict.why) == ("one\n\ntwo", "2 of 2 parts")
-    merge = Stitch(entries=(Entry(branch="b2", head="B: "), Entry(branch="b1")), head="<", tail=">", separator="|")
+    merge = Stitch(
+        entries=(StitchPart(branch="b2", head="B: "), StitchPart(branch="b1")), head="<", tail=">", separator="|"
+    )
     assert merge.merge(branches("one", "two"), LETTERS).value == "<B: two|one>"
 
 
 def test_missing_parts() -> None:
     entries = (
-        Entry(branch="a", head="A: ", missing="(none: {reason})"),
-        Entry(branch="b", head="B: "),
-        Entry(branch="c", head="C: ", missing="{other}"),
-        Entry(branch="d", head="D: "),
-        Entry(branch="e", missing="?"),
+        StitchPart(branch="a", head="A: ", missing="(none: {reason})"),
+        StitchPart(branch="b", head="B: "),
+        StitchPart(branch="c", head="C: ", missing="{other}"),
+        StitchPart(branch="d", head="D: "),
+        StitchPart(branch="e", missing="?"),
     )
     given = [ended("a", State.FAILED), ended("b", State.CANCELLED), branch("c", "  "), branch("d", "here")]
     verdict = Stitch(entries=entries, note="so").merge(given, LETTERS)
@@ -56,7 +58,7 @@ def test_one_branch_keeps_its_value_as_it_is() -> None:
     ],
 )
 def test_a_heading_that_was_repeated_is_taken_off(text: str, left: str) -> None:
-    entry = Entry(branch="a", head="H\n", echo=("2. Stem carries", "Stem carries"), missing="H")
+    entry = StitchPart(branch="a", head="H\n", echo=("2. Stem carries", "Stem carries"), missing="H")
     assert Stitch(entries=(entry,)).merge([branch("a", text)], LETTERS).value == (f"H\n{left}" if left else "H")
 
 
@@ -71,10 +73,10 @@ def test_a_heading_that_was_repeated_is_taken_off(text: str, left: str) -> None:
     ],
 )
 def test_a_text_that_goes_on_from_its_heading_shares_its_line(text: str, whole: str) -> None:
-    entry = Entry(branch="a", head="1. Roots drink\n", flows=True, echo=("1. Roots drink",))
+    entry = StitchPart(branch="a", head="1. Roots drink\n", flows=True, echo=("1. Roots drink",))
     assert Stitch(entries=(entry,)).merge([branch("a", text)], LETTERS).value == whole
 
 
 def test_what_a_part_says_is_not_read_as_a_template() -> None:
-    entry = Entry(branch="a", head="{reason} ", missing="x")
+    entry = StitchPart(branch="a", head="{reason} ", missing="x")
     assert Stitch(entries=(entry,)).merge([branch("a", r"{reason} \1")], LETTERS).value == r"{reason} {reason} \1"

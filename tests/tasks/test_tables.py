@@ -13,7 +13,7 @@ from plait.core.errors import TaskError, ToolError
 from plait.tasks.tables import Tables
 from plait.tasks.tables.asking import draw, held_out, is_test
 from plait.tasks.tables.language import read, slots, words
-from plait.tasks.tables.plan import Argument, Facts, Ref, answer, calls, carry_out
+from plait.tasks.tables.plan import Argument, CallRef, Facts, answer, calls, carry_out
 
 
 def carried_out(text: str, facts: Facts, meaning: dict[str, str]) -> JsonValue:
@@ -21,7 +21,7 @@ def carried_out(text: str, facts: Facts, meaning: dict[str, str]) -> JsonValue:
     done: list[JsonValue] = []
 
     def given_(argument: Argument) -> JsonValue:
-        if isinstance(argument, Ref):
+        if isinstance(argument, CallRef):
             return done[argument.index]
         if isinstance(argument, tuple):
             return [given_(each) for each in argument]

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from plait.apps.rollouts.record import Record, Segment
+from plait.apps.rollouts.record import Record, WeightsSegment
 from plait.planners.threads.threads.dialects import load
 from training.check import solves
 from training.grpo import five
@@ -24,7 +24,7 @@ SMALL = ModelConfig(d=32, layers=1, heads=2, ff=32)
 def record(group: str, index: int, gain: float | None, own: float | None = None, token: int = 7) -> Record:
     return Record(
         rollout=f"{group}/{gain}/{token}", group=group, index=index, of=index + 1, parent=0 if index else None,
-        tokens=(1, 2, token), mask=(0, 0, 1), logprobs=(0.0, 0.0, -5.0), segments=(Segment(start=2, end=3),),
+        tokens=(1, 2, token), mask=(0, 0, 1), logprobs=(0.0, 0.0, -5.0), segments=(WeightsSegment(start=2, end=3),),
         reward=gain, own=own,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plait.apps.rollouts.record import Record, Segment
+from plait.apps.rollouts.record import Record, WeightsSegment
 from training import export, shortest
 from training.compare import weights_of
 from training.model import Llama, ModelConfig
@@ -21,7 +21,7 @@ SMALL = ModelConfig(d=32, layers=1, heads=2, ff=32)
 
 def record(tokens: tuple[int, ...], written: int, reward: float | None = 1.0, rollout: str = "0/0") -> Record:
     read = len(tokens) - written
-    segments = (Segment(start=read, end=len(tokens)),) if written else ()
+    segments = (WeightsSegment(start=read, end=len(tokens)),) if written else ()
     return Record(
         rollout=rollout, group="0", tokens=tokens, mask=(0,) * read + (1,) * written, segments=segments, reward=reward
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plait.apps.rollouts.record import Record, Segment
+from plait.apps.rollouts.record import Record, WeightsSegment
 
 from ..check import Line, Reader, Wrong, lines_on, solves
 from ..controller import Puzzle, answer_of
@@ -49,14 +49,14 @@ class Written:
         self.mask += [1] * len(ids)
         self.logprobs += logprobs
 
-    def segments(self, policy: int) -> tuple[Segment, ...]:
+    def segments(self, policy: int) -> tuple[WeightsSegment, ...]:
         """Return the stretches that the model wrote."""
-        out: list[Segment] = []
+        out: list[WeightsSegment] = []
         for place, one in enumerate(self.mask):
             if one and out and out[-1].end == place:
-                out[-1] = Segment(start=out[-1].start, end=place + 1, policy=policy)
+                out[-1] = WeightsSegment(start=out[-1].start, end=place + 1, policy=policy)
             elif one:
-                out.append(Segment(start=place, end=place + 1, policy=policy))
+                out.append(WeightsSegment(start=place, end=place + 1, policy=policy))
         return tuple(out)
 
 

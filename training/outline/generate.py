@@ -14,7 +14,7 @@ import random
 import zlib
 from collections.abc import Sequence
 
-from plait.tasks.brackets import Step, steps, value, worked
+from plait.tasks.brackets import BracketStep, steps, value, worked
 
 from ..generate import Trace
 from .vocab import ID, encode
@@ -82,15 +82,15 @@ class Case:
             assert done is not None
             self.values[step.name] = done[-1][3]
 
-    def filled(self, step: Step) -> list[str]:
+    def filled(self, step: BracketStep) -> list[str]:
         """The words of a step with results in the place of names."""
         return [str(self.values[word]) if word in self.values else word for word in step.words]
 
-    def operations(self, step: Step) -> str:
+    def operations(self, step: BracketStep) -> str:
         """The operations of a step: `3 * 4 = 12; 14 - 12 = 2`."""
         return "; ".join(f"{a} {op} {b} = {c}" for a, op, b, c in worked(self.filled(step)) or ())
 
-    def full(self, step: Step) -> str:
+    def full(self, step: BracketStep) -> str:
         """A step worked out, and its result."""
         return f"{self.operations(step)}; {self.values[step.name]}"
 
@@ -104,12 +104,12 @@ class Case:
         return "".join(said)
 
 
-def mark(step: Step) -> int:
+def mark(step: BracketStep) -> int:
     """How difficult a step is, 0..9: by its operations, and whether there is a product."""
     return min(9, 2 * (step.operations - 1) + ("*" in step.words))
 
 
-def outline(made: Sequence[Step]) -> str:
+def outline(made: Sequence[BracketStep]) -> str:
     """The lines of the steps, with difficulties 1..5 and needs."""
     return "".join(
         f"{number}. [difficulty {min(5, step.operations)}; needs "
@@ -118,12 +118,12 @@ def outline(made: Sequence[Step]) -> str:
     )
 
 
-def listed(made: Sequence[Step]) -> str:
+def listed(made: Sequence[BracketStep]) -> str:
     """A plan as it stands in the question which is best."""
     return "\n".join(f"{number}. {step.text}" for number, step in enumerate(made, 1))
 
 
-def spoiled(rng: random.Random, made: Sequence[Step]) -> list[Step]:
+def spoiled(rng: random.Random, made: Sequence[BracketStep]) -> list[BracketStep]:
     """The steps with one slip: another number, another operator, or a name that is not needed."""
     out = list(made)
     place = rng.randrange(len(out))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.tasks.tables.language import (
-    Count,
+    CountQuestion,
     Entity,
     Field,
     Find,
@@ -40,7 +40,7 @@ def formula(part: Question | Value | Entity) -> str:
             return f"{extreme}({attribute}, {_listed(entities)})"
         case Total(attribute, entities):
             return f"total({attribute}, {_listed(entities)})"
-        case Count(attribute, entities, limit):
+        case CountQuestion(attribute, entities, limit):
             return f"count({attribute}, {_listed(entities)}, {formula(limit)})"
         case If(condition, then, otherwise):
             return f"if({formula(condition)}, {formula(then)}, {formula(otherwise)})"

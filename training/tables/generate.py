@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from plait.tasks.tables import asking
 from plait.tasks.tables.language import Question, read, slots, words
-from plait.tasks.tables.plan import PARAMETERS, Argument, Facts, Made, Ref, calls, carry_out
+from plait.tasks.tables.plan import PARAMETERS, Argument, CallRef, Facts, TableCall, calls, carry_out
 
 from ..generate import Trace
 from .formula import formula
@@ -62,14 +62,14 @@ class Case:
         self.plain = text
         self.text, self.meaning = slots(text)
         self.question: Question = read(self.text)
-        self.calls: list[Made] = calls(self.question)
+        self.calls: list[TableCall] = calls(self.question)
         self.facts = Facts(seed)
 
-    def result(self, call: Made, done: Sequence[JsonValue]) -> JsonValue:
+    def result(self, call: TableCall, done: Sequence[JsonValue]) -> JsonValue:
         """What a call gives, after those before it."""
 
         def given(argument: Argument) -> JsonValue:
-            if isinstance(argument, Ref):
+            if isinstance(argument, CallRef):
                 return done[argument.index]
             if isinstance(argument, tuple):
                 return [given(each) for each in argument]
@@ -84,7 +84,7 @@ def said(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def written(call: Made, number: dict[int, int] | None = None, done: Sequence[JsonValue] = ()) -> str:
+def written(call: TableCall, number: dict[int, int] | None = None, done: Sequence[JsonValue] = ()) -> str:
     """A call as plans write it, `add($1, "n0")`, results as references; or, with `done` in place of the tasks'
     numbers, as values."""
     return f"{call.tool}({', '.join(argument(each, number, done) for each in call.args)})"
@@ -92,7 +92,7 @@ def written(call: Made, number: dict[int, int] | None = None, done: Sequence[Jso
 
 def argument(each: Argument, number: dict[int, int] | None, done: Sequence[JsonValue]) -> str:
     """An argument of a call, as text."""
-    if isinstance(each, Ref):
+    if isinstance(each, CallRef):
         return f"${number[each.index]}" if number is not None else json.dumps(done[each.index])
     if isinstance(each, tuple):
         return f"[{', '.join(argument(part, number, done) for part in each)}]"
@@ -221,7 +221,7 @@ def react_trace(rng: random.Random, case: Case) -> Text:
     return out
 
 
-def native_call(call: Made, done: Sequence[JsonValue]) -> str:
+def native_call(call: TableCall, done: Sequence[JsonValue]) -> str:
     """A call as a chat model writes it."""
     args = ", ".join(
         f'"{name}": {argument(each, None, done)}' for name, each in zip(PARAMETERS[call.tool], call.args, strict=True)

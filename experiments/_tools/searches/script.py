@@ -22,7 +22,7 @@ from plait.core.prompt import Prompt
 from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
 from plait.planners.threads.threads import Threads
-from plait.planners.threads.threads.dialects.countdown import DIALECT, Countdown as CountdownDialect
+from plait.planners.threads.threads.dialects.countdown import DIALECT, CountdownDialect
 from plait.tasks._countdown_states import moves, remaining, solvable
 from plait.tasks.countdown import Countdown
 

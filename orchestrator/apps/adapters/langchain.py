@@ -1,7 +1,7 @@
 """plait as a chat model of LangChain (`pip install langchain-openai`).
 
 with local_server(base_url="http://localhost:8000/v1") as url:
-    PlaitModel("sample:n=8", url).invoke("How many r are in strawberry?")
+    PlaitChatModel("sample:n=8", url).invoke("How many r are in strawberry?")
 """
 
 # pyright: reportMissingImports=false
@@ -13,10 +13,10 @@ from langchain_openai import ChatOpenAI
 
 from ..serve.bodies import PREFIX
 
-__all__ = ["PlaitModel"]
+__all__ = ["PlaitChatModel"]
 
 
-class PlaitModel(ChatOpenAI):
+class PlaitChatModel(ChatOpenAI):
     """A chat model whose answers a planner makes.
 
     Args:

@@ -15,14 +15,14 @@ from ...core.errors import ConfigError
 from ...core.request import Request
 from ...runtime.client.config import Config
 from ..common.concurrently import for_each
-from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.progress import counting
 from ..common.session import opened_session
 from .order import Order, in_order
 from .outcome import allowed, outcome
-from .rows import Log, Row, count_rows, other_columns, read_rows, write_output
+from .rows import BatchRow, Log, count_rows, other_columns, read_rows, write_output
 
 __all__ = ["batch"]
 
@@ -132,7 +132,7 @@ async def _run(
         async with opened_session(config, output, stopper) as session:
             with _progress(output, count, log) as advance:
 
-                async def solve(row: Row) -> None:
+                async def solve(row: BatchRow) -> None:
                     found = await outcome(session.orchestrator, row, request, stopper)
                     if found is not None:
                         log.add(found)
@@ -141,7 +141,7 @@ async def _run(
                 missing = in_order(path, order, lambda number: not log.has(number))
                 await for_each(missing, solve, concurrency, stopper)
             return stopper.requested
-    except Interrupted:
+    except CommandInterrupted:
         return True
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...core.errors import ConfigError
-from .rows import Row, read_rows
+from .rows import BatchRow, read_rows
 
 __all__ = ["Order", "in_order"]
 
@@ -16,7 +16,7 @@ _MOST = 512 << 20
 """Bytes of a file that is read whole."""
 
 
-def in_order(path: Path, order: Order, wanted: Callable[[int], bool]) -> Iterator[Row]:
+def in_order(path: Path, order: Order, wanted: Callable[[int], bool]) -> Iterator[BatchRow]:
     """Yield the rows that are wanted, by number.
 
     `prefix` sorts them by their text, which is the order of a walk through the tree of their prefixes: every prefix is
@@ -25,7 +25,7 @@ def in_order(path: Path, order: Order, wanted: Callable[[int], bool]) -> Iterato
 
     Raises `ConfigError` for a file too large for that.
     """
-    rows: Iterable[Row] = (row for row in read_rows(path) if wanted(row.number))
+    rows: Iterable[BatchRow] = (row for row in read_rows(path) if wanted(row.number))
     if order == "prefix":
         if path.stat().st_size > _MOST:
             raise ConfigError(
@@ -36,7 +36,7 @@ def in_order(path: Path, order: Order, wanted: Callable[[int], bool]) -> Iterato
     yield from rows
 
 
-def _key(row: Row) -> tuple[str, str, int]:
+def _key(row: BatchRow) -> tuple[str, str, int]:
     """Return what rows are sorted by: those that ask the same model in the same way together, then by text."""
     said = sorted((name, str(value)) for name, value in row.fields.items() if name not in ("id", "text", "seed"))
     return str(said), str(row.fields.get("text", "")), row.number

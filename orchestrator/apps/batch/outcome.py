@@ -14,7 +14,7 @@ from ...runtime.client.config import Config
 from ...runtime.plugins.trust import untrusted
 from ..commands.plan import briefed
 from ..common.interrupt import Stopper
-from .rows import FIELDS, Row, carried
+from .rows import FIELDS, BatchRow, carried
 
 __all__ = ["allowed", "outcome"]
 
@@ -26,7 +26,7 @@ def allowed(config: Config, text: str, request: Request) -> None:
 
 
 async def outcome(
-    orchestrator: AsyncOrchestrator, row: Row, request: Request, stopper: Stopper | None = None
+    orchestrator: AsyncOrchestrator, row: BatchRow, request: Request, stopper: Stopper | None = None
 ) -> dict[str, Any] | None:
     """Run one row and return its outcome; `None` if the user gave it up. Raises `WorkerError` when nothing can be run
     any more."""

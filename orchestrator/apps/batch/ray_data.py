@@ -21,7 +21,7 @@ from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from .outcome import allowed, outcome
-from .rows import Row
+from .rows import BatchRow
 
 __all__ = ["check", "spread"]
 
@@ -42,7 +42,7 @@ def check(config: Config) -> Config:
 
 
 def spread(
-    rows: Iterator[Row], config: Config, request: Request, actors: int, concurrency: int
+    rows: Iterator[BatchRow], config: Config, request: Request, actors: int, concurrency: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the outcomes of rows, block by block as they are done.
 
@@ -98,7 +98,7 @@ class Solver:
         """Return the outcomes of a block's rows."""
         import pyarrow as pa
 
-        rows = [Row(**json.loads(each)) for each in block["row"].to_pylist()]
+        rows = [BatchRow(**json.loads(each)) for each in block["row"].to_pylist()]
         found = self._await(self._solved(rows))
         return pa.table({"outcome": pa.array([json.dumps(each, default=str) for each in found], pa.string())})
 
@@ -110,15 +110,15 @@ class Solver:
         await orchestrator.start()
         return orchestrator
 
-    async def _solved(self, rows: list[Row]) -> list[dict[str, Any]]:
-        async def one(row: Row) -> dict[str, Any] | None:
+    async def _solved(self, rows: list[BatchRow]) -> list[dict[str, Any]]:
+        async def one(row: BatchRow) -> dict[str, Any] | None:
             async with self._gate:
                 return await outcome(self._orchestrator, row, self._request)
 
         return [each for each in await asyncio.gather(*map(one, rows)) if each is not None]
 
 
-def _blocks(rows: Iterator[Row], size: int) -> Iterator[Any]:
+def _blocks(rows: Iterator[BatchRow], size: int) -> Iterator[Any]:
     """Yield references to tables of rows."""
     import pyarrow as pa
     import ray

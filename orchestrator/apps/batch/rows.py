@@ -24,7 +24,7 @@ from ...core.values import as_text
 from ..common.files import written
 from ..common.rows import is_csv, raw_rows
 
-__all__ = ["COLUMNS", "Log", "Row", "carried", "count_rows", "other_columns", "read_rows", "write_output"]
+__all__ = ["COLUMNS", "BatchRow", "Log", "carried", "count_rows", "other_columns", "read_rows", "write_output"]
 
 FIELDS = ("id", "text", "task", "planner", "policies", "merge", "n", "seed", "tokens", "seconds")
 """What a row may say; all but `text` are the command's options where it leaves them out. Other columns are carried into
@@ -54,7 +54,7 @@ _BATCH = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BatchRow:
     """One line of the input."""
 
     number: int
@@ -84,7 +84,7 @@ def count_rows(path: Path) -> tuple[int, str]:
     return rows, digest.hexdigest()
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[BatchRow]:
     """Yield the rows of a file as they are asked for; a row that makes no sense says why.
 
     Raises `ConfigError` for a CSV file without a column `text`.
@@ -92,7 +92,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     text = is_csv(path)
     for number, raw in enumerate(raw_rows(path, "text")):
         if raw.fault:
-            yield Row(number, {}, raw.fault if text else f"{raw.fault}; write {_EXAMPLE}")
+            yield BatchRow(number, {}, raw.fault if text else f"{raw.fault}; write {_EXAMPLE}")
         else:
             fields = {name: _of_text(name, cell) for name, cell in raw.fields.items()} if text else raw.fields
             yield _checked(number, fields)
@@ -118,14 +118,14 @@ def _of_text(name: str, cell: str) -> Any:
     return [cell] if name == "policies" else cell
 
 
-def _checked(number: int, fields: object) -> Row:
+def _checked(number: int, fields: object) -> BatchRow:
     """Return a row; a column that is nearly the name of an option is taken for a slip, any other is carried over."""
     if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
-        return Row(number, {}, f"no `text` in it; write {_EXAMPLE}")
+        return BatchRow(number, {}, f"no `text` in it; write {_EXAMPLE}")
     for name in fields.keys() - set(FIELDS) - set(COLUMNS):  # an `answer` is no `planner`
         if near := did_you_mean(str(name), FIELDS):
-            return Row(number, fields, f"unknown field {name!r}{near}; there are {', '.join(FIELDS)}")
-    return Row(number, fields)
+            return BatchRow(number, fields, f"unknown field {name!r}{near}; there are {', '.join(FIELDS)}")
+    return BatchRow(number, fields)
 
 
 class Log:

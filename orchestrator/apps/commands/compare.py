@@ -16,11 +16,11 @@ from ..common.intervals import paired, wilson
 from ..common.options import Json
 from ..common.output import Output, opened
 
-__all__ = ["Compared", "compare", "compared", "plot", "show"]
+__all__ = ["PlannerComparison", "compare", "compared", "plot", "show"]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PlannerComparison:
     """One planner's figures over the problems that all of them were run on. Intervals are of 95 %."""
 
     name: str
@@ -40,7 +40,7 @@ class Compared:
     """Tokens by those of the first planner."""
 
 
-def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Compared]:
+def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PlannerComparison]:
     """Return the figures of each planner over the problems that all have in common; the first is the one the others are
     compared with. Raises `UsageError` if they have none."""
     by_problem = {name: {_problem(record): record for record in records} for name, records in runs.items()}
@@ -48,14 +48,14 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Compared]:
     if not common:
         raise UsageError("the results have no problem in common: compare runs on the same file of problems")
     first: list[float] = []
-    found: list[Compared] = []
+    found: list[PlannerComparison] = []
     base_tokens = 0.0
     for name, records in by_problem.items():
         mine = [records[key] for key in common]
         hits = [float(bool(record["solved"])) for record in mine]
         low, high = wilson(int(sum(hits)), len(hits))
         tokens = _mean(mine, "total_tokens")
-        row = Compared(
+        row = PlannerComparison(
             name,
             len(hits),
             sum(hits) / len(hits),
@@ -82,7 +82,7 @@ def _problem(record: Mapping[str, Any]) -> str:
     return json.dumps(known, sort_keys=True)
 
 
-def show(rows: Sequence[Compared], output: Output) -> None:
+def show(rows: Sequence[PlannerComparison], output: Output) -> None:
     """Print the table."""
     table = Table(box=None, pad_edge=False)
     for column in (
@@ -115,7 +115,7 @@ def _points(difference: tuple[float, float, float]) -> tuple[float, ...]:
     return tuple(100 * each for each in difference)
 
 
-def plot(rows: Sequence[Compared], path: Path) -> None:
+def plot(rows: Sequence[PlannerComparison], path: Path) -> None:
     """Draw share solved against tokens. Raises `UsageError` without matplotlib, `ConfigError` for a file that cannot be
     written."""
     try:
@@ -159,7 +159,7 @@ def compare(
         output.result({"compared": [_plain(row) for row in rows]}) if as_json else show(rows, output)
 
 
-def _plain(row: Compared) -> dict[str, Any]:
+def _plain(row: PlannerComparison) -> dict[str, Any]:
     return asdict(row)
 
 

@@ -22,23 +22,23 @@ from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
-from ..common.dataset import Question, drawn_questions, environment_of, read_questions
-from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, read_questions
+from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.own_code import local
-from ..common.problems import Problem, draw, read_puzzles
+from ..common.problems import CountdownProblem, draw, read_puzzles
 from ..common.progress import counting
 from ..common.session import opened_session
 from .compare import compared, plot, show
 from .run import model_warnings
 
-__all__ = ["Tally", "evaluate"]
+__all__ = ["EvalCounts", "evaluate"]
 
 
 @dataclass(slots=True)
-class Tally:
+class EvalCounts:
     """What is counted over problems; everything is about those that were run to an end."""
 
     n: int = 0
@@ -61,7 +61,9 @@ class Tally:
     records: dict[int, dict[str, Any]] = field(default_factory=dict[int, "dict[str, Any]"])
     """What is written of each problem, by its place in the file."""
 
-    def add(self, place: int, problem: Problem | Question, answer: Answer, solved: bool | None = None) -> bool:
+    def add(
+        self, place: int, problem: CountdownProblem | DatasetQuestion, answer: Answer, solved: bool | None = None
+    ) -> bool:
         """Count one answer and return whether it solves the problem: as graded elsewhere, or as the problem says."""
         solved = problem.is_right(answer.answer) if solved is None else solved
         usage = answer.usage
@@ -176,7 +178,7 @@ def evaluate(
     config = common.load()
     if config.whole is None:
         config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
-    given: Sequence[Problem | Question]
+    given: Sequence[CountdownProblem | DatasetQuestion]
     graded = environment_of(task, Plugin.of(environment) if environment else None)
     if problems is None and task != "countdown":
         given = drawn_questions(Plugin.of(task), count, config.seed or 0, graded)
@@ -197,7 +199,7 @@ def evaluate(
     with opened(as_json) as output, _writable(answers) as file:
         for warning in dict.fromkeys(warnings):
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-        tallies = {name: Tally() for name in asked}
+        tallies = {name: EvalCounts() for name in asked}
         cancelled, start = run_stoppable(
             lambda stopper: _evaluate(config, given, asked, concurrency, tallies, output, stopper)
         )
@@ -220,7 +222,7 @@ def evaluate(
 
 def _report(
     summaries: Sequence[dict[str, Any]],
-    tallies: dict[str, Tally],
+    tallies: dict[str, EvalCounts],
     output: Output,
     as_json: bool,
     plot_to: Path | None,
@@ -260,10 +262,10 @@ def _writable(path: Path | None) -> Iterator[TextIO | None]:
 
 async def _evaluate(
     config: Config,
-    problems: Sequence[Problem | Question],
+    problems: Sequence[CountdownProblem | DatasetQuestion],
     asked: dict[str, Request],
     concurrency: int,
-    tallies: dict[str, Tally],
+    tallies: dict[str, EvalCounts],
     output: Output,
     stopper: Stopper,
 ) -> tuple[bool, float]:
@@ -274,16 +276,16 @@ async def _evaluate(
             for name, request in asked.items():
                 await _one(session.orchestrator, problems, request, concurrency, tallies[name], output, stopper)
             return stopper.requested, session.start_seconds
-    except Interrupted:
+    except CommandInterrupted:
         return True, 0.0
 
 
 async def _one(
     orchestrator: AsyncOrchestrator,
-    problems: Sequence[Problem | Question],
+    problems: Sequence[CountdownProblem | DatasetQuestion],
     request: Request,
     concurrency: int,
-    tally: Tally,
+    tally: EvalCounts,
     output: Output,
     stopper: Stopper,
 ) -> None:
@@ -300,18 +302,18 @@ async def _one(
 
 async def solve_all(
     orchestrator: AsyncOrchestrator,
-    problems: Sequence[Problem | Question],
+    problems: Sequence[CountdownProblem | DatasetQuestion],
     request: Request,
     concurrency: int,
-    tally: Tally,
+    tally: EvalCounts,
     stopper: Stopper,
     advance: Any,
 ) -> None:
     """Solve problems, `concurrency` at a time, and count them; ends early when the user gives up."""
 
-    async def solve(item: tuple[int, Problem | Question]) -> None:
+    async def solve(item: tuple[int, CountdownProblem | DatasetQuestion]) -> None:
         place, problem = item
-        there = problem.environment() if isinstance(problem, Question) else None
+        there = problem.environment() if isinstance(problem, DatasetQuestion) else None
         own = request.updated({"text": problem.text})
         handle = await orchestrator.submit(own, tools=() if there is None else there.tools())
         revoke = stopper.then(handle.cancel)
@@ -320,7 +322,7 @@ async def solve_all(
             if answer.status == "cancelled":
                 return
             solved = None
-            if there is not None and isinstance(problem, Question):
+            if there is not None and isinstance(problem, DatasetQuestion):
                 solved = await there.grade(answer.answer, problem.want)
             tally.add(place, problem, answer, solved)
             advance()

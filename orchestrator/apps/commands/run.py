@@ -17,7 +17,7 @@ from ...runtime.client.answer import Answer, AnswerNews
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.loader import Plugins
-from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Dialect, Json, common_options
 from ..common.output import Output, opened
 from ..common.preflight import preflight
@@ -110,7 +110,7 @@ async def _run(config: Config, request: Request, alone: bool, stream: bool, outp
                             break
                         tree.take(news)
             return await handle
-    except Interrupted:
+    except CommandInterrupted:
         return Answer(run="", status="cancelled", why="given up before anything ran")
 
 

@@ -13,11 +13,11 @@ from ...core.task import Task
 from ...runtime.plugins.loader import Plugins
 from .rows import read_problems
 
-__all__ = ["Question", "drawn_questions", "environment_of", "read_questions"]
+__all__ = ["DatasetQuestion", "drawn_questions", "environment_of", "read_questions"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DatasetQuestion:
     """A question, and what is known of its answer."""
 
     task: Task
@@ -59,7 +59,7 @@ def environment_of(task: str, asked: Plugin | None) -> Plugin | None:
     return found
 
 
-def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = None) -> list[Question]:
+def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = None) -> list[DatasetQuestion]:
     """Return problems that a task draws itself. Raises `UsageError` for a task that draws none."""
     plugins = Plugins()
     draws: Any = getattr(plugins.class_of("task", spec.name), "drawn", None)
@@ -68,12 +68,12 @@ def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = 
             f"there is nothing to evaluate {spec.name!r} on: give --problems FILE; only countdown and tasks with "
             "`drawn` draw their own"
         )
-    return [Question(plugins.task(spec, text), want, place) for text, want in draws(count, seed)]
+    return [DatasetQuestion(plugins.task(spec, text), want, place) for text, want in draws(count, seed)]
 
 
 def read_questions(
     path: Path, spec: Plugin, text: str = "text", want: str = "want", place: Plugin | None = None
-) -> list[Question]:
+) -> list[DatasetQuestion]:
     """Read JSON lines or CSV; `text` and `want` name the fields, `place` is the environment.
 
     Raises `UsageError` for a task that cannot be evaluated, and `ConfigError` that names the lines that are no
@@ -90,14 +90,14 @@ def read_questions(
 
 def _question(
     plugins: Plugins, spec: Plugin, fields: Any, text: str, want: str, verifies: bool, place: Plugin | None
-) -> Question:
+) -> DatasetQuestion:
     if not isinstance(fields, dict) or not isinstance(fields.get(text), str):
         there = f" (there are: {', '.join(map(str, fields))})" if isinstance(fields, dict) else ""
         raise ValueError(f"has no text in the field {text!r}{there}; --text names another")
     wanted = fields.get(want)
     if wanted is None and not verifies:
         raise ValueError(f"has no {want!r}, and the task {spec.name!r} cannot tell what is right; --want names another")
-    question = Question(plugins.task(spec, fields[text]), wanted, place)
+    question = DatasetQuestion(plugins.task(spec, fields[text]), wanted, place)
     if wanted is not None and place is None:
         question.task.key(wanted)  # said now rather than when the tokens are spent
     return question

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from .output import DEBUG, Cancelled
+from .output import DEBUG, CommandCancelled
 from .terminal import shown, shown_json
 
 __all__ = ["guarded"]
@@ -23,7 +23,7 @@ def guarded(work: Callable[[], object], as_json: bool) -> int:
     try:
         code = work()
         return code if isinstance(code, int) else 0
-    except (KeyboardInterrupt, Cancelled):
+    except (KeyboardInterrupt, CommandCancelled):
         return _said("cancelled", 130, as_json, status="cancelled")
     except BrokenPipeError:  # the reader of our output has gone, as in `plait … | head`
         with contextlib.suppress(OSError):

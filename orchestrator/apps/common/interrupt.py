@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-__all__ = ["Interrupted", "Stopper", "run_stoppable"]
+__all__ = ["CommandInterrupted", "Stopper", "run_stoppable"]
 
 log = logging.getLogger("plait.apps")
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _SHOW_CURSOR = "\x1b[?25h"
 
 
-class Interrupted(Exception):
+class CommandInterrupted(Exception):
     """The user gave the command up while something was awaited that has no partial result."""
 
 
@@ -52,14 +52,14 @@ class Stopper:
         return revoke
 
     async def until(self, work: Awaitable[T]) -> T:
-        """Await something, or cancel it and raise `Interrupted` when the end is asked for."""
+        """Await something, or cancel it and raise `CommandInterrupted` when the end is asked for."""
         task = asyncio.ensure_future(work)
         revoke = self.then(task.cancel)
         try:
             return await task
         except asyncio.CancelledError:
             if self.requested:
-                raise Interrupted from None
+                raise CommandInterrupted from None
             raise
         finally:
             revoke()
@@ -104,7 +104,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def run_stoppable(work: Callable[[Stopper], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end on a new loop. Raises `KeyboardInterrupt` where it raises `Interrupted`."""
+    """Run a coroutine to its end on a new loop. Raises `KeyboardInterrupt` where it raises `CommandInterrupted`."""
     runner = asyncio.Runner()
     runner.get_loop().set_exception_handler(_forgotten)
     stopper = Stopper(runner.get_loop())
@@ -112,7 +112,7 @@ def run_stoppable(work: Callable[[Stopper], Coroutine[Any, Any, T]]) -> T:
     try:
         with runner:
             return runner.run(work(stopper))
-    except Interrupted:
+    except CommandInterrupted:
         raise KeyboardInterrupt from None
     finally:
         restore()

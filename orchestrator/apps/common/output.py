@@ -18,7 +18,7 @@ from rich.console import Console
 
 from .terminal import console, shown_json
 
-__all__ = ["DEBUG", "Cancelled", "Output", "cancellable", "opened"]
+__all__ = ["DEBUG", "CommandCancelled", "Output", "cancellable", "opened"]
 
 P = ParamSpec("P")
 
@@ -91,18 +91,18 @@ def _turn_aside(real: TextIO) -> int | None:
     return copy
 
 
-class Cancelled(Exception):
+class CommandCancelled(Exception):
     """Ctrl-C ended a command that has nothing to show for it. Not `KeyboardInterrupt`, which typer keeps to itself."""
 
 
 def cancellable(command: Callable[P, None]) -> Callable[P, None]:
-    """Have a command raise `Cancelled` on Ctrl-C."""
+    """Have a command raise `CommandCancelled` on Ctrl-C."""
 
     @functools.wraps(command)
     def watched(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except (KeyboardInterrupt, Cancelled):
-            raise Cancelled from None
+        except (KeyboardInterrupt, CommandCancelled):
+            raise CommandCancelled from None
 
     return watched

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .rows import read_problems
 
-__all__ = ["Problem", "draw", "held_out", "is_held_out", "is_right", "is_solvable", "read_puzzles"]
+__all__ = ["CountdownProblem", "draw", "held_out", "is_held_out", "is_right", "is_solvable", "read_puzzles"]
 
 NUMBERS = (1, 25)
 TARGETS = (10, 100)
@@ -26,7 +26,7 @@ _STEP = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*=\s*(\d{1,9})\s*", re
 _EXAMPLE = '{"numbers": [3, 5, 7, 11], "target": 24}'
 
 
-class Problem(NamedTuple):
+class CountdownProblem(NamedTuple):
     """Four numbers and what to reach."""
 
     numbers: tuple[int, ...]
@@ -51,11 +51,11 @@ def is_held_out(numbers: Sequence[int]) -> bool:
     return zlib.crc32(",".join(map(str, sorted(numbers))).encode()) % 10 == 0
 
 
-def held_out(seed: int = 0) -> Iterator[Problem]:
+def held_out(seed: int = 0) -> Iterator[CountdownProblem]:
     """Yield problems of the test split without end, each once: numbers uniform in 1..25, a target uniform among those
     of 10..100 that can be reached with intermediates of 1..127."""
     rng = random.Random(seed)
-    seen: set[Problem] = set()
+    seen: set[CountdownProblem] = set()
     while True:
         numbers = tuple(rng.randint(*NUMBERS) for _ in range(4))
         if not is_held_out(numbers):
@@ -64,19 +64,19 @@ def held_out(seed: int = 0) -> Iterator[Problem]:
         if not targets:
             continue
         target = rng.choice(targets)
-        key = Problem(tuple(sorted(numbers)), target)
+        key = CountdownProblem(tuple(sorted(numbers)), target)
         if key not in seen:
             seen.add(key)
-            yield Problem(numbers, target)
+            yield CountdownProblem(numbers, target)
 
 
-def draw(count: int, seed: int = 0) -> list[Problem]:
+def draw(count: int, seed: int = 0) -> list[CountdownProblem]:
     """Return `count` different problems of the test split."""
     problems = held_out(seed)
     return [next(problems) for _ in range(count)]
 
 
-def is_solvable(problem: Problem) -> bool:
+def is_solvable(problem: CountdownProblem) -> bool:
     """Return whether the target can be reached with all numbers, exact division and intermediates of 1..127."""
     return problem.target in _reach(tuple(sorted(problem.numbers)))
 
@@ -106,7 +106,7 @@ def _values(high: int, low: int) -> list[int]:
     return [value for value in values if 1 <= value <= LIMIT]
 
 
-def is_right(problem: Problem, answer: object) -> bool:
+def is_right(problem: CountdownProblem, answer: object) -> bool:
     """Return whether an answer (`["11-7=4", …]`) is exact steps that use each number once and reach the target."""
     if not isinstance(answer, list) or len(answer) != len(problem.numbers) - 1:
         return False
@@ -128,7 +128,7 @@ def is_right(problem: Problem, answer: object) -> bool:
     return left == [problem.target]
 
 
-def read_puzzles(path: Path) -> list[Problem]:
+def read_puzzles(path: Path) -> list[CountdownProblem]:
     """Read a file with a line `{"numbers": [3, 5, 7, 11], "target": 24}` a problem; empty lines are passed over.
 
     Raises `ConfigError` that names the lines that are no problems.
@@ -136,7 +136,7 @@ def read_puzzles(path: Path) -> list[Problem]:
     return read_problems(path, _problem, _EXAMPLE)
 
 
-def _problem(fields: Any) -> Problem:
+def _problem(fields: Any) -> CountdownProblem:
     """Return the problem of a line. Raises `ValueError` with what is wrong."""
     if not isinstance(fields, dict) or not {"numbers", "target"} <= set(fields):
         raise ValueError(f"has no `numbers` and `target`; write {_EXAMPLE}")
@@ -145,7 +145,7 @@ def _problem(fields: Any) -> Problem:
         raise ValueError(f"`numbers` must be four whole numbers {NUMBERS[0]}..{NUMBERS[1]}, not {json.dumps(numbers)}")
     if not _is_int(target, TARGETS):
         raise ValueError(f"`target` must be a whole number {TARGETS[0]}..{TARGETS[1]}, not {json.dumps(target)}")
-    return Problem(tuple(numbers), target)
+    return CountdownProblem(tuple(numbers), target)
 
 
 def _is_int(value: object, bounds: tuple[int, int]) -> bool:

@@ -38,7 +38,7 @@ _DEEPEST = 6  # levels of continued steps that are indented; a longer line goes 
 
 
 @dataclass(slots=True)
-class Line:
+class TreeLine:
     """One step as it is drawn."""
 
     record: StepRecord
@@ -46,11 +46,11 @@ class Line:
     """What it generated or ended in, as far as it is known."""
     facts: str = ""
     """How sure the model was and what the prefix cache served, where that is shown."""
-    under: Line | None = None
+    under: TreeLine | None = None
     """The step in whose place it is shown."""
     depth: int = 0
     """How many continued steps it stands below."""
-    children: list[Line] = field(default_factory=list["Line"])
+    children: list[TreeLine] = field(default_factory=list["TreeLine"])
 
     @property
     def stem(self) -> str:
@@ -66,8 +66,8 @@ class StepTree:
         self.note = ""
         """Said behind the title."""
         self._facts = facts
-        self._roots: list[Line] = []
-        self._lines: dict[str, Line] = {}
+        self._roots: list[TreeLine] = []
+        self._lines: dict[str, TreeLine] = {}
         self._tokens = 0
         self._began = time.monotonic()
         self._seconds: float | None = None
@@ -124,7 +124,7 @@ class StepTree:
         height = max(8, options.size.height - 4) if console.is_terminal else None
         yield self.renderable(options.max_width, height)
 
-    def _line(self, record: StepRecord) -> Line:
+    def _line(self, record: StepRecord) -> TreeLine:
         line = self._lines.get(record.step)
         if line is None:
             above = self._lines.get(record.owner) if record.owner is not None else None
@@ -135,12 +135,12 @@ class StepTree:
             if before is not None:
                 deep = before.depth >= _DEEPEST
                 above, depth = (before.under, before.depth) if deep else (before, before.depth + 1)
-            line = self._lines[record.step] = Line(record, under=above, depth=depth)
+            line = self._lines[record.step] = TreeLine(record, under=above, depth=depth)
             (self._roots if above is None else above.children).append(line)
         line.record = record
         return line
 
-    def _continued(self, record: StepRecord) -> Line | None:
+    def _continued(self, record: StepRecord) -> TreeLine | None:
         """Return the step of a flow that a step continues. Other planners' rounds stand beside one another."""
         owner = self._lines.get(record.owner) if record.owner is not None else None
         if owner is None or record.after is None or owner.record.kind != "join" or owner.record.needs:
@@ -158,8 +158,8 @@ class StepTree:
         title = title if len(title) <= room else title[: room - 1] + "…"
         return _cut(Text.assemble((title, "bold"), (facts, "dim")), width)
 
-    def _rows(self, fold: bool) -> list[tuple[str, Line]]:
-        rows: list[tuple[str, Line]] = []
+    def _rows(self, fold: bool) -> list[tuple[str, TreeLine]]:
+        rows: list[tuple[str, TreeLine]] = []
         _walk(self._roots, "", rows, fold)
         return rows
 
@@ -180,7 +180,7 @@ def following(console: Console, title: str = "", keep: bool = True) -> Iterator[
         yield tree
 
 
-def _walk(lines: list[Line], indent: str, rows: list[tuple[str, Line]], fold: bool) -> None:
+def _walk(lines: list[TreeLine], indent: str, rows: list[tuple[str, TreeLine]], fold: bool) -> None:
     shown = _folded(lines) if fold else lines
     for line in shown:
         last = line is shown[-1]
@@ -188,9 +188,9 @@ def _walk(lines: list[Line], indent: str, rows: list[tuple[str, Line]], fold: bo
         _walk(line.children, indent + ("   " if last else "│  "), rows, fold)
 
 
-def _folded(lines: list[Line]) -> list[Line]:
+def _folded(lines: list[TreeLine]) -> list[TreeLine]:
     """Return the lines with each run of like steps that have all ended made into one."""
-    result: list[Line] = []
+    result: list[TreeLine] = []
     at = 0
     while at < len(lines):
         end = at
@@ -205,24 +205,24 @@ def _folded(lines: list[Line]) -> list[Line]:
     return result
 
 
-def _folds(line: Line, stem: str) -> bool:
+def _folds(line: TreeLine, stem: str) -> bool:
     return line.stem == stem and line.record.ended and not line.children
 
 
-def _summed(alike: list[Line]) -> Line:
+def _summed(alike: list[TreeLine]) -> TreeLine:
     counts = Counter(line.record.state for line in alike)
     words = ", ".join(f"{counts[state]} {state}" for state in ("done", "failed", "cancelled") if counts[state])
     state = "done" if counts["done"] else alike[0].record.state
     tokens = sum(line.record.tokens for line in alike)
     name, label = f"{alike[0].stem}-*", f"{len(alike)} steps"
-    return Line(StepRecord("", name, "think", label, state=state, tokens=tokens), words)
+    return TreeLine(StepRecord("", name, "think", label, state=state, tokens=tokens), words)
 
 
-def _more(count: int) -> Line:
-    return Line(StepRecord("", "…", "think", f"{count} more lines", state="done"))
+def _more(count: int) -> TreeLine:
+    return TreeLine(StepRecord("", "…", "think", f"{count} more lines", state="done"))
 
 
-def _drawn(guide: str, line: Line, names: int, facts: int, labels: int, width: int) -> Text:
+def _drawn(guide: str, line: TreeLine, names: int, facts: int, labels: int, width: int) -> Text:
     record = line.record
     mark, style = _MARKS.get(record.state, ("?", ""))
     name = safe(record.name).ljust(max(0, names - len(guide)))

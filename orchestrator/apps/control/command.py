@@ -16,7 +16,7 @@ from ...runtime.client.config import Config
 from ...runtime.journal.location import Database
 from ..common.options import Json
 from ..common.output import Output, opened
-from ..verbs import VERBS, Argument, Verb, limit_of
+from ..verbs import VERBS, Verb, VerbArgument, limit_of
 from .distant import Distant, under_way
 from .socket import Peer, peers
 
@@ -110,7 +110,7 @@ def _command(verb: Verb) -> Callable[..., None]:
     return command
 
 
-def _parameter(argument: Argument) -> inspect.Parameter:
+def _parameter(argument: VerbArgument) -> inspect.Parameter:
     info: Any = (
         typer.Argument(metavar=argument.name.upper(), help=argument.about)
         if argument.required

@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-__all__ = ["Outcome", "flip_p", "halving", "paired_test", "sign_p"]
+__all__ = ["PairedTest", "flip_p", "halving", "paired_test", "sign_p"]
 
 T = TypeVar("T")
 
 
-class Outcome(NamedTuple):
+class PairedTest(NamedTuple):
     """The result of a paired test."""
 
     accepted: bool
@@ -52,7 +52,7 @@ def flip_p(differences: Sequence[float], draws: int = 20_000) -> float:
     return (high + 1) / (draws + 1)
 
 
-def paired_test(before: Sequence[float], after: Sequence[float], level: float = 0.1, tried: int = 1) -> Outcome:
+def paired_test(before: Sequence[float], after: Sequence[float], level: float = 0.1, tried: int = 1) -> PairedTest:
     """Test scores on the same problems, by how much they differ. A change that changes nothing, or makes things worse,
     is accepted with a chance of `level` at most, even as the best of `tried` changes (Bonferroni). Raises `ValueError`
     for unequal numbers.
@@ -68,7 +68,7 @@ def paired_test(before: Sequence[float], after: Sequence[float], level: float = 
     differences = [*known, *[-max(map(abs, known), default=1.0) or -1.0] * lost]
     wins, losses = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
     p, more = flip_p(differences), math.fsum(differences) / max(1, len(before))
-    return Outcome(more > 0 and p <= level / max(1, tried), wins, losses, p, more)
+    return PairedTest(more > 0 and p <= level / max(1, tried), wins, losses, p, more)
 
 
 def halving(

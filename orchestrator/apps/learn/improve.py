@@ -9,17 +9,17 @@ from typing import Generic, TypeVar
 from pydantic import JsonValue
 
 from ...core.plan import Plan
-from .accept import Outcome, paired_test
+from .accept import PairedTest, paired_test
 from .learnable import Values, Version, Versions
 from .reflect import proposal, reflection
 
-__all__ = ["Round", "Tried", "improve"]
+__all__ = ["ProblemTrial", "Round", "improve"]
 
 P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ProblemTrial:
     """A problem that was run."""
 
     score: float
@@ -27,7 +27,7 @@ class Tried:
     """What is told of it, if it failed."""
 
 
-Solve = Callable[[Values, Sequence[P]], Awaitable[list[Tried]]]
+Solve = Callable[[Values, Sequence[P]], Awaitable[list[ProblemTrial]]]
 """Runs problems with these values."""
 Ask = Callable[[Plan], Awaitable[str]]
 """Runs a plan and returns its output's text."""
@@ -41,7 +41,7 @@ class Round(Generic[P]):
     proposed: Values = field(default_factory=dict[str, JsonValue])
     faults: list[str] = field(default_factory=list[str])
     """Why the proposal could not be tested."""
-    outcome: Outcome | None = None
+    outcome: PairedTest | None = None
     version: Version | None = None
     """The new version, if it was accepted."""
 

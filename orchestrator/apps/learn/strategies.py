@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.ops import Plugin
-from ..rollouts.export import Kept
+from ..rollouts.export import ExportedRun
 
-__all__ = ["Counts", "count", "portfolio", "utility"]
+__all__ = ["StrategyCounts", "count", "portfolio", "utility"]
 
 
 def utility(right: bool, tokens: int, price: float) -> float:
@@ -19,7 +19,7 @@ def utility(right: bool, tokens: int, price: float) -> float:
 
 
 @dataclass(slots=True)
-class Counts:
+class StrategyCounts:
     """What is known of one strategy on one task."""
 
     planner: Plugin
@@ -38,14 +38,14 @@ class Counts:
 class Table:
     """Counts by task and strategy."""
 
-    rows: dict[tuple[str, str], Counts] = field(default_factory=dict[tuple[str, str], Counts])
+    rows: dict[tuple[str, str], StrategyCounts] = field(default_factory=dict[tuple[str, str], StrategyCounts])
     unjudged: int = 0
     """Runs of which the task cannot tell whether they are right."""
 
-    def add(self, run: Kept, price: float) -> None:
+    def add(self, run: ExportedRun, price: float) -> None:
         """Count a run that is known to be right or wrong."""
         planner, task = run.run.request.planner, run.run.request.task.name
-        row = self.rows.setdefault((task, _key(planner)), Counts(planner))
+        row = self.rows.setdefault((task, _key(planner)), StrategyCounts(planner))
         right = bool(run.right)
         row.runs += 1
         row.right += right
@@ -53,7 +53,7 @@ class Table:
         row.wins += utility(right, run.tokens, price)
 
 
-def count(runs: Iterable[Kept], price: float = 0.0, arms: Sequence[str] = ()) -> Table:
+def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] = ()) -> Table:
     """Count runs; with `arms` (`sample:n=8`, …) only those of these strategies, which are there even with no run.
 
     A run without an answer is a loss, or a strategy that often fails would look better than it is. Where the task could
@@ -61,7 +61,7 @@ def count(runs: Iterable[Kept], price: float = 0.0, arms: Sequence[str] = ()) ->
     """
     table = Table()
     wanted = {_key(each): each for each in map(Plugin.of, arms)}
-    unanswered: list[Kept] = []
+    unanswered: list[ExportedRun] = []
     for run in runs:
         if wanted and _key(run.run.request.planner) not in wanted:
             continue
@@ -79,7 +79,7 @@ def count(runs: Iterable[Kept], price: float = 0.0, arms: Sequence[str] = ()) ->
             table.unjudged += 1
     for task in judged:
         for key, planner in wanted.items():
-            table.rows.setdefault((task, key), Counts(planner))
+            table.rows.setdefault((task, key), StrategyCounts(planner))
     return table
 
 

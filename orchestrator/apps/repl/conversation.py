@@ -22,7 +22,7 @@ from ..common.tree import StepTree
 from .cells import Cells
 from .registry import find
 from .session import GivenUp, ReplSession
-from .state import Manner, Turn
+from .state import Manner, ReplTurn
 from .view import Screen
 
 __all__ = ["Repl", "ended", "started"]
@@ -123,7 +123,7 @@ class Repl:
             self.failed += 1
         self.show(turn)
 
-    def show(self, turn: Turn) -> None:
+    def show(self, turn: ReplTurn) -> None:
         """Show a finished turn: its tree if there was more than one step, the answer, what it took."""
         answer = turn.answer
         if answer is None:
@@ -152,7 +152,7 @@ class Repl:
 
     # -- what was said ------------------------------------------------------------------------------------------------
 
-    def turn_of(self, which: str) -> Turn:
+    def turn_of(self, which: str) -> ReplTurn:
         """Return what is under way or was last, or the turn with that number or run id. Raises `UsageError`."""
         turn = self.session.turn(which)
         if turn is None:

@@ -30,7 +30,7 @@ from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
 from ..verbs import Verb
 from .attachments import Attachment, message_of
-from .state import Manner, Turn
+from .state import Manner, ReplTurn
 
 __all__ = ["GivenUp", "ReplSession", "state_dir"]
 
@@ -65,14 +65,14 @@ class ReplSession:
 
     def __init__(self, config: Config, manner: Manner | None = None) -> None:
         self.manner = manner or Manner()
-        self.turns: list[Turn] = []
-        self.head: Turn | None = None
+        self.turns: list[ReplTurn] = []
+        self.head: ReplTurn | None = None
         """The turn that the next question goes on; `None` for a new conversation."""
         self.agent: Flow | None = None
         """Who answers, in place of a planner by name."""
         self.attached: list[Attachment] = []
         """What goes with the next question."""
-        self.current: Turn | None = None
+        self.current: ReplTurn | None = None
         """What is under way."""
         self.paused = False
         self.watch: Callable[[News | None], object] = lambda news: None
@@ -191,14 +191,14 @@ class ReplSession:
         """Return the first plan for a question, and run nothing. Raises `UsageError`s."""
         return self.orchestrator.plan(self.request(text), **self._own())
 
-    async def ask(self, text: str, plan: Plan | None = None) -> Turn:
+    async def ask(self, text: str, plan: Plan | None = None) -> ReplTurn:
         """Ask a question, follow its run to the end and return what became of it.
 
         Raises `UsageError` for what cannot be run, `WorkerError` for workers that cannot start, `GivenUp`.
         """
         self._stop.clear()
         request = self.request(text) if plan is None else self.manner.request.updated({"text": text})
-        turn = Turn(text, self._written(), planned=plan is not None)
+        turn = ReplTurn(text, self._written(), planned=plan is not None)
         own = self._own() if plan is None else {}
         if plan is None:
             self.orchestrator.plan(request, **own)  # a question that cannot be asked needs no engine
@@ -299,16 +299,16 @@ class ReplSession:
         return " · ".join([*parts, f"cost {usage.cost:.6g}"] if usage.cost else parts)
 
     @property
-    def conversation(self) -> list[Turn]:
+    def conversation(self) -> list[ReplTurn]:
         """The questions that the next one goes on, oldest first."""
-        found: list[Turn] = []
+        found: list[ReplTurn] = []
         turn = self.head if self.manner.talking else None
         while turn is not None:
             found.insert(0, turn)
             turn = turn.before
         return found
 
-    def turn(self, which: str = "") -> Turn | None:
+    def turn(self, which: str = "") -> ReplTurn | None:
         """Return what is under way, or the last turn; or the one with that number or run id."""
         every = [*self.turns, *([self.current] if self.current is not None else [])]
         if not which:

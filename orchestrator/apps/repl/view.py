@@ -20,7 +20,7 @@ from ...core.plan import Plan
 from ...core.record import StepRecord
 from ...core.values import as_text
 from ..common.terminal import CleanOutput, safe
-from .state import Turn
+from .state import ReplTurn
 
 __all__ = ["Screen", "branches", "plan_tree", "story"]
 
@@ -105,7 +105,7 @@ _RIGHT = (2, 3, 5)
 _LAST = len(_HEADS) - 1
 
 
-def branches(turn: Turn, width: int) -> RenderableType:
+def branches(turn: ReplTurn, width: int) -> RenderableType:
     """Return the table of a run's steps in at most `width` columns, a line a step; columns with nothing in them are
     left out."""
     nested = _nested(turn.steps.values())

@@ -20,13 +20,13 @@ from ...runtime.client.config import Config
 from ...runtime.client.worker_factory import workers as build_workers
 from ...runtime.plugins.loader import Plugins
 from ..common.dataset import read_questions
-from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.progress import counting
 from ..common.session import opened_session
 from .arrow import demand_arrow, write_arrow
-from .producer import Made, Producer, Todo, sampled, todo
+from .producer import Producer, ProductionCounts, Todo, sampled, todo
 from .rewards import reward_of
 from .sampler import Sampler
 from .store import Store
@@ -98,7 +98,7 @@ def rollouts(
             output.progress.print(f"{counted(found, 'rollout')} are there from an earlier try", markup=False)
         producer, stopped = Producer(request, judge, config.seed), False
         if wanted:
-            pace = Pace(concurrency, ahead, weights)
+            pace = ProductionPace(concurrency, ahead, weights)
             stopped = run_stoppable(lambda stopper: _run(config, wanted, pace, producer, store, output, stopper))
         whole = len(store.done) == len(questions) * branches
         if whole and out.suffix == ".arrow":
@@ -122,7 +122,7 @@ def rollouts(
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ProductionPace:
     """How many rollouts at a time, how many ahead of a trainer, and where its weights are named."""
 
     concurrency: int
@@ -131,7 +131,13 @@ class Pace:
 
 
 async def _run(
-    config: Config, wanted: list[Todo], pace: Pace, producer: Producer, store: Store, output: Output, stopper: Stopper
+    config: Config,
+    wanted: list[Todo],
+    pace: ProductionPace,
+    producer: Producer,
+    store: Store,
+    output: Output,
+    stopper: Stopper,
 ) -> bool:
     """Make what is missing; return whether the user gave up."""
     workers, samplers = sampled(build_workers(config, Plugins()))
@@ -159,7 +165,7 @@ async def _run(
                     advance=advance,
                 )
             return stopper.requested
-    except Interrupted:
+    except CommandInterrupted:
         return True
 
 
@@ -181,7 +187,9 @@ async def _following(file: Path | None, samplers: list[Sampler], output: Output)
             following.cancel()
 
 
-def _progress(output: Output, total: int, made: Made) -> contextlib.AbstractContextManager[Callable[[], None]]:
+def _progress(
+    output: Output, total: int, made: ProductionCounts
+) -> contextlib.AbstractContextManager[Callable[[], None]]:
     def reward() -> float:
         return made.reward / max(1, made.rollouts - made.unjudged)
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from ...core.errors import UsageError
 from .record import Record
-from .store import Counts
+from .store import SkipCounts
 
 __all__ = ["Feed"]
 
@@ -39,7 +39,7 @@ class Feed:
         self.max_staleness = math.ceil(staleness) if max_staleness is None else max_staleness
         self.version = 0
         """Of the weights that are trained; counts steps."""
-        self.counts = Counts()
+        self.counts = SkipCounts()
         self._credits = round((1 + staleness) * batch)
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._ready: deque[list[Record]] = deque()

@@ -18,7 +18,7 @@ from ...core.errors import PlaitError
 from ...core.messages import explain, json_path
 from ...core.values import Frozen
 
-__all__ = ["BadRecord", "Record", "Segment", "whole"]
+__all__ = ["BadRecord", "Record", "WeightsSegment", "whole"]
 
 
 class BadRecord(PlaitError):
@@ -27,7 +27,7 @@ class BadRecord(PlaitError):
     code = "bad-record"
 
 
-class Segment(Frozen):
+class WeightsSegment(Frozen):
     """Generated tokens that one version of the weights sampled: places `start` to `end` (exclusive) of the sequence."""
 
     start: int = Field(ge=0)
@@ -61,7 +61,7 @@ class Record(Frozen):
     logprobs: tuple[float, ...] = ()
     """The sampler's log-probability (nats, at temperature 1) of each token; 0.0 where the mask is 0. Empty where the
     sampler told none: such a record is for supervised training alone."""
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[WeightsSegment, ...] = ()
     """Which weights generated what; they cover the mask exactly."""
     reward: float | None = None
     """Of the whole rollout; `None` if it could not be judged."""

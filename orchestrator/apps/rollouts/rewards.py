@@ -11,13 +11,13 @@ from typing import Any
 from ...core.errors import UsageError
 from ...runtime.client.answer import Answer
 from ...runtime.client.parallelism import parallelism
-from ..common.dataset import Question
+from ..common.dataset import DatasetQuestion
 from ..common.own_code import local
 from .store import reward as as_reward
 
 __all__ = ["Reward", "reward_of"]
 
-Reward = Callable[[Question, Answer], float | None]
+Reward = Callable[[DatasetQuestion, Answer], float | None]
 _ACCELERATED = re.compile(r"accelerated(?::(?P<share>\d+(?:\.\d+)?))?")
 _SHARE = 0.2
 
@@ -35,14 +35,14 @@ def reward_of(spec: str) -> Reward:
     raise UsageError(f"no reward is called {spec!r}: there are verified, accelerated[:SHARE] and FILE.py:FUNCTION")
 
 
-def _verified(question: Question, answer: Answer) -> float | None:
+def _verified(question: DatasetQuestion, answer: Answer) -> float | None:
     """1 for a right answer, 0 for a wrong one or none; nothing for a run that failed."""
     if answer.status in ("failed", "cancelled"):
         return None
     return float(question.is_right(answer.answer))
 
 
-def _accelerated(question: Question, answer: Answer, share: float) -> float | None:
+def _accelerated(question: DatasetQuestion, answer: Answer, share: float) -> float | None:
     """Return `1 + share * (1 - critical / total)` for a right answer (ThreadWeaver, arXiv 2512.07843; tokens), 0 for a
     wrong one: so a wrong answer never gains by being quick."""
     right = _verified(question, answer)
@@ -56,7 +56,7 @@ def _own(spec: str) -> Reward:
         raise UsageError(f"--reward {spec}: the file has no function {name!r}")
     call: Callable[..., object] = function
 
-    def reward(question: Question, answer: Answer) -> float | None:
+    def reward(question: DatasetQuestion, answer: Answer) -> float | None:
         try:
             return as_reward(call(answer, question.want))
         except Exception as error:  # whatever a function of the user's does

@@ -2,7 +2,7 @@
 
 All records of a rollout are written in one piece. A piece that a kill tore is cut off by the next writer, and its
 rollout is made again; one that is whole is never made again. A reader remembers how many rollouts it has taken
-(`Reader.taken`) in its own checkpoint, so that it gets each exactly once, however often either side is killed.
+(`RolloutReader.taken`) in its own checkpoint, so that it gets each exactly once, however often either side is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import BinaryIO, Self
 from ...core.errors import ConfigError
 from .record import BadRecord, Record, whole
 
-__all__ = ["Counts", "Reader", "Store", "read_rollouts"]
+__all__ = ["RolloutReader", "SkipCounts", "Store", "read_rollouts"]
 
 
 class Store:
@@ -94,7 +94,7 @@ class Store:
 
 
 @dataclass(slots=True)
-class Counts:
+class SkipCounts:
     """What a reader has left out, and why."""
 
     read: int = 0
@@ -109,7 +109,7 @@ class Counts:
     """Of the refused ones, by reason."""
 
 
-class Reader:
+class RolloutReader:
     """Takes rollouts from a file, in the order in which they were written, from the one after `taken` on.
 
     Args:
@@ -130,7 +130,7 @@ class Reader:
         supervised: bool = False,
     ) -> None:
         self.taken = taken
-        self.counts = Counts()
+        self.counts = SkipCounts()
         self._path, self._max, self._check, self._supervised = path, max_staleness, check, supervised
         self._place = 0
         self._skip = taken
@@ -182,7 +182,7 @@ class Reader:
 
 def read_rollouts(path: Path) -> Iterator[list[Record]]:
     """Yield the whole rollouts of a file. Raises `ConfigError` for one that is none, `BadRecord` for a damaged line."""
-    reader = Reader(path, supervised=True)
+    reader = RolloutReader(path, supervised=True)
     yield from reader.take(1 << 62)
 
 

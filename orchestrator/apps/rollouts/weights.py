@@ -1,7 +1,7 @@
 """Keeps the samplers of a command in step with a trainer in another process, by two small files.
 
 The trainer writes the folder of its newest weights into one (`--weights FILE`), and how many rollouts it has taken into
-another beside the output (`Progress.write`). Both are replaced as a whole, so neither is ever read half.
+another beside the output (`TrainerProgress.write`). Both are replaced as a whole, so neither is ever read half.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ...core.errors import ConfigError
 from ..common.files import write_private
 from .sampler import Sampler
 
-__all__ = ["Progress", "follow_weights", "until_taken"]
+__all__ = ["TrainerProgress", "follow_weights", "until_taken"]
 
 _EVERY = 0.5
 
 
-class Progress:
+class TrainerProgress:
     """How many rollouts of a file its trainer has taken, told to whoever writes the file: `OUT.taken`."""
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class Progress:
 
 async def until_taken(path: Path, ahead: int, started: int) -> None:
     """Wait until fewer than `ahead` of the rollouts of a file that were started are untaken."""
-    progress = Progress(path)
+    progress = TrainerProgress(path)
     while started - progress.read() >= ahead:  # noqa: ASYNC110 - another process writes the file
         await asyncio.sleep(_EVERY)
 

@@ -17,7 +17,7 @@ from ...core.ops import Plugin
 from ...core.routing import MOST_TIERS, Pattern, Route, Tier, features
 from ...runtime.plugins.spec import spelled
 
-__all__ = ["FOLDS", "Outcome", "Report", "Routed", "Row", "compare", "fit", "follow", "key_of", "report"]
+__all__ = ["FOLDS", "RouteOutcome", "RouteReport", "RouteRow", "Routed", "compare", "fit", "follow", "key_of", "report"]
 
 FOLDS = 5
 PRICES = (0.0, *(float(each) for each in np.logspace(-6, -2, 25)))
@@ -26,7 +26,7 @@ _RIDGE = 1.0
 _MOST_ODDS = 6.0
 
 
-class Row(NamedTuple):
+class RouteRow(NamedTuple):
     """One recorded run."""
 
     text: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     tokens: float
 
 
-class Outcome(NamedTuple):
+class RouteOutcome(NamedTuple):
     """What a way to choose comes to, in the mean over requests."""
 
     right: float
@@ -44,25 +44,25 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RouteReport:
     """A route beside the choices that it has to be better than. Means over the requests that all tiers were run on."""
 
     requests: int
-    tiers: Mapping[str, Outcome]
+    tiers: Mapping[str, RouteOutcome]
     """Always the same tier, cheapest first."""
     best: str
     """The tier that is right most often."""
-    route: Outcome
-    random: Outcome
+    route: RouteOutcome
+    random: RouteOutcome
     """A tier at random, each as often as the route ends in it."""
-    cascade: Outcome
+    cascade: RouteOutcome
     """All tiers in turn, cheapest first, until one is right."""
     hindsight: tuple[str, ...]
     """Of the orders that are the same for all requests and right as often as the best tier, the one that takes fewest
     tokens on these very requests: what an order alone can save."""
-    ordered: Outcome
+    ordered: RouteOutcome
     """What that order comes to."""
-    oracle: Outcome
+    oracle: RouteOutcome
     """The cheapest tier that is right; the cheapest of all where none is."""
 
     @property
@@ -84,14 +84,14 @@ class Report:
         return None if more <= 0 or not base.right else (self.route.right / base.right - 1) / (more / base.tokens)
 
 
-def _share(outcome: Outcome, said: Report) -> float:
+def _share(outcome: RouteOutcome, said: RouteReport) -> float:
     best = said.tiers[said.best].tokens
     return (best - outcome.tokens) / (best - said.oracle.tokens) if best > said.oracle.tokens else 0.0
 
 
-Routed = dict[str, tuple[Outcome, dict[str, float]]]
+Routed = dict[str, tuple[RouteOutcome, dict[str, float]]]
 """By request: what came of it, and the chance that each tier was the last."""
-Table = dict[str, dict[str, Outcome]]
+Table = dict[str, dict[str, RouteOutcome]]
 """By request and tier: means over the runs of that request."""
 
 
@@ -101,7 +101,7 @@ def key_of(planner: Plugin) -> str:
 
 
 def fit(
-    rows: Iterable[Row],
+    rows: Iterable[RouteRow],
     checked: bool,
     *,
     lose: float = 0.01,
@@ -132,7 +132,7 @@ def fit(
     return _fitted(table, list(table), planners, counts, price)
 
 
-def report(rows: Iterable[Row], route: Route, checked: bool, seed: int = 0) -> Report | None:
+def report(rows: Iterable[RouteRow], route: Route, checked: bool, seed: int = 0) -> RouteReport | None:
     """Return what routes like this one come to, each request routed by numbers of other requests. `None` if no request
     was run with all tiers."""
     planners = {key_of(tier.planner): tier.planner for tier in route.tiers}
@@ -142,14 +142,14 @@ def report(rows: Iterable[Row], route: Route, checked: bool, seed: int = 0) -> R
     return _report(table, planners, _crossed(table, planners, checked, [route.price], seed)[0])
 
 
-def follow(rows: Iterable[Row], route: Route, checked: bool) -> Routed:
+def follow(rows: Iterable[RouteRow], route: Route, checked: bool) -> Routed:
     """Return what becomes of each request that all tiers of a route were run on."""
     planners = {key_of(tier.planner): tier.planner for tier in route.tiers}
     table = _table(row for row in rows if key_of(row.planner) in planners)
     return {text: _taken(table[text], route, features(text), checked) for text in _whole(table, planners)}
 
 
-def compare(rows: Iterable[Row], routed: Routed) -> Report:
+def compare(rows: Iterable[RouteRow], routed: Routed) -> RouteReport:
     """Return what was done with requests (`follow`) beside the other choices. Raises `ValueError` without requests."""
     if not routed:
         raise ValueError("no request was routed")
@@ -163,20 +163,20 @@ def _whole(table: Table, planners: Mapping[str, Plugin]) -> list[str]:
 
 
 def _taken(
-    outcomes: Mapping[str, Outcome], route: Route, found: Mapping[str, float], checked: bool
-) -> tuple[Outcome, dict[str, float]]:
+    outcomes: Mapping[str, RouteOutcome], route: Route, found: Mapping[str, float], checked: bool
+) -> tuple[RouteOutcome, dict[str, float]]:
     return _followed(outcomes, [key_of(route.tiers[place].planner) for place in route.order(found, checked)])
 
 
-def _table(rows: Iterable[Row]) -> Table:
-    runs: dict[str, dict[str, list[Row]]] = {}
+def _table(rows: Iterable[RouteRow]) -> Table:
+    runs: dict[str, dict[str, list[RouteRow]]] = {}
     for row in rows:
         runs.setdefault(row.text, {}).setdefault(key_of(row.planner), []).append(row)
     return {text: {key: _mean(each) for key, each in found.items()} for text, found in runs.items()}
 
 
-def _mean(rows: Sequence[Row] | Sequence[Outcome]) -> Outcome:
-    return Outcome(float(np.mean([row.right for row in rows])), float(np.mean([row.tokens for row in rows])))
+def _mean(rows: Sequence[RouteRow] | Sequence[RouteOutcome]) -> RouteOutcome:
+    return RouteOutcome(float(np.mean([row.right for row in rows])), float(np.mean([row.tokens for row in rows])))
 
 
 def _fitted(
@@ -279,7 +279,7 @@ def _crossed(
     return out
 
 
-def _followed(outcomes: Mapping[str, Outcome], keys: Sequence[str]) -> tuple[Outcome, dict[str, float]]:
+def _followed(outcomes: Mapping[str, RouteOutcome], keys: Sequence[str]) -> tuple[RouteOutcome, dict[str, float]]:
     """Return what an order of tiers comes to on one request, and the chance that each was the last."""
     left, right, tokens = 1.0, 0.0, 0.0
     last: dict[str, float] = {}
@@ -289,17 +289,17 @@ def _followed(outcomes: Mapping[str, Outcome], keys: Sequence[str]) -> tuple[Out
         tokens += left * outcome.tokens
         last[key] = left * (1.0 if place == len(keys) - 1 else outcome.right)
         left *= 1.0 - outcome.right
-    return Outcome(right, tokens), last
+    return RouteOutcome(right, tokens), last
 
 
-def _report(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> Report:
+def _report(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> RouteReport:
     whole = list(routed)
     always = {key: _mean([table[text][key] for text in whole]) for key in planners}
     always = dict(sorted(always.items(), key=lambda pair: pair[1].tokens))
     order = list(always)
     mix = {key: float(np.mean([routed[text][1].get(key, 0.0) for text in whole])) for key in order}
 
-    def best(text: str) -> Outcome:
+    def best(text: str) -> RouteOutcome:
         solving = [table[text][key] for key in order if table[text][key].right >= 0.5]
         return (
             min(solving, key=lambda each: each.tokens) if solving else min(table[text].values(), key=lambda e: e.tokens)
@@ -310,14 +310,14 @@ def _report(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> Rep
     came = {each: _mean([_followed(table[text], each)[0] for text in whole]) for each in orders}
     good = [each for each in orders if came[each].right >= always[name].right - 1e-9]
     hindsight = min(good, key=lambda each: came[each].tokens)
-    return Report(
+    return RouteReport(
         requests=len(whole),
         tiers=always,
         best=name,
         hindsight=hindsight,
         ordered=came[hindsight],
         route=_mean([routed[text][0] for text in whole]),
-        random=Outcome(
+        random=RouteOutcome(
             sum(mix[key] * always[key].right for key in order), sum(mix[key] * always[key].tokens for key in order)
         ),
         cascade=_mean([_followed(table[text], order)[0] for text in whole]),

@@ -12,8 +12,8 @@ from ...runtime.client.answer import Answer
 from .errors import ApiError
 from .http import sse
 from .telling import (
+    AnswerText,
     Ended,
-    Said,
     StepBegan,
     StepEnded,
     StepSaid,
@@ -55,7 +55,7 @@ class Assembly:
     def take(self, news: Told) -> Iterator[bytes]:
         """Yield what follows from a piece of news."""
         match news:
-            case Said(text):
+            case AnswerText(text):
                 yield from self._said(text)
             case Thought(text):
                 yield from self._thought(text)

@@ -17,8 +17,8 @@ from .errors import ApiError, unsupported
 from .http import EventStream, read, sse, unless_gone
 from .service import Service
 from .telling import (
+    AnswerText,
     Ended,
-    Said,
     StepBegan,
     StepEnded,
     StepSaid,
@@ -186,7 +186,7 @@ async def _chunks(live: ServedRun, body: ChatBody) -> AsyncGenerator[bytes, None
 
 def _piece(news: Told, chunk: Any) -> bytes:
     match news:
-        case Said(text):
+        case AnswerText(text):
             return chunk({"content": text})
         case Thought(text):
             return chunk({"reasoning_content": text})

@@ -21,7 +21,7 @@ from .errors import ApiError, not_found
 from .settings import Settings
 from .tenants import ServedRun, User
 
-__all__ = ["Kept", "Responses"]
+__all__ = ["Responses", "StoredResponse"]
 
 log = logging.getLogger("plait.serve")
 
@@ -32,7 +32,7 @@ _TRIM = 256
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredResponse:
     """One response, done or under way."""
 
     response: dict[str, Any]
@@ -107,7 +107,7 @@ class Responses:
     def __init__(self, settings: Settings, documents: Documents | None) -> None:
         self._settings = settings
         self._documents = documents
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._total = 0
         self._since_trim = _TRIM
@@ -139,13 +139,13 @@ class Responses:
 
         self._thread.submit(getattr(self._documents, name), *arguments).add_done_callback(done)
 
-    async def keep(self, kept: Kept) -> None:
+    async def keep(self, kept: StoredResponse) -> None:
         """Take a response that has begun. One in the background is written down before this returns."""
         self._kept[kept.id] = kept
         if self._documents is not None and kept.background:
             await self._do("put", kept.id, kept.user.name, kept.as_document())
 
-    async def write_events(self, kept: Kept) -> None:
+    async def write_events(self, kept: StoredResponse) -> None:
         """Write the events of a response in the background as they come, for followers in other processes."""
         if self._documents is None or not self._documents.shared:
             return
@@ -159,7 +159,7 @@ class Responses:
             else:
                 await kept.gathered()
 
-    def settle(self, kept: Kept) -> None:
+    def settle(self, kept: StoredResponse) -> None:
         """Take note that a response is over, and make room."""
         if kept.id not in self._kept:
             return
@@ -183,7 +183,7 @@ class Responses:
             if name in self._sizes:
                 self._drop(name)
 
-    async def find(self, name: str, user: User, param: str | None = None) -> Kept:
+    async def find(self, name: str, user: User, param: str | None = None) -> StoredResponse:
         """Return a response of the tenant's. Raises `ApiError`: another tenant's is not there."""
         kept = self._kept.get(name)
         if kept is None:
@@ -192,20 +192,20 @@ class Responses:
             raise not_found(f"there is no response {name!r} here (the oldest go)", param, "response_not_found")
         return kept
 
-    async def load(self, name: str, user: User) -> Kept | None:
+    async def load(self, name: str, user: User) -> StoredResponse | None:
         """Return a response of the tenant's that is written down."""
         if self._documents is None or len(name) > 100:
             return None
         found = await self._do("get", name)
         if found is None or found[0] != user.name:
             return None
-        return Kept(user=user, live=None, **json.loads(found[1]))
+        return StoredResponse(user=user, live=None, **json.loads(found[1]))
 
-    async def pieces(self, kept: Kept, first: int) -> list[bytes]:
+    async def pieces(self, kept: StoredResponse, first: int) -> list[bytes]:
         """Return the events of a response of another process, from one on."""
         return [] if self._documents is None else await self._do("pieces", kept.id, first)
 
-    async def follow(self, kept: Kept, first: int) -> AsyncIterator[bytes]:
+    async def follow(self, kept: StoredResponse, first: int) -> AsyncIterator[bytes]:
         """Yield the events of a response that is not in memory, from one on."""
         while True:
             now = await self.load(kept.id, kept.user)
@@ -216,7 +216,7 @@ class Responses:
                 return
             await asyncio.sleep(_OFTEN)
 
-    async def settled(self, kept: Kept, seconds: float) -> Kept:
+    async def settled(self, kept: StoredResponse, seconds: float) -> StoredResponse:
         """Wait until a response of another process is over, at most so long, and return it."""
         until = asyncio.get_running_loop().time() + seconds
         while not kept.over and asyncio.get_running_loop().time() < until:

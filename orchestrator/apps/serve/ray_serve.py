@@ -17,13 +17,13 @@ from .app import build
 from .service import Service
 from .settings import Settings, workers_of
 
-__all__ = ["Deployed", "app"]
+__all__ = ["DeployArguments", "app"]
 
 _AFTER = 10.0
 """Seconds that a replica has beyond `drain_seconds` to close its workers."""
 
 
-class Deployed(BaseModel):
+class DeployArguments(BaseModel):
     """The arguments of the application: `name=value` behind `serve run`, or `args` in a file of `serve deploy`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,7 +50,7 @@ class Deployed(BaseModel):
     """CPUs that a replica reserves: it is one event loop. The models run elsewhere, or reserve their own."""
 
 
-def app(args: Deployed) -> Any:
+def app(args: DeployArguments) -> Any:
     """Return the application, to be run by Ray Serve. Raises `ConfigError` for settings that make no sense.
 
     A response, and a run under way, are known to the replica that has them, unless all share a store in PostgreSQL
@@ -82,7 +82,7 @@ def app(args: Deployed) -> Any:
     return deployment(serve.ingress(replica)()).bind()
 
 
-def _read(args: Deployed) -> tuple[Config, Settings]:
+def _read(args: DeployArguments) -> tuple[Config, Settings]:
     config = Config.load(args.config, **args.options)
     if isinstance(config.journal, Database) and config.pool is None:
         config = config.model_copy(update={"pool": args.name})

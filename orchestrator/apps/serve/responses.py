@@ -15,7 +15,7 @@ from .bodies import ResponseBody
 from .errors import invalid
 from .http import EventStream, read, unless_gone
 from .items import messages_of
-from .kept import Kept
+from .kept import StoredResponse
 from .service import Service
 from .telling import gave_nothing, tell, tokens_of
 from .tenants import ServedRun, User
@@ -46,7 +46,7 @@ class ResponsesApi:
         told = bool(body.stream or body.background)
         live = await service.submit(made, body, user, watch=told)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
-        kept = Kept(_response(live, body), user, live, conversation, given, bool(body.background),
+        kept = StoredResponse(_response(live, body), user, live, conversation, given, bool(body.background),
                     steps=live.steps, must_call=live.must_call, model=live.model, likeliest=live.likeliest)  # fmt: skip
         stored = body.store is not False
         if stored:
@@ -100,7 +100,7 @@ class ResponsesApi:
             kept = await self._kept.settled(kept, _PATIENCE)
         return JSONResponse(kept.response)
 
-    async def _current(self, name: str, user: User) -> Kept:
+    async def _current(self, name: str, user: User) -> StoredResponse:
         """Return a response as it is now. One whose process ended between its run's end and its own is ended here."""
         kept = await self._kept.find(name, user)
         if kept.over or kept.live is not None or kept.work is not None:
@@ -119,7 +119,7 @@ class ResponsesApi:
         self._over(kept)
         return kept
 
-    async def _elsewhere(self, kept: Kept, first: int) -> AsyncGenerator[bytes, None]:
+    async def _elsewhere(self, kept: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
         async for event in self._kept.follow(kept, first):
             yield event
 
@@ -135,7 +135,7 @@ class ResponsesApi:
         await self._kept.keep(kept)
         self._begin(kept, live)
 
-    def _begin(self, kept: Kept, live: ServedRun) -> None:
+    def _begin(self, kept: StoredResponse, live: ServedRun) -> None:
         """Follow a run in the background."""
         kept.work = work = asyncio.create_task(self._produce(kept, live))
         self._work.add(work)
@@ -161,7 +161,7 @@ class ResponsesApi:
             {"type": "message", **each} if "type" not in each else each for each in given
         ]
 
-    async def _whole(self, request: Request, kept: Kept, live: ServedRun) -> Response:
+    async def _whole(self, request: Request, kept: StoredResponse, live: ServedRun) -> Response:
         handle = live.handle
         try:
             answer = await unless_gone(request.receive, handle.finished, lambda: handle.cancel(cause="client-gone"))
@@ -176,7 +176,7 @@ class ResponsesApi:
         finally:
             self._over(kept)
 
-    async def _produce(self, kept: Kept, live: ServedRun) -> None:
+    async def _produce(self, kept: StoredResponse, live: ServedRun) -> None:
         """Follow a run to its end, whoever else does."""
         assembly = Assembly(kept.response, kept.must_call, kept.likeliest)
         try:
@@ -191,13 +191,13 @@ class ResponsesApi:
         finally:
             self._over(kept)
 
-    def _over(self, kept: Kept) -> None:
+    def _over(self, kept: StoredResponse) -> None:
         kept.over = True
         kept.told()
         self._kept.settle(kept)
 
 
-async def _followed(kept: Kept, first: int) -> AsyncGenerator[bytes, None]:
+async def _followed(kept: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
     async for event in kept.follow(first):
         yield event
 

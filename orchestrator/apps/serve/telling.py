@@ -16,12 +16,23 @@ from ...runtime.client.answer import Answer, AnswerNews, StepNews, TextNews
 from ...runtime.client.handle import Handle
 from .errors import ApiError, of_failure, unsupported
 
-__all__ = ["Ended", "Parts", "Said", "StepBegan", "StepEnded", "StepSaid", "Thought", "Told", "chat_usage", "tell"]
+__all__ = [
+    "AnswerText",
+    "Ended",
+    "Parts",
+    "StepBegan",
+    "StepEnded",
+    "StepSaid",
+    "Thought",
+    "Told",
+    "chat_usage",
+    "tell",
+]
 _THINK, _THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AnswerText:
     """More text of the answer."""
 
     text: str
@@ -78,7 +89,7 @@ class Ended:
             raise ApiError(503, message, code="answer_begun_anew", retry=True)
 
 
-Told = Said | Thought | StepBegan | StepSaid | StepEnded | Ended
+Told = AnswerText | Thought | StepBegan | StepSaid | StepEnded | Ended
 
 
 async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
@@ -122,20 +133,20 @@ class Parts:
     call, and what follows it, is not told: it stands in the answer's message."""
 
     def __init__(self) -> None:
-        self._kind: type[Said] | type[Thought] | None = None
+        self._kind: type[AnswerText] | type[Thought] | None = None
         self._rest = ""
         self._held = False
 
-    def feed(self, text: str, last: bool = False) -> list[Said | Thought]:
+    def feed(self, text: str, last: bool = False) -> list[AnswerText | Thought]:
         """Take a piece, and return what is certain now."""
         self._rest += text
-        found: list[Said | Thought] = []
+        found: list[AnswerText | Thought] = []
         if self._kind is None:
             bare = self._rest.lstrip()
             if bare.startswith(_THINK):
                 self._kind, self._rest = Thought, bare.removeprefix(_THINK).lstrip()
             elif last or not _THINK.startswith(bare[: len(_THINK)]):
-                self._kind = Said
+                self._kind = AnswerText
             else:
                 return found
         if self._kind is Thought:
@@ -146,7 +157,7 @@ class Parts:
             self._rest = rest if end else thought[len(thought) - keep :]
             if not end:
                 return found
-            self._kind, self._rest = Said, self._rest.lstrip()
+            self._kind, self._rest = AnswerText, self._rest.lstrip()
         if self._held:
             return found
         said, call, _ = self._rest.partition(OPEN)
@@ -154,7 +165,7 @@ class Parts:
         keep = 0 if call or last else _overlap(said, OPEN)
         told = said.rstrip() if call else said[: len(said) - keep]
         self._rest = said[len(said) - keep :] if not call else ""
-        return found + ([Said(told)] if told else [])
+        return found + ([AnswerText(told)] if told else [])
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -16,7 +16,7 @@ from ...core.ops import Text, Tokens
 from ...core.result import Result, Usage
 from .model import Contact, Segment
 
-__all__ = ["Context", "prefix_tree"]
+__all__ = ["CallContext", "prefix_tree"]
 
 Unit = int | str
 _WORD = re.compile(r"\s*\S+|\s+")
@@ -27,7 +27,7 @@ _SHOWN = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class CallContext:
     """What one model call read and wrote."""
 
     step: str
@@ -59,7 +59,7 @@ class _Branch:
     id: int = -1
 
 
-def prefix_tree(contexts: Sequence[Context]) -> tuple[list[Segment], Literal["tokens", "words"]]:
+def prefix_tree(contexts: Sequence[CallContext]) -> tuple[list[Segment], Literal["tokens", "words"]]:
     """Return the tree's segments, parents before their children, and the unit their lengths are in.
 
     Contexts come in the order in which the calls began. Where some calls have ids and others have not (they were
@@ -83,7 +83,7 @@ _Laid = tuple[str, tuple[Unit, ...], tuple[Unit, ...], int]
 """A step, its prompt and its output in units, and how many of the prompt were cached."""
 
 
-def _by_ids(context: Context) -> _Laid:
+def _by_ids(context: CallContext) -> _Laid:
     result, usage = context.result, context.usage
     if result is not None and result.prompt_ids:
         return context.step, result.prompt_ids, result.token_ids, min(usage.cached, len(result.prompt_ids))
@@ -98,7 +98,7 @@ def _by_ids(context: Context) -> _Laid:
     return context.step, prompt, output, min(usage.cached, len(prompt))
 
 
-def _by_words(context: Context) -> _Laid:
+def _by_words(context: CallContext) -> _Laid:
     result, usage = context.result, context.usage
     said: list[Unit] = []
     for part in context.prompt:

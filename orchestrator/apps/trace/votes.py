@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from ...core.record import StepRecord
 from ...core.task import Task
 from ...core.values import as_text
-from .model import Ballot, Vote
+from .model import AnswerVotes, Vote
 
 __all__ = ["votes_of"]
 
@@ -53,7 +53,7 @@ def _done_by(branch: StepRecord, at: float) -> bool:
     return any(state == "done" and when <= at for when, state, _ in branch.moves)
 
 
-def _ballots(verdict: JsonValue, heard: Iterable[StepRecord], task: Task) -> tuple[Ballot, ...]:
+def _ballots(verdict: JsonValue, heard: Iterable[StepRecord], task: Task) -> tuple[AnswerVotes, ...]:
     """Return the answers that stood for choice; none for a join whose verdict is no branch's answer."""
     classes: dict[str | None, list[str]] = {}
     answers: dict[str | None, JsonValue] = {}
@@ -68,7 +68,7 @@ def _ballots(verdict: JsonValue, heard: Iterable[StepRecord], task: Task) -> tup
     if verdict is None and None not in classes:
         return ()
     ballots = [
-        Ballot(
+        AnswerVotes(
             answer="" if key is None else as_text(answers[key]),
             steps=tuple(steps),
             verified=None if key is None else _verified(answers[key], task),

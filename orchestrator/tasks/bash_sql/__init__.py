@@ -16,7 +16,7 @@ __all__ = ["BashSql"]
 _EXAMPLE = '{"prompt": "Delete the empty files.", "files": {"a.txt": "", "b.txt": "x"}}'
 
 
-class Problem(Frozen):
+class BashSqlProblem(Frozen):
     """What is asked, and what there is at first."""
 
     prompt: str
@@ -31,12 +31,12 @@ class BashSql(Task):
     `bash` and `sql` of the environment `bash-sql`, which grades by the state. Nothing is run here, so `verify` cannot
     tell. The answer is the model's last word."""
 
-    _problem: Problem = PrivateAttr()
+    _problem: BashSqlProblem = PrivateAttr()
 
     def model_post_init(self, context: object, /) -> None:
         """Read the text, or raise `TaskError`."""
         try:
-            self._problem = Problem.model_validate_json(self.text)
+            self._problem = BashSqlProblem.model_validate_json(self.text)
         except (ValidationError, ValueError):
             raise TaskError(f"the request is no bash-sql problem; write, for example: {_EXAMPLE}") from None
 

@@ -12,7 +12,7 @@ from .language import (
     NAMES,
     OPERATIONS,
     RELATIONS,
-    Count,
+    CountQuestion,
     Entity,
     Field,
     Find,
@@ -83,7 +83,7 @@ def _draw(rng: random.Random) -> Question:
         case "total":
             return Total(rng.choice(ATTRIBUTES), _entities(rng))
         case "count":
-            return Count(rng.choice(ATTRIBUTES), _entities(rng), _value(rng, 0))
+            return CountQuestion(rng.choice(ATTRIBUTES), _entities(rng), _value(rng, 0))
         case _:
             return If(_test(rng), _value(rng, rng.randint(0, 1)), _value(rng, rng.randint(0, 1)))
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from ...core.errors import TaskError
 
 __all__ = [
-    "ATTRIBUTES", "LEADS", "NAMES", "OPERATIONS", "RELATIONS", "Count", "Entity", "Field", "Find", "If", "Is", "Number",
-    "Operation", "Question", "Total", "Value", "Which", "Who", "read", "slots", "words",
+    "ATTRIBUTES", "LEADS", "NAMES", "OPERATIONS", "RELATIONS", "CountQuestion", "Entity", "Field", "Find", "If", "Is",
+    "Number", "Operation", "Question", "Total", "Value", "Which", "Who", "read", "slots", "words",
 ]  # fmt: skip
 
 ATTRIBUTES = (
@@ -115,7 +115,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountQuestion:
     """`how many of A, B and C have ATTRIBUTE above VALUE?`"""
 
     attribute: str
@@ -132,7 +132,7 @@ class If:
     otherwise: Value
 
 
-Question = Find | Who | Is | Which | Total | Count | If
+Question = Find | Who | Is | Which | Total | CountQuestion | If
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def words(part: Question | Value | Entity) -> str:
             return f"which of {_listed(entities)} has the {extreme} {attribute}?"
         case Total(attribute, entities):
             return f"what is the total {attribute} of {_listed(entities)}?"
-        case Count(attribute, entities, limit):
+        case CountQuestion(attribute, entities, limit):
             return f"how many of {_listed(entities)} have {attribute} above {words(limit)}?"
         case If(Is(test, left, right), then, otherwise):
             return f"if {words(left)} is {test} {words(right)} then {words(then)} else {words(otherwise)}?"
@@ -266,7 +266,7 @@ def _question(source: _Words) -> Question:
             source.take("have")
             attribute = source.take(*ATTRIBUTES)
             source.take("above")
-            return Count(attribute, entities, _value(source))
+            return CountQuestion(attribute, entities, _value(source))
         case _:
             left = _value(source)
             source.take("is")

@@ -12,7 +12,7 @@ from .language import (
     NAMES,
     OPERATIONS,
     RELATIONS,
-    Count,
+    CountQuestion,
     Entity,
     Field,
     Find,
@@ -27,7 +27,7 @@ from .language import (
     Who,
 )
 
-__all__ = ["PARAMETERS", "Facts", "Made", "Ref", "answer", "calls", "carry_out"]
+__all__ = ["PARAMETERS", "CallRef", "Facts", "TableCall", "answer", "calls", "carry_out"]
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "lookup": ("field", "name"),
@@ -48,18 +48,18 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class CallRef:
     """The result of an earlier call: its place, from 0."""
 
     index: int
 
 
-Argument = str | Ref | tuple["str | Ref", ...]
+Argument = str | CallRef | tuple["str | CallRef", ...]
 """A name, a field or a number as the question writes it, an earlier result, or a list of these."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TableCall:
     """One call."""
 
     tool: str
@@ -68,7 +68,7 @@ class Made:
     def needs(self) -> list[int]:
         """Return the places of the calls whose results it takes."""
         flat = (part for arg in self.args for part in (arg if isinstance(arg, tuple) else (arg,)))
-        return [part.index for part in flat if isinstance(part, Ref)]
+        return [part.index for part in flat if isinstance(part, CallRef)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +83,22 @@ class Facts:
         return NAMES[mixed % len(NAMES)] if field in RELATIONS else 1 + mixed % 999
 
 
-def calls(question: Question) -> list[Made]:
+def calls(question: Question) -> list[TableCall]:
     """Return the calls that answer a question, each after those that it needs, in the question's order. The last one
     is the answer."""
-    out: list[Made] = []
+    out: list[TableCall] = []
 
-    def made(tool: str, *args: Argument) -> Ref:
-        out.append(Made(tool, args))
-        return Ref(len(out) - 1)
+    def made(tool: str, *args: Argument) -> CallRef:
+        out.append(TableCall(tool, args))
+        return CallRef(len(out) - 1)
 
-    def entity(each: Entity) -> str | Ref:
-        at: str | Ref = each.name
+    def entity(each: Entity) -> str | CallRef:
+        at: str | CallRef = each.name
         for relation in reversed(each.relations):
             at = made("lookup", relation, at)
         return at
 
-    def value(each: Value) -> str | Ref:
+    def value(each: Value) -> str | CallRef:
         match each:
             case Number(text):
                 return text
@@ -108,9 +108,9 @@ def calls(question: Question) -> list[Made]:
                 first = value(left)
                 return made(OPERATIONS[name], first, value(right))
 
-    def fan(attribute: str, entities: Sequence[Entity]) -> tuple[tuple[str | Ref, ...], tuple[str | Ref, ...]]:
-        names: list[str | Ref] = []
-        values: list[str | Ref] = []
+    def fan(attribute: str, entities: Sequence[Entity]) -> tuple[tuple[str | CallRef, ...], tuple[str | CallRef, ...]]:
+        names: list[str | CallRef] = []
+        values: list[str | CallRef] = []
         for each in entities:
             names.append(entity(each))
             values.append(made("lookup", attribute, names[-1]))
@@ -128,7 +128,7 @@ def calls(question: Question) -> list[Made]:
             made(extreme, *fan(attribute, entities))
         case Total(attribute, entities):
             made("total", fan(attribute, entities)[1])
-        case Count(attribute, entities, limit):
+        case CountQuestion(attribute, entities, limit):
             values = fan(attribute, entities)[1]
             made("count_above", values, value(limit))
         case If(Is(test, left, right), then, otherwise):
@@ -226,7 +226,7 @@ def answer(question: Question, facts: Facts, stands_for: Mapping[str, str] | Non
             return entity(max(entities, key=lambda each: sign * value(Field(attribute, each))))
         case Total(attribute, entities):
             return sum(value(Field(attribute, each)) for each in entities)
-        case Count(attribute, entities, limit):
+        case CountQuestion(attribute, entities, limit):
             return sum(value(Field(attribute, each)) > value(limit) for each in entities)
         case If(condition, then, otherwise):
             return value(then) if holds(condition) else value(otherwise)

@@ -21,7 +21,7 @@ from ...split.decompose import Decompose, signals
 from ...threads.threads import Threads, dialect_names
 from ...votes.refine import Refine
 from ..by_complexity import ByComplexity, routed_reader
-from .rules import Limits, Signs, counterfactual, decide
+from .rules import BudgetFacts, Signs, counterfactual, decide
 
 __all__ = ["Auto"]
 
@@ -168,7 +168,7 @@ class Auto(Planner):
         budget = asker.brief.request.budget
         left = None if budget.tokens is None else max(0, budget.tokens - sum(draft.tokens for draft in drafts))
         spawning, unable = self._spawning(asker)
-        limits = Limits(
+        limits = BudgetFacts(
             tokens=left,
             seconds=budget.seconds,
             call_tokens=self.tokens,
@@ -212,7 +212,7 @@ class Auto(Planner):
         except TaskError as error:
             return None, f"; threads were not possible ({error})"
 
-    def _not_chosen(self, asker: Asker, signs: Signs, limits: Limits) -> str:
+    def _not_chosen(self, asker: Asker, signs: Signs, limits: BudgetFacts) -> str:
         """Return the way of the next rule, for a sample of the requests; else nothing."""
         drawn = derive(asker.brief.request.seed, "auto", "counterfactual", asker.brief.request.text)
         if drawn % 10_000 >= round(self.counterfactual * 10_000):

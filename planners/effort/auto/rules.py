@@ -19,7 +19,7 @@ Choice = Literal["probes", "vote", "best-of", "threads", "serial", "refine", "se
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BudgetFacts:
     """The budget that is left, and facts about the model."""
 
     tokens: int | None = None
@@ -80,18 +80,18 @@ Way = tuple[Choice, int, str]
 """A way to go on, how many samples or rounds it takes, and the reason."""
 
 
-def decide(signs: Signs, limits: Limits) -> Way:
+def decide(signs: Signs, limits: BudgetFacts) -> Way:
     """Return the way to go on: that of the first rule that holds."""
     return next(ways(signs, limits))
 
 
-def counterfactual(signs: Signs, limits: Limits) -> Way | None:
+def counterfactual(signs: Signs, limits: BudgetFacts) -> Way | None:
     """Return the way of the next rule that holds and chooses differently; `None` if there is none."""
     chosen, *others = ways(signs, limits)
     return next((way for way in others if way[0] != chosen[0]), None)
 
 
-def ways(signs: Signs, limits: Limits) -> Iterator[Way]:
+def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
     """Yield the ways whose rules hold, in the order of the rules."""
     counts = f"{signs.first} of {signs.probes} probes agree"
     if signs.right:
@@ -137,14 +137,14 @@ def ways(signs: Signs, limits: Limits) -> Iterator[Way]:
     yield "serial", 1, "one deep attempt"
 
 
-def _is_short(limits: Limits) -> bool:
+def _is_short(limits: BudgetFacts) -> bool:
     """Whether there is time for one more call only; without a rate every time limit counts as short."""
     if limits.seconds is None:
         return False
     return limits.rate is None or limits.seconds * limits.rate < 3 * limits.call_tokens
 
 
-def _rounds(limits: Limits) -> int:
+def _rounds(limits: BudgetFacts) -> int:
     left = 3 if limits.tokens is None else limits.tokens // limits.call_tokens
     return max(1, min(3, left))
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from plait.core.values import Frozen
 
-__all__ = ["POOL", "Counts", "Strategy", "choose"]
+__all__ = ["POOL", "Strategy", "StrategyFigures", "choose"]
 
 TRUST = 4.0
 """Runs that a mark counts as much as."""
@@ -25,7 +25,7 @@ class Strategy(Frozen):
     """Kinds that it belongs to."""
 
 
-class Counts(Frozen):
+class StrategyFigures(Frozen):
     """What is known of a strategy."""
 
     wins: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
@@ -53,7 +53,7 @@ POOL = tuple(Strategy(id=id_, text=text, tags=tuple(tags.split())) for id_, tags
 def choose(
     pool: Sequence[Strategy],
     marks: Sequence[float | None],
-    known: Mapping[str, Counts],
+    known: Mapping[str, StrategyFigures],
     n: int,
     cover: float,
     seed: int,

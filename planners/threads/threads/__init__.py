@@ -23,7 +23,7 @@ from plait.core.result import Result
 
 from ..._shared.seeds import derive
 from .dialects import Dialect, Item, fill, load, names as dialect_names
-from .names import Memo, Piece, Place, block_pieces, prompt_of, text_of
+from .names import LegPlace, Memo, Piece, block_pieces, prompt_of, text_of
 from .preflight import preflight
 
 __all__ = ["Threads", "dialect_names"]
@@ -129,7 +129,7 @@ class Threads(Planner):
             text = fill(table.ask_threads or "", {"n": str(self.ask_threads)}) + text
         memo = Memo(left=self.most, notes=table.remember("", text))
         chat = brief.task.chat() and table.chat
-        leg = self._leg(Place((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
+        leg = self._leg(LegPlace((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
         if not table.answer:
             return Plan(steps=(leg,), output=leg.name)
         options = {**table.join.model_dump(mode="json"), "pick": True, "otherwise": True}
@@ -139,12 +139,12 @@ class Threads(Planner):
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that waits for the end of a leg or join."""
         memo = Memo.of(step.state) or Memo(left=self.most)
-        joined = Place.of_join(step.name)
+        joined = LegPlace.of_join(step.name)
         if joined is not None and isinstance(step.op, Join):
             return _JoinReader(self, joined, step, memo, brief)
-        return _LegReader(self, Place.of(step.name), memo, brief)
+        return _LegReader(self, LegPlace.of(step.name), memo, brief)
 
-    def patch(self, place: Place, memo: Memo, result: Result, brief: Brief) -> Plan | None:
+    def patch(self, place: LegPlace, memo: Memo, result: Result, brief: Brief) -> Plan | None:
         """Return the threads, the join and the next leg for the spawn list that a leg ends in; `None` without one."""
         table, text = self.table, result.text
         if not self._may_spawn(place, memo):
@@ -167,7 +167,7 @@ class Threads(Planner):
             return self._onward(place, memo, brief, (said,) if said else (), after, before)
         return self._spawn(place, Memo(left=memo.left, notes=notes, after=after, before=before), items, brief)
 
-    def resume(self, place: Place, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
+    def resume(self, place: LegPlace, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
         """Return the step after a join: the first verified claim as the answer, or the parent's next leg."""
         assert isinstance(join.op, Join)
         table, task = self.table, brief.task
@@ -182,7 +182,7 @@ class Threads(Planner):
         onward = Memo(left=memo.left, notes=table.remember(memo.notes, text_of(block)))
         return self._onward(place, onward, brief, block, memo.after or place.name, memo.before)
 
-    def _spawn(self, place: Place, memo: Memo, items: list[Item], brief: Brief) -> Plan:
+    def _spawn(self, place: LegPlace, memo: Memo, items: list[Item], brief: Brief) -> Plan:
         """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
         table = self.table
         count = sum(item.header is not None for item in items)
@@ -194,7 +194,7 @@ class Threads(Planner):
         for i, item in enumerate(items, 1):
             child = None
             if item.header is not None:
-                child = self._child(Place((*place.path, i), 1), Memo(left=share), place.name, item, brief)
+                child = self._child(LegPlace((*place.path, i), 1), Memo(left=share), place.name, item, brief)
                 children.append(child)
             entries.append({"item": item.echo, "branch": child.name if child else None})
         options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "entries": entries}
@@ -218,7 +218,7 @@ class Threads(Planner):
 
     def _onward(
         self,
-        place: Place,
+        place: LegPlace,
         memo: Memo,
         brief: Brief,
         said: tuple[Piece, ...],
@@ -229,7 +229,7 @@ class Threads(Planner):
         leg = self._leg(place.next, memo, brief, prompt_of(said), after, before)
         return Plan(steps=(leg,), output=leg.name)
 
-    def _child(self, place: Place, memo: Memo, parent: str, item: Item, brief: Brief) -> Step:
+    def _child(self, place: LegPlace, memo: Memo, parent: str, item: Item, brief: Brief) -> Step:
         forks = self.table.forked if self.fork is None else self.fork
         header = item.header or ""
         prompt = (Text(text=header if forks else self._asked() + header.lstrip()),)
@@ -240,7 +240,7 @@ class Threads(Planner):
 
     def _leg(
         self,
-        place: Place,
+        place: LegPlace,
         memo: Memo,
         brief: Brief,
         prompt: Parts,
@@ -309,7 +309,7 @@ class Threads(Planner):
     def _nesting(self) -> int:
         return self.table.nesting if self.depth is None else self.depth
 
-    def _may_spawn(self, place: Place, memo: Memo) -> bool:
+    def _may_spawn(self, place: LegPlace, memo: Memo) -> bool:
         rounds = self.table.rounds if self.rounds is None else self.rounds
         return place.round <= rounds and len(place.path) <= self._nesting and memo.left > 0
 
@@ -319,7 +319,7 @@ class _LegReader:
     """Reads a leg at its end: a thread may need its parent's whole context."""
 
     planner: Threads
-    place: Place
+    place: LegPlace
     memo: Memo
     brief: Brief
 
@@ -335,7 +335,7 @@ class _JoinReader:
     """Reads a join's text."""
 
     planner: Threads
-    place: Place
+    place: LegPlace
     step: Step
     memo: Memo
     brief: Brief

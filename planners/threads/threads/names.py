@@ -22,14 +22,14 @@ Piece = JsonValue
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LegPlace:
     """The place of a leg: whose line it belongs to (`path`; empty: the parent's), and which leg of it (`round`)."""
 
     path: tuple[int, ...]
     round: int
 
     @classmethod
-    def of(cls, name: str) -> Place:
+    def of(cls, name: str) -> LegPlace:
         """Read a place from a step's name. Raises `PlannerError` for another step."""
         found = _NAME.fullmatch(name)
         if found is None:
@@ -38,7 +38,7 @@ class Place:
         return cls(path, int(found[2] or found[3] or 1))
 
     @classmethod
-    def of_join(cls, name: str) -> Place | None:
+    def of_join(cls, name: str) -> LegPlace | None:
         """Return the place of the leg before a join, or `None` if the name is not a join's."""
         found = _JOIN.fullmatch(name)
         return cls(tuple(map(int, found[1].split(".")[:-1])), int(found[2])) if found else None
@@ -49,9 +49,9 @@ class Place:
         return ".".join(map(str, (*self.path, self.round)))
 
     @property
-    def next(self) -> Place:
+    def next(self) -> LegPlace:
         """The place of the line's next leg."""
-        return Place(self.path, self.round + 1)
+        return LegPlace(self.path, self.round + 1)
 
     @property
     def name(self) -> str:

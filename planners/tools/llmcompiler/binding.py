@@ -17,7 +17,7 @@ from plait.core.messages import did_you_mean
 from plait.core.tools.tool import ToolSpec
 
 from .arguments import Argument
-from .parser import Task
+from .parser import PlanTask
 
 __all__ = ["Bound", "bind"]
 
@@ -43,7 +43,7 @@ class Bound:
 
 
 def bind(
-    task: Task, known: Mapping[int, str], spec: ToolSpec | None, results: Mapping[str, int] | None = None
+    task: PlanTask, known: Mapping[int, str], spec: ToolSpec | None, results: Mapping[str, int] | None = None
 ) -> Bound:
     """Return the call that a task asks for. `known`: the steps that it may refer to, by task number; an empty name
     stands for a task that is not run. `results`: tasks by the names that the plan gave their results.
@@ -82,7 +82,7 @@ def bind(
     return bound
 
 
-def _several(task: Task, spec: ToolSpec | None, given: int) -> bool:
+def _several(task: PlanTask, spec: ToolSpec | None, given: int) -> bool:
     """Whether text without quotes that has commas is several arguments: if the tool must have that many."""
     if spec is None:
         return False
@@ -101,7 +101,7 @@ def _closed(spec: ToolSpec | None) -> bool:
     return spec is not None and spec.parameters.get("additionalProperties") is False
 
 
-def _check(task: Task, spec: ToolSpec | None, schema: Mapping[str, object], bound: Bound) -> None:
+def _check(task: PlanTask, spec: ToolSpec | None, schema: Mapping[str, object], bound: Bound) -> None:
     assert spec is not None
     for name in bound.args:
         if name not in schema and spec.parameters.get("additionalProperties") in (None, False):

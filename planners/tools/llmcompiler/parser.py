@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .arguments import IN_STRING, QUOTES, Arguments, closes, opens, parse_arguments, read_plain
 
-__all__ = ["PlanText", "Task"]
+__all__ = ["PlanTask", "PlanText"]
 
 _SIGNS = r"[*`]{0,3}"
 _SHOWN = 200
@@ -38,7 +38,7 @@ _MEANT = re.compile(rf"[ \t]*+(?:[-*+•>][ \t]++)?{_SIGNS}[0-9]++[.):]|[^(]*\w\
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PlanTask:
     """One task of a plan, as it was written; references are still text."""
 
     id: int
@@ -93,7 +93,7 @@ class PlanText:
         self._thinking = False
         self._first = True
 
-    def feed(self, delta: str) -> list[Task]:
+    def feed(self, delta: str) -> list[PlanTask]:
         """Take the next piece and return the tasks that are complete now."""
         if self.over:
             return []
@@ -104,14 +104,14 @@ class PlanText:
         self._pieces = [rest]
         return [task for line in lines for task in self._line(line)]
 
-    def close(self, cut: bool = False) -> list[Task]:
+    def close(self, cut: bool = False) -> list[PlanTask]:
         """Take note that the text has ended and return the tasks that this completes. `cut`: it was cut off, so that
         a task without an end may lack anything and is not to be run."""
         if self.over:
             return []
         line = "".join(self._pieces)
         self._pieces = []
-        tasks: list[Task] = []
+        tasks: list[PlanTask] = []
         if line:
             tasks += self._line(line, cut)
         while self._open is not None and not self.over:
@@ -125,7 +125,7 @@ class PlanText:
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
-    def _line(self, line: str, cut: bool = False) -> Iterator[Task]:
+    def _line(self, line: str, cut: bool = False) -> Iterator[PlanTask]:
         if self.over:
             return
         line = line.removesuffix("\r")
@@ -151,7 +151,7 @@ class PlanText:
             yield from self._give_up()
         self.over = self.over or ended
 
-    def _start(self, line: str, cut: bool = False) -> Iterator[Task]:
+    def _start(self, line: str, cut: bool = False) -> Iterator[PlanTask]:
         """Read a line that starts nothing or something new."""
         if not line or line.isspace():
             return
@@ -164,7 +164,7 @@ class PlanText:
             if not join["call"]:
                 self._note(number, "'()' was missing after join")
             self.over = True
-            yield Task(number, "join", Arguments([], ""), self._take_thought(), is_join=True)
+            yield PlanTask(number, "join", Arguments([], ""), self._take_thought(), is_join=True)
             return
         head = _HEAD.match(line)
         if head is not None:
@@ -179,7 +179,7 @@ class PlanText:
                 self._note(number, f"its result is called {_head(head['kept'])}")
             plain = read_plain(line, head.end())
             if plain is not None:
-                yield Task(number, head["name"], plain, self._take_thought())
+                yield PlanTask(number, head["name"], plain, self._take_thought())
                 return
             self._open = _Open(number, head["name"], [], head.end(), [])
             yield from self._scan(line, head.end(), cut)
@@ -204,7 +204,7 @@ class PlanText:
             return found is not None and not task.quote
         return not task.quote or (len(found["id"]) <= 6 and int(found["id"]) > task.id)
 
-    def _give_up(self) -> Iterator[Task]:
+    def _give_up(self) -> Iterator[PlanTask]:
         """End the open task at the end of its first line, and read its other lines anew."""
         task = self._open
         assert task is not None
@@ -222,7 +222,7 @@ class PlanText:
 
     # -- one task ------------------------------------------------------------------------------------------------------
 
-    def _scan(self, line: str, at: int, cut: bool = False) -> Iterator[Task]:
+    def _scan(self, line: str, at: int, cut: bool = False) -> Iterator[PlanTask]:
         """Go through one more line of the open task, and give the task if it ends there."""
         task = self._open
         assert task is not None
@@ -249,11 +249,11 @@ class PlanText:
         else:
             self._note(task.id, f"text after the task was left out: {_head(line[task.tail :])}")
 
-    def _task(self, task: _Open, raw: str) -> Task:
+    def _task(self, task: _Open, raw: str) -> PlanTask:
         arguments = parse_arguments(raw)
         for repair in arguments.repairs:
             self._note(task.id, repair)
-        return Task(task.id, task.name, arguments, self._take_thought())
+        return PlanTask(task.id, task.name, arguments, self._take_thought())
 
     # -- small things --------------------------------------------------------------------------------------------------
 
@@ -337,8 +337,8 @@ def _may_end(line: str, at: int, here: int, final: int) -> bool:
     return here > 0 and line[here - 1] in QUOTES and _MEANT.match(line, at) is not None  # `f("x") and g("y")`
 
 
-def _unread(line: str) -> Task:
-    return Task(-1, "", Arguments([], line.strip()[:_SHOWN]), "", is_unread=True)
+def _unread(line: str) -> PlanTask:
+    return PlanTask(-1, "", Arguments([], line.strip()[:_SHOWN]), "", is_unread=True)
 
 
 def _after(line: str, at: int) -> int:

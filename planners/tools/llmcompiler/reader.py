@@ -20,7 +20,7 @@ from plait.core.view import Branch
 from ..._shared.steps import shortened, through
 from .binding import bind
 from .options import DONE, NUMBERS, LLMCompilerOptions
-from .parser import PlanText, Task
+from .parser import PlanTask, PlanText
 from .tool_calls import NativeCalls
 
 __all__ = ["UNREAD", "AnswerReader", "PlanReader", "done_reader"]
@@ -116,7 +116,7 @@ class PlanReader:
         repairs: list[JsonValue] = [*self.text.repairs, *self.repairs]
         return {"steps": shown, "output": end, "repairs": repairs, "errors": list(self.errors), "plan": plan}
 
-    def _rest(self, cut: bool) -> list[Task]:
+    def _rest(self, cut: bool) -> list[PlanTask]:
         """Return the tasks that the end of the text completes."""
         tasks = [*self.text.feed(self._native.close()), *self.text.close(cut)]
         self._misread()
@@ -132,7 +132,7 @@ class PlanReader:
             self._known.setdefault(number, "")
         self._native.misread.clear()
 
-    def _take(self, tasks: Sequence[Task]) -> list[Step]:
+    def _take(self, tasks: Sequence[PlanTask]) -> list[Step]:
         """Return the steps of tasks that may start now; keep the others."""
         started: list[Step] = []
         for task in tasks:
@@ -153,7 +153,7 @@ class PlanReader:
                 started.append(step)
         return started
 
-    def _step(self, task: Task) -> Step | None:
+    def _step(self, task: PlanTask) -> Step | None:
         """Return a task's call, or `None` if it is not to be run."""
         said = (task.id, task.text)
         if said in self._said:

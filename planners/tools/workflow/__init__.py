@@ -19,7 +19,7 @@ from ..._shared.json_text import read_object
 from . import prompts
 from .check import check
 from .execute import Runner
-from .plan import Fault, Workflow as Plan, abstracted, parse, repaired, without
+from .plan import WorkflowFault, WorkflowPlan as Plan, abstracted, parse, repaired, without
 
 __all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
 
@@ -112,7 +112,7 @@ class Writer:
         self._line: Line | None = None
         self._count = 0
 
-    async def plan(self, question: str, examples: Sequence[tuple[str, JsonValue]]) -> tuple[Plan, list[Fault]]:
+    async def plan(self, question: str, examples: Sequence[tuple[str, JsonValue]]) -> tuple[Plan, list[WorkflowFault]]:
         """Return the plan that the model writes, with its faults."""
         told = list(self._tools.values())
         if self._options.shown is not None and len(told) > self._options.shown:
@@ -131,7 +131,7 @@ class Writer:
         plan = parse(said)
         return plan, check(plan, self._tools)
 
-    async def mend(self, plan: Plan, faults: list[Fault]) -> tuple[Plan, list[Fault]]:
+    async def mend(self, plan: Plan, faults: list[WorkflowFault]) -> tuple[Plan, list[WorkflowFault]]:
         """Return the plan after repairs, each with fewer faults than before."""
         for _ in range(self._options.repairs):
             if not faults:

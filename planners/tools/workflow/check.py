@@ -13,7 +13,7 @@ from plait.core.tools import schemas
 from plait.core.tools.schemas import Schema
 from plait.core.tools.tool import ToolSpec
 
-from .plan import QUESTION, Fault, Node, Ref, Workflow, every, references, whole
+from .plan import QUESTION, WorkflowFault, WorkflowNode, WorkflowPlan, WorkflowRef, every, references, whole
 
 __all__ = ["check", "order", "parts_of"]
 
@@ -22,7 +22,7 @@ _NEAR = 3
 """Most candidates of one fault."""
 
 
-def check(plan: Workflow, tools: Mapping[str, ToolSpec]) -> list[Fault]:
+def check(plan: WorkflowPlan, tools: Mapping[str, ToolSpec]) -> list[WorkflowFault]:
     """Return all faults of a plan: what could not be read, tools, arguments and references that are not there, types
     that do not fit, nodes that wait for one another, and values that nobody uses."""
     return list(dict.fromkeys([*plan.broken, *_Checker(plan, tools).faults()]))
@@ -30,13 +30,13 @@ def check(plan: Workflow, tools: Mapping[str, ToolSpec]) -> list[Fault]:
 
 @dataclass(slots=True)
 class _Checker:
-    plan: Workflow
+    plan: WorkflowPlan
     tools: Mapping[str, ToolSpec]
-    found: list[Fault] = field(default_factory=list[Fault])
+    found: list[WorkflowFault] = field(default_factory=list[WorkflowFault])
     known: dict[str, Schema] = field(default_factory=dict[str, Schema])
     """Schemas of values, by the id of their node."""
 
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[WorkflowFault]:
         ids = [each.id for each in every(self.plan.nodes)]
         for name in dict.fromkeys(each for each in ids if ids.count(each) > 1):
             self._say(name, "form", f"{ids.count(name)} steps have this id: give each its own")
@@ -48,11 +48,11 @@ class _Checker:
         return self.found
 
     def _say(self, node: str, kind: str, message: str, near: Sequence[str] = ()) -> None:
-        self.found.append(Fault(node, kind, message, tuple(near[:_NEAR])))
+        self.found.append(WorkflowFault(node, kind, message, tuple(near[:_NEAR])))
 
     # -- what a node sees --
 
-    def _block(self, nodes: Sequence[Node], outer: Mapping[str, Schema]) -> None:
+    def _block(self, nodes: Sequence[WorkflowNode], outer: Mapping[str, Schema]) -> None:
         scope = {**outer, **{each.id: self._schema(each, outer) for each in nodes}}
         for node in nodes:
             here = {name: schema for name, schema in scope.items() if name != node.id}
@@ -61,7 +61,7 @@ class _Checker:
                 self._block(block, self._inside(node, here, at))
         self._cycles(nodes)
 
-    def _inside(self, node: Node, scope: Mapping[str, Schema], at: int = 0) -> dict[str, Schema]:
+    def _inside(self, node: WorkflowNode, scope: Mapping[str, Schema], at: int = 0) -> dict[str, Schema]:
         """Return what a node's body sees."""
         inner = dict(scope)
         if node.kind == "foreach":
@@ -70,12 +70,12 @@ class _Checker:
             inner[node.id] = self._schema(node, scope)  # of the round before
         return inner
 
-    def _item(self, node: Node, scope: Mapping[str, Schema]) -> Schema:
+    def _item(self, node: WorkflowNode, scope: Mapping[str, Schema]) -> Schema:
         ref = whole(node.over)
         value = schemas.part(scope[ref.name], ref.path) if ref is not None and ref.name in scope else {}
         return schemas.part(value or {}, ["0"]) or {} if (value or {}).get("type") == "array" else {}
 
-    def _schema(self, node: Node, scope: Mapping[str, Schema]) -> Schema:
+    def _schema(self, node: WorkflowNode, scope: Mapping[str, Schema]) -> Schema:
         """Return the schema of a node's value, as far as it is known."""
         if node.id in self.known:
             return self.known[node.id]
@@ -100,7 +100,7 @@ class _Checker:
 
     # -- one node --
 
-    def _node(self, node: Node, scope: Mapping[str, Schema], siblings: Mapping[str, Schema]) -> None:
+    def _node(self, node: WorkflowNode, scope: Mapping[str, Schema], siblings: Mapping[str, Schema]) -> None:
         for name in node.after:
             if name not in siblings or name == node.id:
                 self._say(node.id, "reference", f"`after` names {name!r}, no step beside it", _near(name, siblings))
@@ -117,7 +117,7 @@ class _Checker:
                 lists = [str(each) for each, one in parts_of(scope) if one.get("type") == "array"]
                 self._say(node.id, "type", f"{ref} is no list, but {_kind(found)}", lists)
 
-    def _call(self, node: Node, scope: Mapping[str, Schema]) -> None:
+    def _call(self, node: WorkflowNode, scope: Mapping[str, Schema]) -> None:
         spec = self.tools.get(node.tool)
         args = node.args or {}
         if spec is None:
@@ -138,7 +138,9 @@ class _Checker:
                 near = self._givers(name, known.get(name, {}), scope)
                 self._say(node.id, "missing", f"{node.tool} needs the argument {name!r}", near)
 
-    def _argument(self, node: Node, name: str, value: JsonValue, want: Schema, scope: Mapping[str, Schema]) -> None:
+    def _argument(
+        self, node: WorkflowNode, name: str, value: JsonValue, want: Schema, scope: Mapping[str, Schema]
+    ) -> None:
         if not self._references(node.id, value, scope):
             return
         ref = whole(value)
@@ -148,7 +150,7 @@ class _Checker:
         said = f"{name!r} of {node.tool} takes {_kind(want)}, but {ref or 'it'} is {_kind(given)}"
         self._say(node.id, "type", said, self._givers(name, want, scope))
 
-    def _part(self, ref: Ref, scope: Mapping[str, Schema]) -> Schema | None:
+    def _part(self, ref: WorkflowRef, scope: Mapping[str, Schema]) -> Schema | None:
         return schemas.part(scope[ref.name], ref.path)
 
     def _references(self, node: str, value: JsonValue, scope: Mapping[str, Schema]) -> bool:
@@ -179,7 +181,7 @@ class _Checker:
 
     # -- the whole --
 
-    def _cycles(self, nodes: Sequence[Node]) -> None:
+    def _cycles(self, nodes: Sequence[WorkflowNode]) -> None:
         try:
             order(nodes, self.tools)
         except CycleError as error:
@@ -196,7 +198,7 @@ class _Checker:
                 self._say(node.id, "unused", "nobody uses its value: use it, or leave the step out")
 
 
-def order(nodes: Sequence[Node], tools: Mapping[str, ToolSpec]) -> dict[str, list[str]]:
+def order(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[str, list[str]]:
     """Return for each node of a block the nodes beside it that must have ended before, in the order in which they
     stand. Those that change the world keep the order in which they are written. Raises `CycleError`."""
     beside = {each.id for each in nodes}
@@ -215,7 +217,7 @@ def order(nodes: Sequence[Node], tools: Mapping[str, ToolSpec]) -> dict[str, lis
     return before
 
 
-def effects(node: Node, tools: Mapping[str, ToolSpec]) -> bool:
+def effects(node: WorkflowNode, tools: Mapping[str, ToolSpec]) -> bool:
     """Whether a node changes the world, or asks a person."""
     return any(
         each.kind == "review" or (each.kind == "call" and (each.tool not in tools or tools[each.tool].side_effects))
@@ -223,9 +225,11 @@ def effects(node: Node, tools: Mapping[str, ToolSpec]) -> bool:
     )
 
 
-def parts_of(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[Ref, Schema]]:
+def parts_of(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[WorkflowRef, Schema]]:
     """Yield the values that are there and their parts, three levels deep, lists by their first item."""
-    todo: list[tuple[Ref, Schema]] = [(Ref(name, ()), schema) for name, schema in scope.items() if name != QUESTION]
+    todo: list[tuple[WorkflowRef, Schema]] = [
+        (WorkflowRef(name, ()), schema) for name, schema in scope.items() if name != QUESTION
+    ]
     count = 0
     while todo and count < most:
         ref, schema = todo.pop(0)
@@ -239,7 +243,7 @@ def parts_of(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[Ref
         for key in keys:
             inner = schemas.part(here, [key])
             if inner is not None:
-                todo.append((Ref(ref.name, (*ref.path, key)), inner))
+                todo.append((WorkflowRef(ref.name, (*ref.path, key)), inner))
 
 
 def _given(value: JsonValue) -> Schema:

@@ -16,7 +16,7 @@ from plait.core.ops import Call
 from plait.core.tools.tool import ToolSpec
 
 from .check import effects, order
-from .plan import QUESTION, Node, Ref, Workflow, filled, references, whole
+from .plan import QUESTION, WorkflowNode, WorkflowPlan, WorkflowRef, filled, references, whole
 
 __all__ = ["MOST_ITEMS", "Runner"]
 
@@ -25,7 +25,7 @@ MOST_ITEMS = 1000
 Step = StepHandle[object]
 
 
-class Given(NamedTuple):
+class GivenValue(NamedTuple):
     """A value that no node of its own has: the question, an item of a list."""
 
     value: JsonValue
@@ -33,7 +33,7 @@ class Given(NamedTuple):
     """What it was made by."""
 
 
-Scope = Mapping[str, Given | Awaited[Step]]
+Scope = Mapping[str, GivenValue | Awaited[Step]]
 
 
 class Runner:
@@ -41,9 +41,9 @@ class Runner:
 
     def __init__(self, ctx: Context, question: str, tools: Mapping[str, ToolSpec]) -> None:
         self._ctx, self._tools = ctx, tools
-        self._scope: dict[str, Given | Awaited[Step]] = {QUESTION: Given(question)}
+        self._scope: dict[str, GivenValue | Awaited[Step]] = {QUESTION: GivenValue(question)}
 
-    async def run(self, plan: Workflow) -> dict[str, Step | BaseException]:
+    async def run(self, plan: WorkflowPlan) -> dict[str, Step | BaseException]:
         """Run a plan's nodes; return for each the step that has its value, or what it failed with."""
         scope, ended = self._start(plan.nodes, self._scope, "")
         self._scope = dict(scope)
@@ -58,7 +58,7 @@ class Runner:
         return self._ctx.answer(filled(value, look), "as the plan words it", name="answer-1")
 
     def _start(
-        self, nodes: Sequence[Node], outer: Scope, prefix: str, control: Sequence[Step] = ()
+        self, nodes: Sequence[WorkflowNode], outer: Scope, prefix: str, control: Sequence[Step] = ()
     ) -> tuple[Scope, Awaited[list[Step]]]:
         """Begin the nodes of a block, side by side; return what they see, and what waits for all of them. `control`:
         steps that decided that the block runs."""
@@ -72,7 +72,7 @@ class Runner:
         return scope, started
 
     async def _body(
-        self, nodes: Sequence[Node], outer: Scope, prefix: str, control: Sequence[Step]
+        self, nodes: Sequence[WorkflowNode], outer: Scope, prefix: str, control: Sequence[Step]
     ) -> tuple[Step, Scope]:
         """Run a block to its end; return its last node's step. Raises what any of its nodes failed with."""
         scope, started = self._start(nodes, outer, prefix, control)
@@ -83,7 +83,7 @@ class Runner:
         return ended[-1], scope
 
     async def _node(
-        self, node: Node, scope: Scope, before: Sequence[str], prefix: str, control: Sequence[Step]
+        self, node: WorkflowNode, scope: Scope, before: Sequence[str], prefix: str, control: Sequence[Step]
     ) -> Step:
         waits = [await _step(scope[name]) for name in before]
         name, after = f"{prefix}{node.id}", [*control, *(step for each in waits for step in each)]
@@ -103,7 +103,7 @@ class Runner:
         await made
         return made
 
-    async def _call(self, node: Node, scope: Scope, name: str, after: Sequence[Step]) -> Step:
+    async def _call(self, node: WorkflowNode, scope: Scope, name: str, after: Sequence[Step]) -> Step:
         args = dict(node.args or {})
         look, steps = await self._look(list(args.values()), scope)
         return self._made(node.tool, filled(args, look), [*after, *steps], name, node.tool)
@@ -113,7 +113,7 @@ class Runner:
         call = Call(tool=tool, args={key: {"$literal": value} for key, value in values.items()})
         return self._ctx.called(call, dict.fromkeys(after), name=name, label=label)
 
-    async def _either(self, node: Node, scope: Scope, name: str, control: Sequence[Step]) -> Step:
+    async def _either(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
         look, steps = await self._look([node.over], scope)
         held = holds(node.over, look)
         block = node.blocks[0 if held else 1]
@@ -123,13 +123,13 @@ class Runner:
         last, _ = await self._body(block, scope, f"{name}.", [*control, *steps])
         return self._ctx.answer(last, why, name=name, label="if")
 
-    async def _each(self, node: Node, scope: Scope, name: str, control: Sequence[Step]) -> Step:
+    async def _each(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
         look, steps = await self._look([node.over], scope)
         items = filled(node.over, look)
         if not isinstance(items, list) or len(items) > MOST_ITEMS:
             what = f"{len(items):,} items" if isinstance(items, list) else f"{items!r:.80}, which is no list"
             raise PlannerError(f"{node.id}: `foreach` takes a list of {MOST_ITEMS:,} items at most, not {what}")
-        scopes = [{**scope, node.name: Given(item, tuple(steps))} for item in items]
+        scopes = [{**scope, node.name: GivenValue(item, tuple(steps))} for item in items]
         work = (
             self._body(node.blocks[0], each, f"{name}.{at}.", [*control, *steps]) for at, each in enumerate(scopes, 1)
         )
@@ -138,33 +138,33 @@ class Runner:
             return self._ctx.answer([], "there are no items", name=name, label="foreach")
         return self._ctx.join([last for last, _ in ended], name=name, label=f"foreach {node.name}")
 
-    async def _again(self, node: Node, scope: Scope, name: str, control: Sequence[Step]) -> Step:
-        before, decided = Given(None), list(control)
+    async def _again(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
+        before, decided = GivenValue(None), list(control)
         for number in range(1, node.most + 1):
             last, inside = await self._body(node.blocks[0], {**scope, node.id: before}, f"{name}.{number}.", decided)
             look, decided = await self._look([node.over], inside)
             if not holds(node.over, look):
                 return self._ctx.answer(last, f"{number} of at most {node.most} rounds", name=name, label="while")
-            before = Given(last.value, (last,))  # pyright: ignore[reportUnknownMemberType]
+            before = GivenValue(last.value, (last,))  # pyright: ignore[reportUnknownMemberType]
         return self._ctx.answer(last, f"the limit of {node.most} rounds was reached", name=name, label="while")
 
-    async def _look(self, values: Sequence[JsonValue], scope: Scope) -> tuple[dict[Ref, JsonValue], list[Step]]:
+    async def _look(self, values: Sequence[JsonValue], scope: Scope) -> tuple[dict[WorkflowRef, JsonValue], list[Step]]:
         """Return what the references in some values stand for, and the steps that made it."""
-        found: dict[Ref, JsonValue] = {}
+        found: dict[WorkflowRef, JsonValue] = {}
         steps: dict[Step, None] = {}
         for ref in references(list(values)):
             here = scope[ref.name]
             made = await _step(here)
             steps |= dict.fromkeys(made)
-            found[ref] = _part(here.value if isinstance(here, Given) else made[0].value, ref)
+            found[ref] = _part(here.value if isinstance(here, GivenValue) else made[0].value, ref)
         return found, list(steps)
 
 
-async def _step(here: Given | Awaited[Step]) -> list[Step]:
-    return list(here.steps) if isinstance(here, Given) else [await here]
+async def _step(here: GivenValue | Awaited[Step]) -> list[Step]:
+    return list(here.steps) if isinstance(here, GivenValue) else [await here]
 
 
-def _part(value: JsonValue, ref: Ref) -> JsonValue:
+def _part(value: JsonValue, ref: WorkflowRef) -> JsonValue:
     for key in ref.path:
         if isinstance(value, dict) and key in value:
             value = value[key]
@@ -175,7 +175,7 @@ def _part(value: JsonValue, ref: Ref) -> JsonValue:
     return value
 
 
-def holds(condition: JsonValue, look: Mapping[Ref, JsonValue]) -> bool:
+def holds(condition: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> bool:
     """Whether a condition holds. Raises `PlannerError` for values that cannot be compared."""
     match condition:
         case {"all": list() as several}:

@@ -12,7 +12,18 @@ from pydantic import JsonValue
 
 from plait.core.values import as_text
 
-__all__ = ["QUESTION", "Fault", "Node", "Ref", "Workflow", "abstracted", "every", "parse", "references", "repaired"]
+__all__ = [
+    "QUESTION",
+    "WorkflowFault",
+    "WorkflowNode",
+    "WorkflowPlan",
+    "WorkflowRef",
+    "abstracted",
+    "every",
+    "parse",
+    "references",
+    "repaired",
+]
 
 Kind = Literal["call", "if", "foreach", "while", "review"]
 QUESTION = "question"
@@ -35,7 +46,7 @@ _BLOCKS: Mapping[Kind, tuple[str, ...]] = {"if": ("then", "else"), "foreach": ("
 OPERATORS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in", "contains"})
 
 
-class Fault(NamedTuple):
+class WorkflowFault(NamedTuple):
     """Something wrong with a plan."""
 
     node: str
@@ -51,7 +62,7 @@ class Fault(NamedTuple):
         return f"{self.node}: {self.message}{near}" if self.node else f"{self.message}{near}"
 
 
-class Ref(NamedTuple):
+class WorkflowRef(NamedTuple):
     """A reference to a value, or to a part of it: `$flights.0.id`."""
 
     name: str
@@ -62,7 +73,7 @@ class Ref(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class WorkflowNode:
     """One node of a plan."""
 
     id: str
@@ -79,7 +90,7 @@ class Node:
     """Of `while`: how often the body may run."""
     choices: tuple[JsonValue, ...] = ()
     """Of a review."""
-    blocks: tuple[tuple[Node, ...], ...] = ()
+    blocks: tuple[tuple[WorkflowNode, ...], ...] = ()
     """The bodies: of `if` what is done if it holds, and else."""
     after: tuple[str, ...] = ()
     """Nodes that must have ended, though no value of theirs is used."""
@@ -89,7 +100,7 @@ class Node:
         """What may have references, the bodies apart."""
         return (dict(self.args or {}), self.over)
 
-    def inner(self) -> Iterator[Node]:
+    def inner(self) -> Iterator[WorkflowNode]:
         """Yield the nodes in its bodies, however deep."""
         for block in self.blocks:
             yield from every(block)
@@ -114,13 +125,13 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Workflow:
+class WorkflowPlan:
     """A plan."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[WorkflowNode, ...] = ()
     answer: JsonValue = None
     """What the answer is made of; `null`: the model is asked when all results are there."""
-    broken: tuple[Fault, ...] = ()
+    broken: tuple[WorkflowFault, ...] = ()
     """What could not be read."""
 
     def written(self) -> dict[str, JsonValue]:
@@ -129,14 +140,14 @@ class Workflow:
         return {"steps": steps, **({} if self.answer is None else {"answer": self.answer})}
 
 
-def every(nodes: Sequence[Node]) -> Iterator[Node]:
+def every(nodes: Sequence[WorkflowNode]) -> Iterator[WorkflowNode]:
     """Yield nodes and all nodes inside them."""
     for node in nodes:
         yield node
         yield from node.inner()
 
 
-def references(value: JsonValue) -> list[Ref]:
+def references(value: JsonValue) -> list[WorkflowRef]:
     """Return the references in a value, texts with `{$name}` in them included; `$$` stands for a dollar.
 
     >>> [str(each) for each in references(["$a.rows[0]", "the {$b.x}", "$$5"])]
@@ -154,13 +165,13 @@ def references(value: JsonValue) -> list[Ref]:
             return []
 
 
-def whole(value: JsonValue) -> Ref | None:
+def whole(value: JsonValue) -> WorkflowRef | None:
     """Return the reference that a value is, if it is one and nothing else."""
     found = _WHOLE.fullmatch(value) if isinstance(value, str) else None
     return _ref(found) if found else None
 
 
-def filled(value: JsonValue, look: Mapping[Ref, JsonValue]) -> JsonValue:
+def filled(value: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> JsonValue:
     """Return a value with what its references stand for."""
     match value:
         case str():
@@ -177,37 +188,37 @@ def filled(value: JsonValue, look: Mapping[Ref, JsonValue]) -> JsonValue:
             return value
 
 
-def _ref(found: re.Match[str]) -> Ref:
-    return Ref(found[1], tuple(_STEP.findall(found[2])))
+def _ref(found: re.Match[str]) -> WorkflowRef:
+    return WorkflowRef(found[1], tuple(_STEP.findall(found[2])))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def parse(value: JsonValue) -> Workflow:
+def parse(value: JsonValue) -> WorkflowPlan:
     """Return the plan that an object says, with all that cannot be read of it. Never raises."""
     if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
         said = 'the plan is no JSON object with "steps": write {"steps": […], "answer": …}'
-        return Workflow(broken=(Fault("", "form", said),))
-    broken: list[Fault] = []
+        return WorkflowPlan(broken=(WorkflowFault("", "form", said),))
+    broken: list[WorkflowFault] = []
     nodes = _block(value["steps"], broken, 0)
     if (count := len(list(every(nodes)))) > MOST_NODES:
-        broken.append(Fault("", "form", f"the plan has {count} steps: {MOST_NODES} at most, use foreach"))
+        broken.append(WorkflowFault("", "form", f"the plan has {count} steps: {MOST_NODES} at most, use foreach"))
         nodes = nodes[:0]
-    return Workflow(nodes, value.get("answer"), tuple(broken))
+    return WorkflowPlan(nodes, value.get("answer"), tuple(broken))
 
 
-def _block(value: JsonValue, broken: list[Fault], depth: int) -> tuple[Node, ...]:
+def _block(value: JsonValue, broken: list[WorkflowFault], depth: int) -> tuple[WorkflowNode, ...]:
     if not isinstance(value, list):
-        broken.append(Fault("", "form", f"{_short(value)} is no list of steps"))
+        broken.append(WorkflowFault("", "form", f"{_short(value)} is no list of steps"))
         return ()
     found = (_node(each, at, broken, depth) for at, each in enumerate(value[: MOST_NODES + 1], 1))
     return tuple(each for each in found if each is not None)
 
 
-def _node(value: JsonValue, at: int, broken: list[Fault], depth: int) -> Node | None:
+def _node(value: JsonValue, at: int, broken: list[WorkflowFault], depth: int) -> WorkflowNode | None:
     if not isinstance(value, dict):
-        broken.append(Fault("", "form", f"{_short(value)} is no step: write an object"))
+        broken.append(WorkflowFault("", "form", f"{_short(value)} is no step: write an object"))
         return None
     given = value.get("id")
     node = given if isinstance(given, str) and _ID.fullmatch(given) and given != QUESTION else ""
@@ -218,15 +229,15 @@ def _node(value: JsonValue, at: int, broken: list[Fault], depth: int) -> Node | 
         *([f"steps are nested deeper than {DEEPEST}"] if depth > DEEPEST else []),
     ]
     if wrong:
-        broken += [Fault(node, "form", each) for each in wrong]
+        broken += [WorkflowFault(node, "form", each) for each in wrong]
         return None
     kind = kinds[0]
     strange = [key for key in value if key not in _KEYS[kind]]
     if strange:
         said = f"a step with `{kind}` has no {', '.join(map(repr, strange[:5]))}"
-        broken.append(Fault(node, "form", said, tuple(sorted(_KEYS[kind]))))
+        broken.append(WorkflowFault(node, "form", said, tuple(sorted(_KEYS[kind]))))
     blocks = tuple(_block(value.get(key, []), broken, depth + 1) for key in _BLOCKS.get(kind, ()))
-    made = Node(node, kind, after=tuple(each for each in _list(value.get("after")) if isinstance(each, str)))
+    made = WorkflowNode(node, kind, after=tuple(each for each in _list(value.get("after")) if isinstance(each, str)))
     head = value[kind]
     fault = ""
     match kind:
@@ -252,7 +263,7 @@ def _node(value: JsonValue, at: int, broken: list[Fault], depth: int) -> Node | 
     if kind in ("foreach", "while") and not any(blocks):
         fault = fault or "`do` has no steps"
     if fault:
-        broken.append(Fault(node, "form", fault))
+        broken.append(WorkflowFault(node, "form", fault))
     return made
 
 
@@ -288,7 +299,7 @@ def _short(value: JsonValue) -> str:
 # -- repairs -----------------------------------------------------------------------------------------------------------
 
 
-def repaired(plan: Workflow, said: JsonValue, faults: Sequence[Fault]) -> Workflow | None:
+def repaired(plan: WorkflowPlan, said: JsonValue, faults: Sequence[WorkflowFault]) -> WorkflowPlan | None:
     """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only nodes that have a fault
     are replaced; nodes that could not be read are added. `None` if the reply holds no repair that applies."""
     if not isinstance(said, dict):
@@ -323,17 +334,17 @@ def _replaced(steps: JsonValue, new: Mapping[str, list[JsonValue]]) -> list[Json
     return found
 
 
-def without(plan: Workflow, ids: frozenset[str]) -> Workflow:
+def without(plan: WorkflowPlan, ids: frozenset[str]) -> WorkflowPlan:
     """Return a plan without some nodes."""
 
-    def kept(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    def kept(nodes: Sequence[WorkflowNode]) -> tuple[WorkflowNode, ...]:
         stay = (each for each in nodes if each.id not in ids)
         return tuple(replace(each, blocks=tuple(map(kept, each.blocks))) for each in stay)
 
     return replace(plan, nodes=kept(plan.nodes))
 
 
-def abstracted(plan: Workflow) -> dict[str, JsonValue]:
+def abstracted(plan: WorkflowPlan) -> dict[str, JsonValue]:
     """Return a plan without the values of its arguments: `"<city>"` in the place of a city. References stay, numbers
     and texts in conditions too, which are part of what it does."""
 

@@ -11,7 +11,7 @@ from plait.core.prompt import Prompt
 from plait.core.tools.more import MORE_TOOLS
 from plait.core.tools.tool import ToolSpec
 
-from .plan import Fault, Workflow
+from .plan import WorkflowFault, WorkflowPlan
 
 __all__ = ["answer", "found", "plan", "repair", "unread"]
 
@@ -81,7 +81,7 @@ def found(tools: Sequence[ToolSpec]) -> str:
     return f"These tools were found:\n{told(tools)}\n\nNow write the plan." if tools else "No tool was found. Plan."
 
 
-def repair(faults: Sequence[Fault], plan: Workflow, tools: Sequence[ToolSpec]) -> str:
+def repair(faults: Sequence[WorkflowFault], plan: WorkflowPlan, tools: Sequence[ToolSpec]) -> str:
     """Return what the model is told of the faults of its plan; `tools`: candidates for those that are not there."""
     if not plan.nodes:
         return unread(faults)
@@ -91,7 +91,7 @@ def repair(faults: Sequence[Fault], plan: Workflow, tools: Sequence[ToolSpec]) -
     return _REPAIR.format(faults=listed, tools=more, answer=' Mend "answer" beside "replace".' if answers else "")
 
 
-def unread(faults: Sequence[Fault]) -> str:
+def unread(faults: Sequence[WorkflowFault]) -> str:
     """Return what the model is told of a plan that could not be read at all."""
     said = "; ".join(map(str, faults)) or "it has no steps"
     return f"The plan cannot be read: {said}. Write it again, whole, as one JSON object."

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Look", "Seen", "Switching", "calibrated", "leader", "safe"]
+__all__ = ["LineLooks", "Look", "Switching", "calibrated", "leader", "safe"]
 
 Floats = NDArray[np.float64]
 LEAST = 0.5
@@ -26,7 +26,7 @@ class Look(NamedTuple):
     """Mean log-probability (nats) of what it said."""
 
 
-class Seen(NamedTuple):
+class LineLooks(NamedTuple):
     """A line: its looks, and the answer that it ended in."""
 
     looks: Sequence[Look]
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 class Switching:
     """P(a line ends in another answer than it gives now), a logistic regression on the features of a look."""
 
-    def __init__(self, lines: Sequence[Seen]) -> None:
+    def __init__(self, lines: Sequence[LineLooks]) -> None:
         """Fit finished lines, with a penalty of 0.01 on the squared weights of the scaled features. Lines that all
         switched, or none did, teach a rate alone: (s + 1) / (m + 2) for s of m looks."""
         rows = [
@@ -69,7 +69,7 @@ class Switching:
                 break
         self._weights = weights
 
-    def of(self, seen: Seen) -> float:
+    def of(self, seen: LineLooks) -> float:
         """Return the chance that a line switches after its last look; the rate of all for one that had no look."""
         if self._weights is None or not seen.looks:
             return self.rate
@@ -99,7 +99,7 @@ def safe(votes: Counter[str], active: Sequence[tuple[str | None, float]], gamma:
     )
 
 
-def calibrated(lines: Sequence[Seen], switching: Switching) -> float:
+def calibrated(lines: Sequence[LineLooks], switching: Switching) -> float:
     """Return gamma for finished lines: the least of 1, 0.9, … 0.5 down to which a stop by `safe` among these lines
     alone gives the answer of their full vote, plus 1 / sqrt of how many were active then at gamma 1; 1 at most."""
     reference = leader(Counter(seen.final for seen in lines if seen.final is not None))
@@ -113,12 +113,12 @@ def calibrated(lines: Sequence[Seen], switching: Switching) -> float:
     return min(1.0, band + 1 / math.sqrt(open_then))
 
 
-def _stopped(lines: Sequence[Seen], switching: Switching, gamma: float) -> tuple[str | None, int]:
+def _stopped(lines: Sequence[LineLooks], switching: Switching, gamma: float) -> tuple[str | None, int]:
     """Return the first answer, and the lines that were active, at the first look at which `safe` holds, or the last."""
     votes: Counter[str] = Counter()
     active: list[tuple[str | None, float]] = []
     for at in range(max((len(seen.looks) for seen in lines), default=0) + 1):
-        begun = [Seen(seen.looks[: at + 1]) for seen in lines if at < len(seen.looks)]
+        begun = [LineLooks(seen.looks[: at + 1]) for seen in lines if at < len(seen.looks)]
         active = [(seen.looks[-1].key, switching.of(seen)) for seen in begun]
         ended = [seen.final for seen in lines if at >= len(seen.looks)]
         votes = Counter(key for key in [*(key for key, _ in active), *ended] if key is not None)

@@ -47,11 +47,11 @@ def pydantic_ai() -> None:
 
 
 def langchain_openai() -> None:
-    from plait.apps.adapters.langchain import PlaitModel
+    from plait.apps.adapters.langchain import PlaitChatModel
 
     with local_server(workers=[worker()], journal="off") as url:
-        assert "42" in PlaitModel("sample:n=3", url).invoke("six by seven?").text
-        pieces = [each.text for each in PlaitModel("single", url).stream("six by seven?")]
+        assert "42" in PlaitChatModel("sample:n=3", url).invoke("six by seven?").text
+        pieces = [each.text for each in PlaitChatModel("single", url).stream("six by seven?")]
         assert "".join(pieces) == "The answer is 42." and len(pieces) > 1
 
 

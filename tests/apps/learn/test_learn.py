@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from plait.apps.learn.accept import flip_p, halving, paired_test, sign_p
-from plait.apps.learn.improve import Tried, improve
+from plait.apps.learn.improve import ProblemTrial, improve
 from plait.apps.learn.learnable import Learnable, Values, Versions
 from plait.apps.learn.reflect import groups_of, proposal, reflection
 from plait.core.errors import ConfigError, FieldError, UsageError
@@ -84,9 +84,9 @@ async def learn(path: Path, harm: bool = False, rules: int = 5) -> tuple[Version
     versions = Versions(path, [TEXT])
     problems = [f"Task needs R{number % rules}" for number in range(40)]
 
-    async def solve(values: Values, part: Sequence[str]) -> list[Tried]:
+    async def solve(values: Values, part: Sequence[str]) -> list[ProblemTrial]:
         known = rules_in(values["text"])
-        return [Tried(float(rules_in(each) <= known), f"input: {each}\nfeedback: wrong") for each in part]
+        return [ProblemTrial(float(rules_in(each) <= known), f"input: {each}\nfeedback: wrong") for each in part]
 
     async def ask(plan: Plan) -> str:
         return (await run(plan, harm)).value

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from plait.apps.rollouts.adapters import retokenised, trl_output, verl_fields
-from plait.apps.rollouts.export import Kept, Left, export, select, tokenizer_of, write_texts
-from plait.apps.rollouts.record import BadRecord, Record, Segment
-from plait.apps.rollouts.store import Reader, read_rollouts
+from plait.apps.rollouts.export import ExclusionCounts, ExportedRun, export, select, tokenizer_of, write_texts
+from plait.apps.rollouts.record import BadRecord, Record, WeightsSegment
+from plait.apps.rollouts.store import RolloutReader, read_rollouts
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.tables import EventRow
@@ -26,7 +26,7 @@ LETTERS = ["--worker", "tests.apps.rollouts.letters:Letters", "--allow", "tests.
 FORK = Record(
     rollout="3/1", group="3", branch=1, index=1, of=2, parent=0, fork=2, tokens=(1, 2, 3, 4, 5, 6, 7),
     mask=(0, 0, 0, 1, 0, 1, 0), logprobs=(0.0, 0.0, 0.0, -0.5, 0.0, -0.25, 0.0),
-    segments=(Segment(start=3, end=4, policy=4), Segment(start=5, end=6, policy=5)), reward=1.0,
+    segments=(WeightsSegment(start=3, end=4, policy=4), WeightsSegment(start=5, end=6, policy=5)), reward=1.0,
 )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_runs_are_exported_with_tokens_and_as_text(plait: Any, tmp_path: Path, j
     assert done.code == 0, done.err
     assert (done.json["runs"], done.json["kept"], done.json["rows"]) == (3, 3, 9)
     assert len(list(read_rollouts(tmp_path / "data.jsonl"))) == 3
-    assert len(Reader(tmp_path / "data.jsonl", supervised=True).take(9)) == 3, (
+    assert len(RolloutReader(tmp_path / "data.jsonl", supervised=True).take(9)) == 3, (
         "for supervised training no reward is needed"
     )
     texts = tmp_path / "texts.jsonl"
@@ -116,7 +116,7 @@ async def test_a_journal_of_many_runs_is_replayed_once(tmp_path: Path, monkeypat
     read: list[int] = []
     load = EventRow.load
     monkeypatch.setattr(EventRow, "load", lambda row: (read.append(row.seq), load(row))[1])
-    left = Left()
+    left = ExclusionCounts()
     found = list(export(entries(journal), Plugins(), left))
     assert (len(found), left.why) == (12, {})
     assert {each.run.request.text for each in found} == {f"Question {n}?" for n in range(12)}
@@ -161,15 +161,15 @@ def test_filters_keep_the_cheapest_of_answers_that_mean_the_same(plait: Any, tmp
 
 
 def test_runs_wait_for_the_choice_on_the_disk(tmp_path: Path, journals: Path) -> None:
-    (one, *_) = export(entries(journals), Plugins(), Left())
+    (one, *_) = export(entries(journals), Plugins(), ExclusionCounts())
 
-    def large() -> Iterator[Kept]:
+    def large() -> Iterator[ExportedRun]:
         for n in range(100):
             request = one.run.request.model_copy(update={"text": f"{n % 2}" + chr(97 + n % 26) * 200_000})
             yield replace(one, run=replace(one.run, run=f"r{n:02}", request=request), tokens=100 - n)
 
     tracemalloc.start()
-    with select(large(), Left(), most=2) as chosen:
+    with select(large(), ExclusionCounts(), most=2) as chosen:
         held = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert held < 5e6, "20 MB of texts"
@@ -177,7 +177,7 @@ def test_runs_wait_for_the_choice_on_the_disk(tmp_path: Path, journals: Path) ->
         assert len(chosen) == len(told) == 52 and told[:2] == [(0, "r78"), (0, "r52")], "the cheapest of each question"
         assert [group for group, _ in told] == [n // 2 for n in range(52)]
         assert all(each.run.attempts == one.run.attempts and each.right == one.right for each in chosen)
-        assert write_texts(chosen, tmp_path / "t.jsonl", Left()) == 52 * len(one.run.attempts)
+        assert write_texts(chosen, tmp_path / "t.jsonl", ExclusionCounts()) == 52 * len(one.run.attempts)
 
 
 def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, journals: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from plait.apps.rollouts.arrow import read_arrow
 from plait.apps.rollouts.record import Record
-from plait.apps.rollouts.store import Reader, read_rollouts
+from plait.apps.rollouts.store import RolloutReader, read_rollouts
 
 HERE = Path(__file__).parent
 WORKER = ["--worker", "tests.apps.rollouts.letters:Letters", "--allow", "tests.apps.rollouts.letters:Letters"]
@@ -118,13 +118,13 @@ def killed_until_done(
                 done += 1
         _, error = process.communicate(timeout=900)
         if out.exists():
-            reader = Reader(out, taken)
+            reader = RolloutReader(out, taken)
             seen += [each[0].rollout for each in reader.take(rng.randint(1, 9))]
             taken = reader.taken
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, error.decode()
-    reader = Reader(out, taken)
+    reader = RolloutReader(out, taken)
     seen += [each[0].rollout for each in reader.take(1 << 30)]
     return done, seen
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plait.apps.common.dataset import Question
+from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import Stopper
 from plait.apps.rollouts.producer import Producer, Todo, sampled
 from plait.apps.rollouts.record import Record
@@ -50,7 +50,7 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
     stopper = Stopper(asyncio.get_running_loop())
     made: list[list[Record]] = []
     async with orchestrator:
-        first = [Todo(str(n), 0, Question(Countdown(text=f"{3 + n} 5 7 11 -> 24"))) for n in range(4)]
+        first = [Todo(str(n), 0, DatasetQuestion(Countdown(text=f"{3 + n} 5 7 11 -> 24"))) for n in range(4)]
         await producer.make(orchestrator, first, lambda rollout: made.append(list(rollout)), stopper)
         with torch.no_grad():
             for parameter in model.parameters():

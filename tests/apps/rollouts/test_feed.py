@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plait.apps.rollouts.feed import Feed
-from plait.apps.rollouts.record import Record, Segment
+from plait.apps.rollouts.record import Record, WeightsSegment
 from plait.core.errors import UsageError
 
 
@@ -39,7 +39,7 @@ def virtually(work: Coroutine[Any, Any, Any]) -> Any:
 def record(number: int, policy: int, reward: float | None = 1.0) -> Record:
     return Record(
         rollout=f"{number}/0", group=str(number), tokens=(1, 2), mask=(0, 1), logprobs=(0.0, -1.0),
-        segments=(Segment(start=1, end=2, policy=policy),), reward=reward,
+        segments=(WeightsSegment(start=1, end=2, policy=policy),), reward=reward,
     )  # fmt: skip
 
 

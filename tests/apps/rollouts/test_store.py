@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.apps.rollouts.arrow import read_arrow, write_arrow
-from plait.apps.rollouts.record import BadRecord, Record, Segment
-from plait.apps.rollouts.store import Reader, Store, read_rollouts
+from plait.apps.rollouts.record import BadRecord, Record, WeightsSegment
+from plait.apps.rollouts.store import RolloutReader, Store, read_rollouts
 from plait.core.errors import ConfigError
 
 HEADER = {"prompts": "abc"}
@@ -22,7 +22,7 @@ def rollout(number: int, sequences: int = 2, policy: int = 0, **fields: Any) -> 
         Record(
             rollout=f"{number}/0", group=str(number), index=index, of=sequences, parent=0 if index else None,
             tokens=(1, 2, 3), mask=(0, 1, 1), logprobs=(0.0, -1.0, -0.5),
-            segments=(Segment(start=1, end=3, policy=policy),), **{"reward": 1.0, **fields},
+            segments=(WeightsSegment(start=1, end=3, policy=policy),), **{"reward": 1.0, **fields},
         )
         for index in range(sequences)
     ]  # fmt: skip
@@ -79,7 +79,7 @@ def test_staleness_is_looked_at_when_a_rollout_is_read(tmp_path: Path) -> None:
     with Store(path, HEADER) as store:
         for number, policy in enumerate((0, 1, 2, 3)):
             store.add(rollout(number, policy=policy))
-    reader = Reader(path, max_staleness=1)
+    reader = RolloutReader(path, max_staleness=1)
     taken = reader.take(10, version=3)
     assert [each[0].rollout for each in taken] == ["2/0", "3/0"]
     assert (reader.counts.stale, reader.counts.read, reader.taken) == (2, 2, 4)
@@ -90,7 +90,7 @@ def test_rewards_that_are_missing_or_no_numbers_are_counted_and_left_out(tmp_pat
     with Store(path, HEADER) as store:
         for number, reward in enumerate((1.0, None, math.nan, 0.0, math.inf)):
             store.add(rollout(number, reward=reward))
-    reader = Reader(path)
+    reader = RolloutReader(path)
     assert [each[0].reward for each in reader.take(10)] == [1.0, 0.0]
     assert reader.counts.unjudged == 3
 
@@ -103,10 +103,10 @@ def test_a_reader_goes_on_from_its_checkpoint_while_the_file_grows(tmp_path: Pat
         for number in range(9):
             store.add(rollout(number))
             if number % 2:
-                reader = Reader(path, taken)  # the trainer was killed, and goes on from its checkpoint
+                reader = RolloutReader(path, taken)  # the trainer was killed, and goes on from its checkpoint
                 seen += [each[0].rollout for each in reader.take(1)]
                 taken = reader.taken
-    reader = Reader(path, taken)
+    reader = RolloutReader(path, taken)
     seen += [each[0].rollout for each in reader.take(100)]
     assert seen == [f"{number}/0" for number in range(9)]
 
@@ -118,10 +118,10 @@ def test_what_a_check_refuses_and_what_has_no_logprobs_is_left_out(tmp_path: Pat
         store.add(rollout(0))
         store.add(bare)
         store.add(rollout(2))
-    reader = Reader(path, check=lambda record: "odd" if record.group == "2" else "")
+    reader = RolloutReader(path, check=lambda record: "odd" if record.group == "2" else "")
     assert [each[0].group for each in reader.take(10)] == ["0"]
     assert reader.counts.why == {"it has no log-probabilities": 1, "odd": 1}
-    assert [each[0].group for each in Reader(path, supervised=True).take(10)] == ["0", "1", "2"]
+    assert [each[0].group for each in RolloutReader(path, supervised=True).take(10)] == ["0", "1", "2"]
 
 
 def test_an_arrow_file_holds_the_same_records(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from plait.apps.rollouts.record import Record, Segment
+from plait.apps.rollouts.record import Record, WeightsSegment
 from plait.apps.rollouts.store import Store
 
 HERE = Path(__file__).parent
@@ -75,12 +75,12 @@ def made(group: str, branch: int, reward: float) -> list[Record]:
     parent = Record(
         rollout=f"{group}/{branch}", group=group, branch=branch, index=0, of=2, tokens=(*head, *tail, 273, 9, 10),
         mask=(0,) * 5 + (1, 1, 1, 0, 1, 1), logprobs=(0.0,) * 5 + (-0.5, -0.25, -1.0, 0.0, -0.125, -2.0),
-        segments=(Segment(start=5, end=8, policy=3), Segment(start=9, end=11, policy=4)), reward=reward,
+        segments=(WeightsSegment(start=5, end=8, policy=3), WeightsSegment(start=9, end=11, policy=4)), reward=reward,
     )  # fmt: skip
     thread = Record(
         rollout=f"{group}/{branch}", group=group, branch=branch, index=1, of=2, parent=0, fork=8,
         tokens=(*head, *tail, 268, 40, 41), mask=(0,) * 9 + (1, 1), logprobs=(0.0,) * 9 + (-0.75, -0.5),
-        segments=(Segment(start=9, end=11, policy=3),), reward=reward,
+        segments=(WeightsSegment(start=9, end=11, policy=3),), reward=reward,
     )  # fmt: skip
     return [parent, thread]
 

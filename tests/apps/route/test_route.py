@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plait.apps.route.fit import Row, fit, key_of, report
+from plait.apps.route.fit import RouteRow, fit, key_of, report
 from plait.core.ops import Plugin
 from plait.core.routing import features
 
@@ -17,16 +17,19 @@ CHEAP, DEAR = Plugin(name="single"), Plugin(name="sample", options={"n": 8})
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
 
 
-def runs(count: int = 400, hard: float = 0.5, noise: float = 0.0, seed: int = 1) -> list[Row]:
+def runs(count: int = 400, hard: float = 0.5, noise: float = 0.0, seed: int = 1) -> list[RouteRow]:
     """Requests with a large number are hard for the cheap planner; the dear one solves nearly all."""
-    rng, out = random.Random(seed), list[Row]()
+    rng, out = random.Random(seed), list[RouteRow]()
     for number in range(count):
         is_hard = rng.random() < hard
         text = f"request {number % 10} {rng.randint(500, 900) if is_hard else rng.randint(1, 20)}"
         right = (rng.random() < 0.03) if is_hard else (rng.random() < 0.97)
         if rng.random() < noise:
             right = rng.random() < 0.5
-        out += [Row(text + f" {number}", CHEAP, right, 100), Row(text + f" {number}", DEAR, rng.random() < 0.98, 800)]
+        out += [
+            RouteRow(text + f" {number}", CHEAP, right, 100),
+            RouteRow(text + f" {number}", DEAR, rng.random() < 0.98, 800),
+        ]
     return out
 
 
@@ -44,7 +47,7 @@ def test_it_finds_what_makes_requests_hard_and_saves_most_of_what_can_be_saved()
 
 def test_where_requests_do_not_differ_no_route_is_better_than_chance() -> None:
     rng = random.Random(2)
-    rows = [Row(f"request {i}", each, rng.random() < p, cost) for i in range(300)
+    rows = [RouteRow(f"request {i}", each, rng.random() < p, cost) for i in range(300)
             for each, p, cost in ((CHEAP, 0.5, 100), (DEAR, 0.9, 800))]  # fmt: skip
     route = fit(rows, checked=False)
     assert route is not None

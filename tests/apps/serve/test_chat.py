@@ -10,7 +10,7 @@ import pydantic
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.apps.serve.telling import Parts, Said, Thought
+from plait.apps.serve.telling import AnswerText, Parts, Thought
 from plait.workers.scripted import Reply
 
 openai = pytest.importorskip("openai")
@@ -235,7 +235,7 @@ def test_text_in_pieces_is_told_as_the_whole_is(text, sizes):
         for piece in pieces:
             found += parts.feed(piece)
         found += parts.feed("", last=True)
-        return {kind: "".join(each.text for each in found if isinstance(each, kind)) for kind in (Said, Thought)}
+        return {kind: "".join(each.text for each in found if isinstance(each, kind)) for kind in (AnswerText, Thought)}
 
     pieces, rest = [], text
     for size in sizes:

@@ -26,7 +26,7 @@ from plait.core.errors import ConfigError
 
 pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install 'plait[ray-serve]'")
 
-from plait.apps.serve.ray_serve import Deployed, app
+from plait.apps.serve.ray_serve import DeployArguments, app
 
 ROOT = Path(__file__).parents[3]
 
@@ -137,7 +137,9 @@ def replicas(root: int) -> int:
 def test_the_arguments_become_the_options_of_a_deployment(tmp_path) -> None:
     file = tmp_path / "plait.toml"
     file.write_text('journal = "off"\n[serve]\ndrain_seconds = 7\n')
-    made = app(Deployed(config=file, upstream="http://a/v1,http://b/v1", min_replicas=2, max_replicas=5, ongoing=3))
+    made = app(
+        DeployArguments(config=file, upstream="http://a/v1,http://b/v1", min_replicas=2, max_replicas=5, ongoing=3)
+    )
     found = made._bound_deployment
     assert found.name == "plait" and found.ray_actor_options["num_cpus"] == 1.0
     scaled = found._deployment_config.autoscaling_config
@@ -147,6 +149,6 @@ def test_the_arguments_become_the_options_of_a_deployment(tmp_path) -> None:
 
 def test_settings_that_make_no_sense_are_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="upstream"):
-        app(Deployed(settings={"upstream": "http://a"}))
+        app(DeployArguments(settings={"upstream": "http://a"}))
     with pytest.raises(ConfigError, match="jurnal"):
-        app(Deployed(options={"jurnal": "off"}))
+        app(DeployArguments(options={"jurnal": "off"}))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from plait.apps.trace.prefixes import Context, prefix_tree
+from plait.apps.trace.prefixes import CallContext, prefix_tree
 from plait.core.ops import Text
 from plait.core.result import Result, Usage
 
 
-def by_ids(step: str, prompt: tuple[int, ...], output: tuple[int, ...], cached: int = 0, line=frozenset()) -> Context:
+def by_ids(
+    step: str, prompt: tuple[int, ...], output: tuple[int, ...], cached: int = 0, line=frozenset()
+) -> CallContext:
     usage = Usage(prompt=len(prompt), cached=cached, completion=len(output))
-    return Context(step, (), Result(value="", prompt_ids=prompt, token_ids=output), "", usage, frozenset(line))
+    return CallContext(step, (), Result(value="", prompt_ids=prompt, token_ids=output), "", usage, frozenset(line))
 
 
 def shape(segments):
@@ -50,7 +52,7 @@ def test_a_thread_goes_on_in_the_output_of_its_parent():
 
 
 def test_a_stopped_call_without_ids_counts_what_it_used():
-    stopped = Context("b", (), None, "half a", Usage(prompt=4, cached=2, completion=3), frozenset())
+    stopped = CallContext("b", (), None, "half a", Usage(prompt=4, cached=2, completion=3), frozenset())
     segments, unit = prefix_tree([by_ids("a", (1, 2), (3,)), stopped])
     assert unit == "tokens"
     own = [contact for each in segments for contact in each.contacts if contact.step == "b"]
@@ -59,7 +61,7 @@ def test_a_stopped_call_without_ids_counts_what_it_used():
 
 def test_words_where_there_are_no_ids():
     usage = Usage(prompt=10, cached=5, completion=2)
-    said = Context("a", (Text(text="one two three four"),), Result(value=" five six"), "", usage, frozenset())
+    said = CallContext("a", (Text(text="one two three four"),), Result(value=" five six"), "", usage, frozenset())
     segments, unit = prefix_tree([said])
     assert unit == "words"
     assert [(each.text, each.length) for each in segments] == [("one two three four", 4), (" five six", 2)]

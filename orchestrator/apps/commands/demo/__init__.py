@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from ....runtime.client.config import Config
-from ...common.interrupt import Interrupted, Stopper, run_stoppable
+from ...common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ...common.options import Common, Json, common_options
 from ...common.output import Output, opened
-from ...common.problems import Problem, draw
+from ...common.problems import CountdownProblem, draw
 from .puzzles import Way, close_puzzles, solve_puzzles, ways
-from .questions import Counted, ask_questions, close_questions, family_of
+from .questions import DemoFigures, ask_questions, close_questions, family_of
 
 __all__ = ["demo"]
 
@@ -65,17 +65,17 @@ def demo(
 
 
 async def _show(
-    config: Config, problems: Sequence[Problem], compared: Sequence[Way], output: Output, stopper: Stopper
+    config: Config, problems: Sequence[CountdownProblem], compared: Sequence[Way], output: Output, stopper: Stopper
 ) -> tuple[bool, float, dict[str, Any]]:
     """Return whether the user gave up, how long the first start took, and what the questions took."""
     cancelled, start = await solve_puzzles(config, problems, compared, output, stopper)
     close_puzzles(compared, output.people)
     family = family_of(config)
-    asked: dict[str, list[Counted]] = {}
+    asked: dict[str, list[DemoFigures]] = {}
     if family is not None and not cancelled:
         try:
             asked["questions"], asked["split"] = await ask_questions(family, output, stopper)
             close_questions(asked["questions"], output.people)
-        except Interrupted:
+        except CommandInterrupted:
             cancelled = True
     return cancelled or stopper.requested, start, asked

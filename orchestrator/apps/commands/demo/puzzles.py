@@ -16,12 +16,12 @@ from ....core.ops import Plugin
 from ....runtime.client.answer import Answer, AnswerNews
 from ....runtime.client.client import AsyncOrchestrator
 from ....runtime.client.config import Config
-from ...common.interrupt import Interrupted, Stopper
+from ...common.interrupt import CommandInterrupted, Stopper
 from ...common.output import Output
-from ...common.problems import Problem
+from ...common.problems import CountdownProblem
 from ...common.session import opened_session
 from ...common.tree import following
-from ..eval import Tally
+from ..eval import EvalCounts
 
 __all__ = ["Way", "close_puzzles", "solve_puzzles", "ways"]
 
@@ -40,7 +40,7 @@ class Way:
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     keep_tree: bool = False
     """Whether the tree of the first puzzle that it solves stays on the screen."""
-    tally: Tally = field(default_factory=Tally)
+    tally: EvalCounts = field(default_factory=EvalCounts)
 
     def plugin(self) -> Plugin:
         """Return the planner with its options."""
@@ -64,7 +64,7 @@ def ways() -> list[Way]:
 
 
 async def solve_puzzles(
-    config: Config, problems: Sequence[Problem], compared: Sequence[Way], output: Output, stopper: Stopper
+    config: Config, problems: Sequence[CountdownProblem], compared: Sequence[Way], output: Output, stopper: Stopper
 ) -> tuple[bool, float]:
     """Return whether the user gave up, and how long the start took."""
     console = output.people
@@ -84,12 +84,12 @@ async def solve_puzzles(
                     await _solve(session.orchestrator, way, place, problem, console, stopper)
                 way.tally.seconds = time.monotonic() - began
             return stopper.requested, session.start_seconds
-    except Interrupted:
+    except CommandInterrupted:
         return True, 0.0
 
 
 async def _solve(
-    orchestrator: AsyncOrchestrator, way: Way, place: int, problem: Problem, console: Console, stopper: Stopper
+    orchestrator: AsyncOrchestrator, way: Way, place: int, problem: CountdownProblem, console: Console, stopper: Stopper
 ) -> None:
     """Solve one puzzle one way, with its tree shown while it runs."""
     handle = await orchestrator.submit(problem.text, task="countdown", planner=way.plugin(), policies=[], watch=True)
@@ -109,7 +109,7 @@ async def _solve(
     _say(problem, answer, solved, console)
 
 
-def _say(problem: Problem, answer: Answer, solved: bool, console: Console) -> None:
+def _say(problem: CountdownProblem, answer: Answer, solved: bool, console: Console) -> None:
     """Print a puzzle's end in one line."""
     said = "no answer" if answer.answer is None else _pretty(answer.answer) + ("" if solved else "  (wrong)")
     mark = ("✓", "green") if solved else ("✗", "red")

@@ -23,7 +23,7 @@ from ...common.session import opened_session
 from ...common.tree import following
 from .turns import OneCallATurn
 
-__all__ = ["Counted", "ask_questions", "close_questions", "family_of"]
+__all__ = ["DemoFigures", "ask_questions", "close_questions", "family_of"]
 
 QUESTIONS = (
     "which of Helrus's capital, Hellom's capital, Erivik's neighbour and Fennos has the most speed?",
@@ -45,7 +45,7 @@ _WIDE = 100
 
 
 @dataclass(slots=True)
-class Counted:
+class DemoFigures:
     """What one way took, over all that it was asked."""
 
     key: str
@@ -102,10 +102,18 @@ def family_of(config: Config) -> Config | None:
     return config.model_copy(update={"model": str(model)})
 
 
-async def ask_questions(config: Config, output: Output, stopper: Stopper) -> tuple[list[Counted], list[Counted]]:
+async def ask_questions(
+    config: Config, output: Output, stopper: Stopper
+) -> tuple[list[DemoFigures], list[DemoFigures]]:
     """Ask the questions both ways and the request both ways; return what each way took."""
-    ways = [Counted("turns", "one call a turn"), Counted("llmcompiler", "a plan: its calls run while it is written")]
-    splits = [Counted("single", "one call for the whole request"), Counted("decompose", "split into its pieces")]
+    ways = [
+        DemoFigures("turns", "one call a turn"),
+        DemoFigures("llmcompiler", "a plan: its calls run while it is written"),
+    ]
+    splits = [
+        DemoFigures("single", "one call for the whole request"),
+        DemoFigures("decompose", "split into its pieces"),
+    ]
     console = output.people
     console.print()
     console.print("Questions over tables; a look-up takes 20 to 500 ms.", markup=False)
@@ -131,7 +139,7 @@ async def ask_questions(config: Config, output: Output, stopper: Stopper) -> tup
 
 async def _ask(
     orchestrator: AsyncOrchestrator,
-    way: Counted,
+    way: DemoFigures,
     text: str,
     task: str,
     planner: Plugin | Planner,
@@ -175,7 +183,7 @@ def _say(answer: Answer, text: str, console: Console) -> None:
     console.print(line.append(f" {cost}", "dim"), no_wrap=True, overflow="ellipsis")
 
 
-def close_questions(ways: Sequence[Counted], console: Console) -> None:
+def close_questions(ways: Sequence[DemoFigures], console: Console) -> None:
     """Print the table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("", "right", "model calls", "total tokens", "seconds"):

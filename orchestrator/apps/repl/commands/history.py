@@ -21,7 +21,7 @@ from ...trace.read import default_name, read_trace
 from ...viewer.page import page
 from ..conversation import Repl
 from ..registry import COMMANDS, command, find, path_of, take_flags
-from ..state import Turn, as_markdown, dump, load
+from ..state import ReplTurn, as_markdown, dump, load
 from ..view import Text
 
 __all__: list[str] = []
@@ -52,7 +52,7 @@ async def _view(repl: Repl, rest: str) -> None:
         webbrowser.open(out.absolute().as_uri())
 
 
-def _recorded(repl: Repl, turn: Turn) -> tuple[Location, str]:
+def _recorded(repl: Repl, turn: ReplTurn) -> tuple[Location, str]:
     """Return the journal that holds a turn's run. Raises `UsageError`."""
     if repl.session.config.journal == "off":
         raise UsageError("nothing of this session is written down (journal=off): start it with --journal FILE")

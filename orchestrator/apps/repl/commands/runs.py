@@ -13,7 +13,7 @@ from ...commands.run import where_time_went
 from ...verbs import VERBS, Verb
 from ..conversation import Repl
 from ..registry import command, path_of, take_flags
-from ..state import Turn
+from ..state import ReplTurn
 from ..view import Text, branches, plan_tree, story
 
 __all__: list[str] = []
@@ -83,7 +83,7 @@ async def _why(repl: Repl, rest: str) -> None:
         repl.screen.print(f"and {len(found) - 8} more: name one of {', '.join(one.path for one in found[8:14])}")
 
 
-def _why_answer(repl: Repl, turn: Turn) -> None:
+def _why_answer(repl: Repl, turn: ReplTurn) -> None:
     answer = turn.answer
     if answer is None:
         raise UsageError("there is no answer yet: name a step, as in /why child-3")

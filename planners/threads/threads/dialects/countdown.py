@@ -12,7 +12,7 @@ _MAX_VALUE = 127
 _PROMPT = re.compile(r"\bT(\d{1,3})((?: \d{1,3})+) <go>")
 
 
-class Countdown(Dialect):
+class CountdownDialect(Dialect):
     """Items are `a op b = c | x y`: a first step and the numbers left beside its result, two of four."""
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
@@ -49,7 +49,7 @@ def _apply(a: int, op: str, b: int) -> int | None:
 
 # The spaces around the joins are for servers that take one text in place of token ids; the model's tokenizer ignores
 # them.
-DIALECT = Countdown(
+DIALECT = CountdownDialect(
     fork="<wait>",
     stop=("<end>",),
     tags=("<parent>", "<spawn>", "<wait>", "<child>", "<join>", "<go>", "<hit>", "<none>", "<end>"),
